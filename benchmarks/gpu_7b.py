@@ -39,7 +39,7 @@ from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.size import PolicySize
 from rlrun.rollout.hf import HFBackend
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 from rlrun.weight_sync.buckets import lay_out, pack
 from rlrun.weight_sync.shared import SharedReceiver, SharedSender, WeightMemory
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
-from rlrun.system.exit_status import ExitStatus
-from rlrun.system.visible import hanging
+from rlrun.system.errors import ExitStatus, hanging
 
 if TYPE_CHECKING:
     from rlrun.policies.contract import PolicyContract

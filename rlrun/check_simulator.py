@@ -7,8 +7,7 @@ import time
 
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
-from rlrun.system.exit_status import ExitStatus
-from rlrun.system.visible import hanging
+from rlrun.system.errors import ExitStatus, hanging
 
 SECONDS = 3.0  # of stepping, for the rate
 

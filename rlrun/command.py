@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import rlrun
-from rlrun.system import standard_streams
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system import process_io
+from rlrun.system.errors import ExitStatus
 
 NO_COMMANDS = ("command", "interface")
 
@@ -40,7 +40,7 @@ def help_text() -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command that the first argument names. Ends by SystemExit with its status."""
-    standard_streams.secure()
+    process_io.secure()
     given = sys.argv[1:] if arguments is None else arguments
     known = commands()
     if not given or given[0] in ("--help", "-h"):

@@ -8,7 +8,7 @@ from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 
 
 @entry_point(

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlrun.config.recorded import CONFIG
 from rlrun.config.registry import POLICIES
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.storage_error import refusal
 
 if TYPE_CHECKING:

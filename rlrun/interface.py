@@ -16,8 +16,8 @@ from rlrun.config.faults import Check
 from rlrun.config.loader import load
 from rlrun.config.recorded import config_of_policy
 from rlrun.config.schema import RunConfig
+from rlrun.system.errors import ExitStatus
 from rlrun.system.errors import RunError as RunError
-from rlrun.system.exit_status import ExitStatus
 from rlrun.training.callback import Callback as Callback
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import sys
 
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import NodeCommand, RunConfig
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

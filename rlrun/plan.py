@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 
 
 @entry_point(

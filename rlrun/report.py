@@ -12,7 +12,7 @@ from rlrun.observability.report.page import write_report
 from rlrun.observability.report.run_groups import RunGroup, grouped
 from rlrun.observability.run_files import REPORT
 from rlrun.observability.run_record import read_run
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 
 __all__ = ["main", "write_report"]
 COMPARISON = "comparison.html"

@@ -6,7 +6,7 @@ import asyncio
 
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 
 
 @entry_point(

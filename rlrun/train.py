@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from pictures import pictures
 from rlrun.config import environment
 from rlrun.doctor import checks
 from rlrun.observability import metric_catalogue
-from rlrun.system.exit_status import markdown_table
+from rlrun.system.errors import markdown_table
 from rlrun.watchdog import problems
 
 FOLDERS = {

@@ -15,7 +15,7 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.part import LIMITS_S, results
 from benchmarks.gpu.row import Result
 from benchmarks.gpu.table import is_passed, markdown
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 
 
 def main() -> int:

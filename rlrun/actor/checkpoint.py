@@ -23,9 +23,8 @@ from rlrun.actor.checkpoint_writing import STORAGE_ERRORS, CheckpointWriting, re
 from rlrun.actor.shard_reader import ShardReader
 from rlrun.data import checkpoint_folder
 from rlrun.data.checkpoint_folder import COMPLETE, is_complete
-from rlrun.system.bounded_files import read_json
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.local_files import read_json
 from rlrun.system.storage_error import refusal
 
 if TYPE_CHECKING:

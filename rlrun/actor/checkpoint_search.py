@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from rlrun.actor.process_group import Ranks
 from rlrun.data import checkpoint_folder
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.storage_error import refusal
 
 T = TypeVar("T")

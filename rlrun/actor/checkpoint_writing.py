@@ -18,8 +18,7 @@ from rlrun.actor.process_group import Ranks
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.checkpoint_folder import FORMAT
 from rlrun.data.checksums import FileSum, Sums
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.storage_error import refusal, refused_write
 
 # exceptions of a full disk, a lost mount or a damaged file, depending on the layer that meets it first

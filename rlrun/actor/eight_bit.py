@@ -14,8 +14,7 @@ from torch.distributed.tensor import DTensor
 from rlrun.actor.adamw import CheckpointedAdamW
 from rlrun.config.schema import OptimizerKind
 from rlrun.policies.offloading import local
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 BLOCK = 256  # numbers that share a scale; fixed by the library's kernels
 SMALLEST = 4096  # numbers of a shard; smaller ones keep 32 bits, as in the library

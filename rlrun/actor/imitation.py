@@ -16,8 +16,7 @@ from torch import Tensor
 from rlrun.actor.learning_batch import BatchPlan
 from rlrun.actor.metric_sums import MetricSums
 from rlrun.policies.policy import ImitationPolicy
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 if TYPE_CHECKING:
     from rlrun.actor.learner import Learner

@@ -18,8 +18,7 @@ import numpy as np
 from rlrun.channel.message import Result
 from rlrun.data.messages import ActionChunk, Observation
 from rlrun.observability.telemetry import Telemetry
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 To = TypeVar("To")  # the destination of a result
 Act = Callable[[Sequence[Observation]], list[ActionChunk]]

@@ -10,8 +10,7 @@ from rlrun.channel.message import EndOfStream, Request, Response, decode, encode
 from rlrun.data.message_format import FormatError
 from rlrun.data.messages import ActionChunk, Observation
 from rlrun.observability.telemetry import Telemetry
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 T = TypeVar("T")
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import psutil
 
 from rlrun.config.schema import ClusterKind, RunConfig
-from rlrun.system.address import require_ipv4, require_ipv4_name
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.network import require_ipv4, require_ipv4_name
 
 VARIABLE, KEY = "RAY_ADDRESS", "cluster.address"
 LOCAL, AUTO = "local", "auto"

@@ -25,10 +25,9 @@ from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
 from rlrun.placement.this_machine import interfaces
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
-from rlrun.system.load_factor import local_load, trial_factor
-from rlrun.system.ports import LOOPBACK, free_port
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.machine_load import local_load, trial_factor
+from rlrun.system.network import LOOPBACK, free_port
 
 if TYPE_CHECKING:
     from rlrun.cluster.ray_node import RayNode

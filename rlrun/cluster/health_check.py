@@ -10,8 +10,7 @@ from pathlib import Path
 import ray
 
 from rlrun.cluster.membership import is_listening
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.watchdog.node_state import tail
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from rlrun.doctor.simulator_inspection import LONGEST_S
 from rlrun.doctor.trials import Member, groups, jobs, planned_pairs
 from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan
-from rlrun.system.load_factor import local_load, trial_factor
+from rlrun.system.machine_load import local_load, trial_factor
 
 _ANSWER_S = 15.0  # limit for starting a process on a busy node, and for a slow disk
 _MEASURE_S = _ANSWER_S + LONGEST_S + PACKAGES_S  # a simulator that hangs, and imports that do

@@ -11,8 +11,7 @@ from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.replan import replanned
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 _POLL_S = 1.0
 _WORD_S = 10.0  # between two words on where the lost nodes are, since a link may flap

@@ -23,7 +23,7 @@ from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.network import interface_towards
 from rlrun.placement.this_machine import known_inventory, spill_space, this_node
-from rlrun.system.load_factor import local_load, trial_factor
+from rlrun.system.machine_load import local_load, trial_factor
 
 _PACKAGES = ("rlrun", "ray", "torch", "transformers", "numpy", "sglang")
 _SETUP_S = 60.0  # starting a worker process on a busy node

@@ -36,11 +36,9 @@ from rlrun.cluster.ray_node import RayNode, ray_nodes
 from rlrun.cluster.waits import told_if_slow
 from rlrun.config.schema import RunConfig
 from rlrun.placement.accelerators import find_accelerators
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
-from rlrun.system.locked_folder import LockedFolder, open_parent, remove_stale
-from rlrun.system.signal_handlers import SHIELDED, PreemptedError, signal_handlers_kept, signals_held
-from rlrun.system.temporary_folder import TemporaryFolder, folder_for_ray
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.local_files import LockedFolder, TemporaryFolder, folder_for_ray, open_parent, remove_stale
+from rlrun.system.process_io import SHIELDED, PreemptedError, signal_handlers_kept, signals_held
 from rlrun.watchdog.private_ray import PREFIX, end_processes
 from rlrun.watchdog.sentinel_process import SentinelProcess
 

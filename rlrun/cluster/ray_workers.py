@@ -30,8 +30,7 @@ from rlrun.data.messages import Span, WorkerStatus
 from rlrun.observability.run_files import PLAN
 from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan, Slot
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.watchdog.link_history import LinkHistory
 from rlrun.watchdog.path_monitor import PathMonitor
 from rlrun.watchdog.process_exit import ProcessExits

@@ -26,8 +26,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rlrun.cluster.ray_node import RayNode, ray_nodes
 from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Slot
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 _POLL_S = 1.0
 _GONE = "REMOVED"

@@ -29,8 +29,7 @@ from ray.exceptions import (
 )
 
 from rlrun.observability.telemetry import Telemetry, mark_alive
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.storage_error import refusal
 
 logger = logging.getLogger(__name__)

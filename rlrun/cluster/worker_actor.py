@@ -21,7 +21,7 @@ from rlrun.observability.logs import open_worker_log
 from rlrun.placement.network import choose_interface
 from rlrun.placement.node_environment import node_environment
 from rlrun.placement.plan import Slot
-from rlrun.system.breakpoints import refuse_breakpoints
+from rlrun.system.process_io import refuse_breakpoints
 from rlrun.watchdog.heartbeat import Heartbeat
 
 _LONG_S = 3600.0

@@ -26,8 +26,7 @@ from rlrun.config.schema import (
     WeightTransport,
 )
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.system.errors import RunError, RunErrors
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError, RunErrors
 
 LONGEST_NAME = 255  # bytes
 EDGES = ("observation", "actions", "trajectory", "weights")  # files of rlrun/data/recording.py

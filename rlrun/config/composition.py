@@ -26,8 +26,7 @@ from rlrun.config.recorded import RecordedConfig, read_config, restoring
 from rlrun.config.recorded_text import SHOWN, copy_of, missing, own_version, selected, spelled
 from rlrun.config.registry import REGISTRIES
 from rlrun.config.value_advice import advice
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 logger = logging.getLogger(__name__)
 RECORDED = "recorded"  # Hydra's name for the configuration of a run

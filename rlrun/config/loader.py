@@ -16,14 +16,11 @@ from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted, resu
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
-from rlrun.system import standard_streams
-from rlrun.system.bounded_files import require_bounded
-from rlrun.system.errors import RunError, RunErrors
-from rlrun.system.exit_status import ExitStatus
-from rlrun.system.fault_report import fault_report
-from rlrun.system.signal_handlers import PreemptedError
+from rlrun.system import process_io
+from rlrun.system.errors import ExitStatus, HangingFormatter, RunError, RunErrors, fault_report, hanging
+from rlrun.system.local_files import require_bounded
+from rlrun.system.process_io import PreemptedError
 from rlrun.system.storage_error import refusal
-from rlrun.system.visible import HangingFormatter, hanging
 
 RESUME = "resume"  # an argument of programs that continue a run; no key of the configuration
 TRUST = "trust"  # an argument of programs that read a run's or policy's folder: "it is mine"; no key either
@@ -129,7 +126,7 @@ def entry_point(
         def program(arguments: list[str] | None = None) -> None:
             own = (description, positional, aliases or {}, resumes, uses_policy, reads_inputs, sweep)
             line = CommandLine(_name(main), *own)
-            standard_streams.secure()
+            process_io.secure()
             sys.excepthook = _show_exception
             if logging.lastResort is not None:  # prints warnings where no log is open
                 logging.lastResort.setFormatter(HangingFormatter())

@@ -18,8 +18,7 @@ from rlrun.config.bounds import names_of
 from rlrun.config.open_schema import schema_with
 from rlrun.config.registry import POLICIES, REGISTRIES, SIMULATORS
 from rlrun.config.sealing import Section
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 OF_A_POLICY = {
     *("name", "rollout.precision", "evaluation.temperature", "serve.instruction", "serve.replan_steps"),

@@ -11,9 +11,8 @@ from typing import Any
 from rlrun.config import own_mark, policy_keys
 from rlrun.config.own_mark import Author
 from rlrun.config.recorded_text import CHECKPOINTS, POLICY_CONFIG, Origin, copy_of, origin_of
-from rlrun.system.bounded_files import parse_yaml, read_text
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.local_files import parse_yaml, read_text
 
 CONFIG = "config.yaml"  # in a run folder
 _OF_THE_RUN: Mapping[str, Sequence[str]] = {  # where and how the user's own run trained; [] is the whole section

@@ -10,8 +10,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.controller.workers import Workers
 from rlrun.data.message_checks import WRONG_AGAIN, WRONG_MESSAGE
 from rlrun.data.messages import WorkerLoss
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 logger = logging.getLogger(__name__)
 

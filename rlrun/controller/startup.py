@@ -17,8 +17,7 @@ from rlrun.data.messages import PolicySpaces, Spaces
 from rlrun.observability.memory_spread import free_memory, outlier_workers
 from rlrun.placement.load_waves import load_bytes, loading_room, waves
 from rlrun.placement.policy_size import count_parameters
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlrun.data import checksums
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 FORMAT = 2  # 1 had no checksums
 COMPLETE = "COMPLETE"  # the last file written into a checkpoint

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from rlrun.system.bounded_files import read_json
+from rlrun.system.local_files import read_json
 from rlrun.system.storage_error import is_unreadable
 
 T = TypeVar("T")

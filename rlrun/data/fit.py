@@ -12,8 +12,7 @@ import numpy as np
 
 from rlrun.data.cameras import CameraMatch, match_cameras
 from rlrun.data.messages import PolicySpaces, Spaces
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 RATE_TOLERANCE = 0.01  # 29.97 frames per second are 30
 FEW_OUTSIDE = 0.01  # share of a dimension's actions beyond its limits that is told

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces, Trajectory
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 WRONG_MESSAGE = "wrong-message"  # kind of these errors
 WRONG_AGAIN = "wrong-message-again"  # kind of the error that ends the run

@@ -21,8 +21,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 INLINE_BYTES = 1 << 14  # arrays up to this size are copied into the header
 KINDS = "biuf"  # booleans and numbers; no objects, no strings

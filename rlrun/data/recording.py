@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from rlrun.data import checkpoint_folder
-from rlrun.system.bounded_files import parse_json, read_json
+from rlrun.system.local_files import parse_json, read_json
 
 FOLDER = "recording"  # in the run folder
 MANIFEST = "recording.json"

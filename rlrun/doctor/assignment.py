@@ -13,7 +13,7 @@ from rlrun.config.simulator_spec import simulator_spec
 from rlrun.doctor.optional_packages import PackageRequest, needed_packages
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.plan import Plan, Slot
-from rlrun.system.temporary_folder import folder_for_ray
+from rlrun.system.local_files import folder_for_ray
 
 SHARED_MEMORY = "/dev/shm"
 

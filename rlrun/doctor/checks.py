@@ -19,7 +19,7 @@ from rlrun.doctor.simulator_inspection import inspection_of, inspections
 from rlrun.doctor.situation import Situation, size
 from rlrun.doctor.trials import members
 from rlrun.system.errors import RunError
-from rlrun.system.load_factor import trial_factor
+from rlrun.system.machine_load import trial_factor
 
 
 def _nodes(situation: Situation) -> str:

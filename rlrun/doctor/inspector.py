@@ -9,7 +9,7 @@ from rlrun.doctor import collective, links, measure
 from rlrun.doctor.assignment import Assignment
 from rlrun.doctor.facts import LinkFacts, NodeFacts, PairFacts, PathFacts
 from rlrun.placement.path_mtu import measure_path
-from rlrun.system.ports import free_port
+from rlrun.system.network import free_port
 
 
 class Inspector:

@@ -30,10 +30,9 @@ from rlrun.doctor.facts import (
 )
 from rlrun.doctor.optional_packages import open_packages
 from rlrun.doctor.simulator_inspection import measure_simulator
-from rlrun.placement.taken_port import holder_of
 from rlrun.system import nvidia_smi
-from rlrun.system.control_group import host_memory
-from rlrun.system.load_factor import local_load
+from rlrun.system.machine_load import host_memory, local_load
+from rlrun.system.network import holder_of
 from rlrun.system.nvidia_smi import UnansweredError
 
 MARKER = ".rlrun-marker-"  # name prefix, followed by the node's name, of files in folders that should be shared

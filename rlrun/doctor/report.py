@@ -11,8 +11,7 @@ from rlrun.doctor.checks import row_of
 from rlrun.doctor.finding import Finding, Status
 from rlrun.doctor.link_checks import matrix
 from rlrun.doctor.situation import Situation
-from rlrun.system.errors import TROUBLESHOOTING
-from rlrun.system.visible import hanging, visible
+from rlrun.system.errors import TROUBLESHOOTING, hanging, visible
 
 if TYPE_CHECKING:
     from rich.console import Console

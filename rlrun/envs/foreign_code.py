@@ -7,9 +7,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
-from rlrun.system.standard_input import empty_standard_input
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.process_io import empty_standard_input
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,8 @@ from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.foreign_code import close_or_warn, simulator_code
 from rlrun.envs.plausibility import BUG, RepeatedFaults, check_frames, check_result, reward_limit
 from rlrun.envs.vector_env import NoPicture, SimulatorFault, VectorEnv
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
-from rlrun.system.standard_input import empty_standard_input
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.process_io import empty_standard_input
 
 logger = logging.getLogger(__name__)
 

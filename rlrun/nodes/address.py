@@ -6,9 +6,8 @@ import socket
 
 from rlrun.placement.inventory import Interface
 from rlrun.placement.network import local_address
-from rlrun.system.address import require_ipv4, require_ipv4_name
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.network import require_ipv4, require_ipv4_name
 
 DEFAULT_PORT = 6379
 _OUTSIDE = "192.0.2.1"  # from the range reserved for documentation, to find the default route; no host has it

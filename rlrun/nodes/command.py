@@ -8,11 +8,9 @@ import sys
 from dataclasses import dataclass
 
 from rlrun.config.environment import FREEING_MS, MANY_NODES, NICENESS, setting
-from rlrun.placement.taken_port import holder_of
-from rlrun.system.control_group import num_cores
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
-from rlrun.system.ports import free_port
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.machine_load import num_cores
+from rlrun.system.network import free_port, holder_of
 
 _SHARED_MEMORY = "/dev/shm"
 _HEALTH_PERIOD_S = 1.0  # period and timeout of Ray's health checks

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 PREFIX = "rlrun-node-"
 _RAY_THRESHOLD = 0.95  # Ray writes nothing to a disk that is fuller

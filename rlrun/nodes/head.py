@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from rlrun.cluster import ray_token
 from rlrun.cluster.membership import admits, is_listening
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 _POLL_S = 0.2
 _REFUSALS = 3  # refused connections in a row after which the head has ended

@@ -16,9 +16,8 @@ from rlrun.cluster.membership import joined
 from rlrun.config.environment import SENTINEL
 from rlrun.nodes.command import NodeSettings, command_line, environment
 from rlrun.nodes.head import Head
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
-from rlrun.system.signal_handlers import SHIELDED, signals_held
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.process_io import SHIELDED, signals_held
 from rlrun.watchdog.sentinel_process import SentinelProcess
 
 _POLL_S = 0.2

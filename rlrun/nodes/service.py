@@ -23,10 +23,9 @@ from rlrun.nodes.settings import choose_directories, decide, directories, group_
 from rlrun.placement.node_group import num_expected
 from rlrun.placement.path_mtu import measure_path, require_path
 from rlrun.placement.request import read_request
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
-from rlrun.system.locked_folder import LockedFolder, holders, open_parent, remove_stale
-from rlrun.system.signal_handlers import put_back, signals_held
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.local_files import LockedFolder, holders, open_parent, remove_stale
+from rlrun.system.process_io import put_back, signals_held
 
 _POLL_S = 0.5
 _STOP_S = 30.0

@@ -13,7 +13,7 @@ from rlrun.placement.accelerators import find_accelerators
 from rlrun.placement.node_group import group_of
 from rlrun.placement.request import GroupRequest, read_request
 from rlrun.placement.this_machine import interfaces, this_node
-from rlrun.system.temporary_folder import folder_for_ray
+from rlrun.system.local_files import folder_for_ray
 
 _LOG_BYTES = 200_000_000  # Ray's own logs and sockets
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlrun.system.load_factor import local_load
+from rlrun.system.machine_load import local_load
 
 MIN_REPORT_S = 10.0  # a shorter write is not reported
 USUAL_FACTOR = 3.0  # a write is reported after so many times its usual duration

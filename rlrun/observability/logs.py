@@ -12,8 +12,8 @@ from typing import TextIO
 
 from rlrun.config.schema import Verbosity
 from rlrun.observability.run_files import LOGS
+from rlrun.system.errors import HangingFormatter
 from rlrun.system.storage_error import is_storage_error
-from rlrun.system.visible import HangingFormatter
 
 LEVELS = {Verbosity.quiet: logging.INFO, Verbosity.normal: logging.INFO, Verbosity.debug: logging.DEBUG}
 NOISY = ("matplotlib", "PIL", "urllib3", "asyncio", "filelock", "fsspec", "OpenGL", "git")  # only their warnings

@@ -13,7 +13,7 @@ from rlrun.observability.run_files import VIDEOS
 from rlrun.observability.sinks.jsonl import JsonlSink
 from rlrun.observability.sinks.sink import Sink
 from rlrun.observability.video import write_mp4
-from rlrun.system.visible import visible
+from rlrun.system.errors import visible
 
 
 class MetricSinks:

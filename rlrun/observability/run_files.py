@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rlrun.system.bounded_files import parse_json
+from rlrun.system.local_files import parse_json
 
 CONFIG = "config.yaml"
 CONFIG_DIFF = "config_diff.yaml"

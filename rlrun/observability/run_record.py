@@ -10,7 +10,7 @@ from rlrun.observability import run_files
 from rlrun.observability.ablation import ABLATION
 from rlrun.observability.records import EvaluationRecord, read_evaluations
 from rlrun.observability.timeline import summary
-from rlrun.system.bounded_files import read_json, read_yaml
+from rlrun.system.local_files import read_json, read_yaml
 
 
 @dataclass

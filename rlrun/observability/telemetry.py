@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from rlrun.config.environment import SENTINEL
 from rlrun.data.messages import OpenWait, Span, WorkerStatus
 from rlrun.observability.silence import Silence
-from rlrun.system import steady_clock
-from rlrun.system.control_group import host_memory
-from rlrun.system.load_factor import local_load
+from rlrun.system import machine_load
+from rlrun.system.machine_load import host_memory, local_load
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +69,7 @@ class Telemetry:
     @contextmanager
     def span(self, name: str, detail: str = "") -> Iterator[None]:
         """Mark the time inside as phase `name`. The innermost of nested spans is the current phase."""
-        entry, step = (name, steady_clock.seconds()), self.step
+        entry, step = (name, machine_load.seconds()), self.step
         with self._lock:
             self._moved()
             self._open.append(entry)
@@ -81,7 +80,7 @@ class Telemetry:
                 self._moved()
                 self._open.remove(entry)
                 self._silence.finish(name)
-                self._spans.append(Span(name, entry[1], steady_clock.seconds(), detail, step))
+                self._spans.append(Span(name, entry[1], machine_load.seconds(), detail, step))
 
     @contextmanager
     def waiting(self, what: str, on: Sequence[str] | Callable[[], Sequence[str]], budget_s: float) -> Iterator[None]:
@@ -150,7 +149,7 @@ class Telemetry:
     def status(self) -> WorkerStatus:
         """Return what this worker does now. Another thread may call it while the worker is busy."""
         with self._lock:
-            phase, since = self._open[-1] if self._open else ("idle", steady_clock.seconds())
+            phase, since = self._open[-1] if self._open else ("idle", machine_load.seconds())
             counters = dict(self._counters)
             waits = {wait.what: wait.snapshot() for wait in reversed(self._waits)}  # the oldest of equal ones
             silence_s, silences, failure = self._silence.seconds, self._silence.samples(), self._failure
@@ -160,7 +159,7 @@ class Telemetry:
             host=socket.gethostname(),
             pid=os.getpid(),
             phase=phase,
-            phase_age_s=steady_clock.seconds() - since,
+            phase_age_s=machine_load.seconds() - since,
             counters=counters,
             host_memory_bytes=_private_bytes(self._has_children),
             device_memory_bytes=_device_bytes(),

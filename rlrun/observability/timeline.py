@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.data.messages import Span
-from rlrun.system.bounded_files import parse_json
+from rlrun.system.local_files import parse_json
 
 ROLE_ORDER = ("driver", "env", "rollout", "actor")
 WAIT = "wait"  # spans whose names begin so are no work

@@ -20,8 +20,7 @@ from rlrun.pipe import bootstrap
 from rlrun.pipe.arena import Arena
 from rlrun.pipe.output import Output
 from rlrun.pipe.wire import Channel
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 TRAINER_ONLY = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONSTARTUP")  # would break another interpreter
 LAST_LINES = 400

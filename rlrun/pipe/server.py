@@ -19,8 +19,8 @@ import numpy as np
 
 from rlrun.pipe.arena import Arena
 from rlrun.pipe.wire import VERSION, Channel, WireClosed
-from rlrun.system.breakpoints import refuse_breakpoints
 from rlrun.system.errors import RunError
+from rlrun.system.process_io import refuse_breakpoints
 
 PASSED_ON = (RunError, NotImplementedError, ValueError, TypeError, KeyError, RuntimeError, ImportError)
 FAULT = "fault"  # any other exception

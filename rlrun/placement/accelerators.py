@@ -11,8 +11,7 @@ from pathlib import Path
 
 from rlrun.placement.inventory import GIGABYTE, WITHOUT_RT_CORES, Accelerator
 from rlrun.system import nvidia_smi
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.nvidia_smi import UnansweredError
 
 # For tests: "A100:8:80" declares 8 accelerators of 80 GB, "RTX 4090:4:24:rt" accelerators with RT cores.

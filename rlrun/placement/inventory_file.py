@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.placement.inventory import GIGABYTE, WITHOUT_RT_CORES, Accelerator, Inventory, NodeInfo
-from rlrun.system.address import require_ipv4
-from rlrun.system.bounded_files import read_yaml
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.local_files import read_yaml
+from rlrun.system.network import require_ipv4
 
 _LARGEST = 1_000_000
 _NODE_KEYS = {"name", "address", "count", "cpus", "memory_gb", "accelerators", "object_store_gb", "spill_gb"}

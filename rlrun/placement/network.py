@@ -6,8 +6,7 @@ import socket
 
 from rlrun.placement.inventory import Interface
 from rlrun.placement.this_machine import interfaces
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 
 def local_address(peer: str) -> str | None:

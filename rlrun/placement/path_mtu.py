@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 _HEADERS = 40  # bytes of the IPv4 and TCP headers
 _SMALL = 576  # bytes that every path must support

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.config.schema import PlacementConfig
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 ROLES = ("actor", "rollout", "env")
 EVERYWHERE = "everywhere"  # the single group of the short form: all nodes

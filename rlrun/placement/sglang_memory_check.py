@@ -23,8 +23,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 SWITCH = "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"
 OLD_SWITCH = "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK"

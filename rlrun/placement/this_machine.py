@@ -13,8 +13,8 @@ from rlrun.config.schema import RunConfig
 from rlrun.placement.accelerators import find_accelerators
 from rlrun.placement.inventory import THIS_MACHINE, Interface, Inventory, NodeInfo
 from rlrun.placement.inventory_file import load_inventory
-from rlrun.system.control_group import host_memory, num_cores
-from rlrun.system.temporary_folder import folder_for_ray
+from rlrun.system.local_files import folder_for_ray
+from rlrun.system.machine_load import host_memory, num_cores
 
 RAY_DISK_SHARE = 0.95
 

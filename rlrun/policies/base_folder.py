@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlrun.policies.weight_headers import readable
-from rlrun.system.bounded_files import read_json
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.local_files import read_json
 
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"

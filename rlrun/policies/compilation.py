@@ -11,8 +11,7 @@ import torch
 
 from rlrun.config.schema import CompileBackend
 from rlrun.policies.policy import Policy
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 KEY = "policy.compile_backend"
 MAX_GRAPHS = 32  # graphs per function: towers, batch sizes one and many, with and without gradients

@@ -11,9 +11,8 @@ from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.policies.spec import PolicySpec, policy_spec
 from rlrun.policies.weight_headers import readable
-from rlrun.system.bounded_files import read_json
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.local_files import read_json
 
 CONFIG_FILE = "config.json"
 INNER_FOLDER = "pretrained_model"  # in which LeRobot's training checkpoints hold the policy

@@ -12,8 +12,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.policies.folder_kind import spec_of, unfit
 from rlrun.policies.policy import Policy
 from rlrun.policies.stored_weights import StoredWeights
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 
 def open_policy(

@@ -21,8 +21,7 @@ from rlrun.policies.action_bins import ActionBins, Bounds
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.tokenizer import TOKENIZER_FILE, prompt, read_tokenizer, save_tokenizer
 from rlrun.policies.weight_files import read_json
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 IMAGE_FILE = "preprocessor_config.json"
 CROP_AREA = 0.9

@@ -14,8 +14,8 @@ from rlrun.config.sealing import Section
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.data.messages import Spaces
 from rlrun.policies.size import PolicySize
-from rlrun.system.bounded_files import read_json
 from rlrun.system.errors import RunError
+from rlrun.system.local_files import read_json
 
 if TYPE_CHECKING:
     import torch

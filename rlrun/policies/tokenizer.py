@@ -12,8 +12,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
 
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 HEAD, TAIL, SPACE = "In: What action should the robot take to", "?\nOut:", " "
 SPECIAL = ("<unk>", "<s>", "</s>", SPACE)  # ids 0..3, the first three as in Llama

@@ -12,9 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from rlrun.system import bounded_files
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system import local_files
+from rlrun.system.errors import ExitStatus, RunError
 
 INDEX_FILE = "model.safetensors.index.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -173,7 +172,7 @@ def inside(folder: Path, name: object) -> str:
 def read_json(file: Path) -> dict[str, Any]:
     """Return the object in a JSON file of a policy folder. Raises RunError if it is damaged, or names absurd sizes."""
     try:
-        header = bounded_files.read_json(file)
+        header = local_files.read_json(file)
         if not isinstance(header, dict):
             raise ValueError(f"it holds a {type(header).__name__}, not an object")
         _check_sizes(header)

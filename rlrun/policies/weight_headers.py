@@ -7,9 +7,8 @@ from math import prod
 from pathlib import Path
 from typing import TypeVar
 
-from rlrun.system.bounded_files import parse_json
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.local_files import parse_json
 
 T = TypeVar("T")
 COPY = "It is damaged or was not copied completely: copy it again."

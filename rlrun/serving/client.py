@@ -11,8 +11,7 @@ from websockets.sync.client import connect
 
 from rlrun.serving.session import ACTION, CHUNK, CHUNK_REQUEST, RESET
 from rlrun.serving.wire import WireError, pack, unpack
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 
 class PolicyClient:

@@ -15,8 +15,7 @@ from rlrun.serving.robot import RobotWire
 from rlrun.serving.server import PolicyServer
 from rlrun.serving.session import ClientSession
 from rlrun.serving.simulator_wire import SimulatorWire, Wire, camera_names
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,90 @@
-"""RunError, the error type that people see: message, key, value, cause, remedy, and an exit status."""
+"""Errors with key, value, cause and remedy; exit statuses; how an error is printed, and whose code raised it."""
 
 from __future__ import annotations
 
-from rlrun.system.exit_status import ExitStatus
-from rlrun.system.visible import hanging
+import logging
+import re
+import shlex
+import sys
+import sysconfig
+import traceback
+from enum import IntEnum
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from pathlib import Path
+from typing import NamedTuple
+
+
+class ExitStatus(IntEnum):
+    """Statuses that schedulers and scripts may rely on; `meaning` is the text in the documents."""
+
+    meaning: str
+
+    def __new__(cls, status: int, meaning: str = "") -> ExitStatus:
+        member = int.__new__(cls, status)
+        member._value_ = status
+        member.meaning = meaning
+        return member
+
+    ok = 0, "done"
+    unexpected = (
+        1,
+        "an error that rlrun does not expect: the traceback is printed, then whose code raised it",
+    )
+    bad_config = 2, "the configuration was refused; nothing was started"
+    placement = 3, "the plan cannot be met by the machines; the shortfall is printed"
+    doctor = 4, "the doctor found a fault that would stop the run"
+    bad_input = 5, "a checkpoint or dataset is missing, corrupted or of other shapes"
+    storage = 6, "the run folder cannot be written, for example a full disk; the last checkpoint is whole"
+    worker_lost = 7, "a worker, node or simulator was lost more often than the limits allow"
+    stalled = 8, "a wait passed its deadline; the culprit and the evidence archive are named"
+    diverged = 9, "learning produced only non-finite gradients"
+    differs = 10, "a replay had other results than the recorded run"
+    preempted = (
+        75,
+        "stopped by a signal after a checkpoint, or at once by a scheduler's second signal; the last lines have the "
+        "command that resumes the run",
+    )
+    interrupted = 130, "stopped at once, without a checkpoint, by a second Ctrl-C, or by one before the first step"
+
+
+def markdown_table() -> str:
+    """Return the table for docs/reference/exit_statuses.md."""
+    rows = [f"| {status.value} | `{status.name}` | {status.meaning} |" for status in ExitStatus]
+    return "\n".join(["| status | name | meaning |", "|---|---|---|", *rows])
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")  # as Ray writes into the causes of failures
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad"  # C0 without tab and newline, DEL, C1, soft hyphen
+    "\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # line ends, marks, directions
+    "\ud800-\udfff\U000e0000-\U000e007f]"  # halves of characters, which no file takes; tags
+)
+
+
+def visible(text: str) -> str:
+    r"""Return `text` without colours, and with every other control code spelled out; newlines and tabs stay.
+
+    Example: ESC becomes the four characters "\x1b".
+    """
+    return _HIDDEN.sub(lambda found: _spelled(ord(found.group())), _COLOUR.sub("", text).replace("\r\n", "\n"))
+
+
+def hanging(text: str, indent: int = 2) -> str:
+    """Return `visible` text whose later lines are indented, so that none of them passes for a line of rlrun's own."""
+    return visible(text).replace("\n", "\n" + " " * indent)
+
+
+class HangingFormatter(logging.Formatter):
+    """Writes a record of a log as one line, and what else it says below that, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record."""
+        return hanging(super().format(record))
+
+
+def _spelled(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
 
 TROUBLESHOOTING = "docs/troubleshooting.md"
 
@@ -73,3 +154,91 @@ class RunErrors(RunError):
 
     def __str__(self) -> str:
         return "\n\n".join(str(error) for error in self.errors)
+
+
+RUN_FOLDER = "run folder: "  # begins the note that a session adds to an exception
+_OWN = Path(__file__).resolve().parents[1]
+_IN_TEXT = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)  # of an exception sent by a worker
+_REPORTED = ("config.yaml", "provenance.json", "plan.json", "logs")
+
+
+class Place(NamedTuple):
+    """A line of code. Example: Place("/opt/lib/python3.11/site-packages/gym/core.py", 12, "step")."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}, in {self.function}"
+
+
+def fault_report(error: BaseException) -> RunError:
+    """Return the error to print after the traceback of an exception that rlrun does not expect."""
+    places = _places(error)
+    inner = next((place for place in reversed(places) if not _is_of_python(place)), places[-1] if places else None)
+    own = next((place for place in reversed(places) if _is_own(place)), None)
+    first = (str(error).strip().splitlines() or [""])[0]
+    message = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    command, log = _command(error)
+    where = f" The traceback is in {log} as well." if log else ""
+    if inner is None or _is_own(inner):
+        cause = f"rlrun itself raised it ({inner or 'no line is known'}): this is a fault of rlrun."
+        remedy = f"Please report it: {command}"
+    else:
+        caller = f", called by {own}" if own is not None else ""
+        cause = f"{_owner(inner.file)} raised it ({inner}{caller}), not rlrun."
+        remedy = f"Look at what its message says. If rlrun called it wrongly, please report it: {command}"
+    return RunError(
+        f"An error that rlrun does not expect: {message}",
+        cause=cause + where,
+        remedy=remedy,
+        exit_status=ExitStatus.unexpected,
+    )
+
+
+def _places(error: BaseException) -> list[Place]:
+    """Return the lines from the program to the one that raised; those of a worker if its traceback is the message."""
+    in_text = [Place(file, int(line), function) for file, line, function in _IN_TEXT.findall(str(error))]
+    if in_text:
+        return in_text
+    frames = traceback.extract_tb(error.__traceback__)
+    return [Place(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
+
+
+def _is_own(place: Place) -> bool:
+    return Path(place.file).resolve().is_relative_to(_OWN)
+
+
+def _is_of_python(place: Place) -> bool:
+    """Return whether a line is of Python's own library, which raises what its caller is at fault for."""
+    if place.file.startswith("<"):
+        return True
+    file = Path(place.file).resolve()
+    folders = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+    return any(file.is_relative_to(folder) for folder in folders) and "site-packages" not in file.parts
+
+
+def _owner(file: str) -> str:
+    """Name the package that a file belongs to, with its version; else the file. Example: "gymnasium 1.2.0"."""
+    roots = [Path(entry).resolve() for entry in sys.path if entry]
+    path = Path(file).resolve()
+    inside = [path.relative_to(root) for root in roots if path.is_relative_to(root)]
+    module = min(inside, key=lambda part: len(part.parts)).parts[0].removesuffix(".py") if inside else path.stem
+    for distribution in packages_distributions().get(module, ()):
+        try:
+            return f"{distribution} {version(distribution)}"
+        except PackageNotFoundError:
+            continue
+    return f"the module {module}"
+
+
+def _command(error: BaseException) -> tuple[str, str]:
+    """Return a command that packs what a report needs, without weights, and the path of the log; "" without a run."""
+    notes = getattr(error, "__notes__", ())
+    folder = next((Path(note.removeprefix(RUN_FOLDER)) for note in notes if note.startswith(RUN_FOLDER)), None)
+    if folder is None:
+        return "copy the lines above and the command that you ran", ""
+    names = [name for name in _REPORTED if (folder / name).exists()]
+    words = ["tar", "-czf", "rlrun_report.tar.gz", "-C", str(folder), *names]
+    return f"{shlex.join(words)}, and the lines above", str(folder / "logs" / "driver-0.log")

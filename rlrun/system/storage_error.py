@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 _MORE = "Then resume the run: its checkpoints are whole."
 _CLEAR = f"Free space there, lower checkpoint.keep_last, or point output_dir and cache_dir to another disk. {_MORE}"

@@ -8,8 +8,7 @@ loss, is new.
 from __future__ import annotations
 
 from rlrun.controller.controller import Batch
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.lifecycle import Run
 
 

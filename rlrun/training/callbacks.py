@@ -10,8 +10,7 @@ from typing import Any
 
 from rlrun.config.python_path import load_object, put_on_path
 from rlrun.config.schema import RunConfig
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.callback import Callback
 
 USE = "use"

@@ -11,8 +11,7 @@ from typing import Any
 from rlrun.config.recorded import CHECKPOINTS
 from rlrun.data import checkpoint_folder
 from rlrun.observability.disk_speed import folder_bytes
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.progress import Progress
 from rlrun.training.session import Session
 

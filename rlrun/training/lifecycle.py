@@ -22,9 +22,8 @@ from rlrun.observability.records import (
 )
 from rlrun.observability.report.page import write_report
 from rlrun.observability.timeline import BusyShares
-from rlrun.system import steady_clock
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system import machine_load
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.callbacks import Callbacks
 from rlrun.training.checkpoints import Checkpoints
 from rlrun.training.evaluation import evaluate, sentence
@@ -59,7 +58,7 @@ class Run:
         self.unsaved_best: float | None = None  # success rate of the last evaluation, if best and not saved yet
         first = self.config.record.first_step
         self.recorded_steps = range(first, first + self.config.record.num_steps)
-        self._began_s, self._began = steady_clock.seconds(), time.monotonic()  # start of the step
+        self._began_s, self._began = machine_load.seconds(), time.monotonic()  # start of the step
         self._between = session.phases.drain()  # seconds by phase between the last step and this one
         self.busy = BusyShares(session.flush_timeline)
         self.step_checks = StepChecks(self.config)
@@ -162,7 +161,7 @@ class Run:
             begin_recording(self.session, asdict(self.progress))
         self._between = self.session.phases.drain()
         self.session.driver.step = self.progress.step + 1
-        self._began_s, self._began = steady_clock.seconds(), time.monotonic()
+        self._began_s, self._began = machine_load.seconds(), time.monotonic()
 
     def is_followed(self) -> bool:
         """Return whether, as far as is known now, another step follows the present one."""
@@ -238,7 +237,7 @@ class Run:
         }
         metrics |= loss_metrics(losses) | episode_metrics(batch.episodes, losses)
         metrics |= tally_metrics([report.tally for report in batch.reports])
-        metrics |= self.busy.of(self._began_s, steady_clock.seconds()) | session.memory.end_step(progress.step)
+        metrics |= self.busy.of(self._began_s, machine_load.seconds()) | session.memory.end_step(progress.step)
         session.sinks.log(progress.step, metrics)
         session.console.step(progress.step, metrics)
         for growth in session.memory.warnings(progress.step, self.config.num_steps, seconds["step_s"]):

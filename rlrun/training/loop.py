@@ -10,8 +10,7 @@
 
 from __future__ import annotations
 
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.lifecycle import Run
 
 

@@ -10,8 +10,7 @@ from rlrun.config import provenance
 from rlrun.config.schema import ReplayHalf, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.recording import START, RecordingError, check_message, located
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 # Keys that decide on the shapes or the course of a half; only with equal values can results be compared.
 _SHAPES = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlrun.config import provenance
 from rlrun.config.schema import ReplayHalf, RunConfig
 from rlrun.data.recording import FOLDER, FORMAT, MANIFEST, START, Recording, write_json
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 from rlrun.training.machines import Machines
 from rlrun.training.recorded_run import RecordedRun
 from rlrun.training.session import Session, open_session

@@ -14,8 +14,7 @@ from rlrun.data import checkpoint_folder
 from rlrun.data.recording import FOLDER
 from rlrun.observability import run_files
 from rlrun.observability.run_files import read_metrics
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 _DELETED = " (deleted)"  # what Linux appends to the name of an open file that has none
 _OF_A_RUN = (

@@ -29,8 +29,7 @@ from rlrun.observability.timeline import TimelineWriter
 from rlrun.placement.budget import budget
 from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
-from rlrun.system.errors import RunError
-from rlrun.system.fault_report import RUN_FOLDER
+from rlrun.system.errors import RUN_FOLDER, RunError
 from rlrun.system.run_lock import RunLock
 from rlrun.system.storage_error import refusal
 from rlrun.training.machines import Machines

@@ -17,8 +17,7 @@ import numpy as np
 from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
 from rlrun.data.messages import EpisodeReport
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.workers.env_worker import Collected
 
 GAP_BOUND = {Precision.fp32: 1e-3, Precision.bf16: 0.1}  # of rollout_logprob_gap, by what both compute in

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from rlrun.system.signal_handlers import PreemptedError, put_back
+from rlrun.system.process_io import PreemptedError, put_back
 
 
 class StopSignal:

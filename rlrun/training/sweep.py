@@ -16,8 +16,7 @@ from rlrun.config.recorded import quoted
 from rlrun.config.sweep import SweepRequest, SweepRun
 from rlrun.observability.report.comparison import write_comparison
 from rlrun.observability.run_files import EVALUATIONS, REPORT, read_json_lines
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.run_folder import new_folder
 
 _LOOK_S = 60.0  # interval between looks at a run, whose end is seen at once

@@ -20,8 +20,7 @@ from rlrun.data.lerobot.opening import demonstrated
 from rlrun.data.messages import PolicySpaces
 from rlrun.observability.ablation import ABLATION, ablation_sentence
 from rlrun.policies.spec import policy_spec
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Session
 from rlrun.training.whole_policy import SHOWN, require_whole_policy
 

@@ -9,8 +9,7 @@ from rlrun.config.own_mark import Author
 from rlrun.config.recorded import CONFIG, read_config
 from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 SHOWN = 3  # damaged files named in a message
 

@@ -11,9 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlrun.observability.run_files import BOARD, LOGS, last_object
-from rlrun.system.errors import TROUBLESHOOTING
-from rlrun.system.load_factor import local_load_factor
-from rlrun.system.visible import hanging
+from rlrun.system.errors import TROUBLESHOOTING, hanging
+from rlrun.system.machine_load import local_load_factor
 from rlrun.watchdog import node_state
 from rlrun.watchdog.disk_probe import DiskProbe
 from rlrun.watchdog.evidence import store

@@ -25,8 +25,8 @@ from rlrun.config.recorded import CHECKPOINTS
 from rlrun.data import checkpoint_folder
 from rlrun.observability.run_files import last_object
 from rlrun.observability.telemetry import seconds_since_alive
-from rlrun.system.control_group import num_oom_kills
-from rlrun.system.temporary_folder import folder_for_ray
+from rlrun.system.local_files import folder_for_ray
+from rlrun.system.machine_load import num_oom_kills
 from rlrun.watchdog.child_process import ignore_run_signals
 from rlrun.watchdog.disk_probe import DiskProbe
 from rlrun.watchdog.driver_monitor import DRIVER, DriverMonitor, report

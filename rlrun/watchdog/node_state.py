@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from rlrun.system.control_group import host_memory
+from rlrun.system.machine_load import host_memory
 from rlrun.watchdog import flight_recorder
 
 TAIL_BYTES = 20_000

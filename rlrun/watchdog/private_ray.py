@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from rlrun.system.locked_folder import holder, stale_folders
+from rlrun.system.local_files import holder, stale_folders
 
 PREFIX = "rlrun-ray-"
 _END_S = 10.0

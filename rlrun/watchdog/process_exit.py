@@ -21,8 +21,7 @@ from pathlib import Path
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.logs import log_name
 from rlrun.observability.run_files import LOGS
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.watchdog import node_state
 
 _WAIT_S = 1.0  # Ray may report an end before the kernel has recorded it

@@ -10,9 +10,8 @@ from pathlib import Path
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.telemetry import Telemetry
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
-from rlrun.system.load_factor import load_factor, local_load_factor
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.machine_load import load_factor, local_load_factor
 from rlrun.watchdog.board import Board
 from rlrun.watchdog.budgets import Budgets, warning_after_s
 from rlrun.watchdog.diagnosis import Stall, diagnose, finished_peers, format_workers

@@ -23,8 +23,7 @@ import torch
 from torch.distributed import BroadcastOptions, ProcessGroupGloo, TCPStore
 
 from rlrun.data.messages import TensorSlice, WeightBucket
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.weight_sync.buckets import BucketLayout, bucket_num_bytes
 from rlrun.weight_sync.transport import WeightSender
 

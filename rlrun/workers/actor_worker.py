@@ -36,7 +36,7 @@ from rlrun.policies.policy import Policy
 from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observations
 from rlrun.policies.stored_weights import StoredWeights
 from rlrun.system.errors import RunError
-from rlrun.system.ports import free_port
+from rlrun.system.network import free_port
 from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
 from rlrun.weight_sync.shared import SharedSender, WeightMemory

@@ -13,8 +13,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DatasetError, DemoDataset
 from rlrun.data.lerobot.opening import dataset_errors
 from rlrun.policies.spec import PolicySpec
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 
 def require_shown(config: RunConfig, spec: PolicySpec, demos: DemoDataset, folder: str) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 from rlrun.data.lerobot import Episode
 from rlrun.data.messages import Frames
 from rlrun.envs.vector_env import VectorEnv
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 MAX_FAILURE_SHARE = 0.75  # an expert that fails more often is considered broken
 

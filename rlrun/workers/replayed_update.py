@@ -11,7 +11,7 @@ import torch
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory, WeightBucket
 from rlrun.data.recording import Recording, read_message
-from rlrun.system.bounded_files import read_json
+from rlrun.system.local_files import read_json
 from rlrun.weight_sync.buckets import unpack
 
 

@@ -16,8 +16,7 @@ from rlrun.doctor.facts import ClusterFacts
 from rlrun.doctor.finding import Finding, Status
 from rlrun.doctor.report import show
 from rlrun.doctor.situation import Situation
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.watchdog import problems
 from tests.architecture.source import ROOT, modules
 

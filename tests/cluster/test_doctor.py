@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.doctor.checks import all_checks
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 from tests.cluster.testbed import PYTHON, Host, HostSpec, Testbed
 
 MB = 2**20

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rlrun.observability.run_files import read_json_lines, read_metrics
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 from tests.cluster.cluster import ACCELERATORS, ANY_POLICY, DUAL_NODE, Cluster
 from tests.cluster.testbed import HostSpec, Testbed
 

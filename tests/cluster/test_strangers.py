@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.observability.run_files import LOGS
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 from tests.cluster.cluster import ANY_POLICY, DUAL_NODE, START, declare_accelerators
 from tests.cluster.testbed import PYTHON, Host, HostSpec, Testbed
 

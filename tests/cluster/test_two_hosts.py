@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 from tests.cluster.cluster import DUAL_NODE, Cluster
 from tests.cluster.testbed import PYTHON
 

@@ -13,8 +13,7 @@ from rlrun.controller.controller import Controller
 from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
 from rlrun.placement.this_machine import known_inventory
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from tests.workers import start_workers
 
 SMALL = ["demos.num_episodes=4", "sft.num_steps=4", "env.num_envs=4", "algorithm.horizon=4", "rollout.num_workers=1"]

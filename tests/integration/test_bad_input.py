@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.data import checkpoint_folder
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 
 pytestmark = pytest.mark.integration
 

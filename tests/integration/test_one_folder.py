@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.observability.run_files import METRICS, read_json_lines
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 
 pytestmark = pytest.mark.integration
 

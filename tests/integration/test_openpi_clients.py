@@ -22,7 +22,7 @@ from rlrun.envs import r1pro
 from rlrun.policies.openvla_oft.checkpoint import save_policy
 from rlrun.policies.openvla_oft.new_policy import new_policy
 from rlrun.policies.spec import DemonstratedTask, policy_spec
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 from tests.integration.openpi import OpenpiClient
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]

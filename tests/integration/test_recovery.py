@@ -15,7 +15,7 @@ import pytest
 from rlrun.cluster.launch import Machines
 from rlrun.config.loader import load
 from rlrun.observability.run_files import read_json_lines
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 from rlrun.training.async_loop import asynchronous
 from rlrun.training.lifecycle import Run
 from rlrun.training.loop import synchronous

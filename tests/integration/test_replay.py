@@ -14,8 +14,7 @@ from safetensors.numpy import load_file, save_file
 from rlrun.cluster.launch import Machines
 from rlrun.config.loader import load
 from rlrun.data.recording import FOLDER, Recording
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.train import train
 from rlrun.training.replay import replay
 

@@ -11,8 +11,7 @@ from rlrun.cluster.reservation import Reservation
 from rlrun.config.loader import load
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,7 @@ from rlrun.envs import r1pro
 from rlrun.policies.openvla_oft.checkpoint import save_policy
 from rlrun.policies.openvla_oft.new_policy import new_policy
 from rlrun.policies.spec import DemonstratedTask
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 from tests.unit.serving.public_client import PublicClient, health, observation
 
 pytestmark = pytest.mark.integration

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from rlrun.data import checkpoint_folder
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 from rlrun.training.stop_signal import StopSignal
 
 pytestmark = pytest.mark.integration

@@ -14,7 +14,7 @@ import pytest
 
 from rlrun.observability.records import read_evaluations
 from rlrun.observability.run_files import REPORT
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 

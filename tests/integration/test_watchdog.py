@@ -16,8 +16,7 @@ from rlrun.config.loader import load
 from rlrun.controller.worker_group import EnvGroup
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from tests.workers import start_workers
 
 FLOOR_S = 6.0

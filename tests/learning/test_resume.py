@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from rlrun.observability.metrics import MetricSinks
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 
 pytestmark = pytest.mark.learning
 

@@ -10,7 +10,7 @@ import torch
 from benchmarks import gpu_7b
 from benchmarks.gpu.workload import RandomWeights, policy, workload
 from rlrun.placement.policy_size import policy_size
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 
 
 @pytest.mark.parametrize("lora", [0, 4])

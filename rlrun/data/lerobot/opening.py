@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from rlrun.data.fit import Demonstrated
 from rlrun.data.lerobot.layout import DatasetError
 from rlrun.data.lerobot.reader import DemoDataset
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 if TYPE_CHECKING:
     from rlrun.config.schema import DemosConfig

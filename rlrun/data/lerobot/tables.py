@@ -17,7 +17,7 @@ from rlrun.data import checksums
 from rlrun.data.lerobot import layout
 from rlrun.data.lerobot.features import Roles, roles_of
 from rlrun.data.lerobot.layout import COPY_AGAIN, DatasetError, whole_number
-from rlrun.system.bounded_files import MAX_JSON_BYTES, parse_json, read_json, read_text
+from rlrun.system.local_files import MAX_JSON_BYTES, parse_json, read_json, read_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,8 +10,7 @@ from gymnasium import spaces
 
 from rlrun.config.python_path import load_object
 from rlrun.data.messages import Spaces
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 NO_EXPERT = (
     "this world has no expert: name one in env.gymnasium.expert, give demonstrations in demos.path, or take a policy "

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.envs.gymnasium.settings import GymnasiumConfig, SuccessRule
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 SUCCESS_KEYS = ("success", "is_success")  # keys in Meta-World, and in Gymnasium-Robotics and LeRobot
 

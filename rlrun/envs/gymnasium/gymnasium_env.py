@@ -17,8 +17,7 @@ from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.settings import GymnasiumConfig
 from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
 from rlrun.envs.rows import SingleEnv, Step
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 INSTRUCTION_NAMES = ("task_description", "task")  # attributes of LeRobot's environments
 RENDERED = spaces.Box(0, 255, (1, 1, 3), np.uint8)  # of any size

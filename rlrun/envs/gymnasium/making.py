@@ -14,8 +14,7 @@ from gymnasium.wrappers import OrderEnforcing
 from rlrun.config.python_path import load_object
 from rlrun.envs.foreign_code import last_lines, questions_told
 from rlrun.envs.gymnasium.settings import GymnasiumConfig, Vectorization
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 log = logging.getLogger(__name__)
 

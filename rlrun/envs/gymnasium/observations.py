@@ -11,8 +11,7 @@ from gymnasium import spaces
 from rlrun.envs.gymnasium.camera_spaces import FLAT, KNOWN, camera_of, holds_bytes, is_flat, may_hold_pixels
 from rlrun.envs.gymnasium.settings import GymnasiumConfig
 from rlrun.envs.pictures import resized
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 WHOLE = ""  # the key of an observation that is not a Dict
 

@@ -24,8 +24,7 @@ from rlrun.envs.gymnasium.settings import GymnasiumConfig
 from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
 from rlrun.envs.rows import Step, as_float32, float32_fault, step_info
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 log = logging.getLogger(__name__)
 

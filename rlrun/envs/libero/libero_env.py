@@ -18,8 +18,7 @@ from rlrun.envs.libero.settings import LiberoConfig
 from rlrun.envs.pictures import draw_without_display
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 from rlrun.envs.vector_env import VectorEnv
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 ACTION_NAMES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # increments of the hand; gripper: 1 closes
 NUM_PROPRIO = 8  # hand position (m), its axis-angle (rad), two fingers (m)

@@ -18,8 +18,7 @@ from rlrun.config.schema import EnvConfig, RewardMode
 from rlrun.envs.omnigibson.arrays import to_numpy, to_tensor
 from rlrun.envs.omnigibson.configuration import environment_config
 from rlrun.envs.omnigibson.contract import ROBOT, ROBOT_CLASS, ROBOT_MODEL
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ from rlrun.envs.omnigibson.configuration import task_config
 from rlrun.envs.omnigibson.generations import Simulation
 from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
 from rlrun.envs.vector_env import SimulatorFault
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 SETTLE_STEPS = 25  # physics steps with all actions held, since poses from a file overlap a little
 TOLERANCE_M = 0.02

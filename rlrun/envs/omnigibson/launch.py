@@ -15,9 +15,8 @@ from typing import Any
 from rlrun.config.schema import EnvConfig
 from rlrun.envs.omnigibson.application_data import VARIABLE, application_root, take_folder, turn_to_start
 from rlrun.envs.omnigibson.settings import OmniGibsonConfig
-from rlrun.system.control_group import num_cores
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.machine_load import num_cores
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.pipe.client import Deadline, RpcClient
 from rlrun.pipe.output import Output
 from rlrun.pipe.process import ChildProcess, ChildSpec
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 SIMULATOR = ChildSpec(
     "simulator",

@@ -23,7 +23,7 @@ from rlrun.envs.make import make_here
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.pipe.server import exit_process, open_channel, serve_calls
 from rlrun.pipe.wire import Channel
-from rlrun.system.signal_handlers import signal_handlers_kept
+from rlrun.system.process_io import signal_handlers_kept
 
 
 def serve(connection: int, arena: int, lifeline: int) -> None:

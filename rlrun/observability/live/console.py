@@ -24,8 +24,8 @@ from rlrun.observability.gpus import GpuSampler
 from rlrun.observability.live.dashboard import ONCE, Dashboard
 from rlrun.observability.live.debugger import open_debugger
 from rlrun.observability.live.step_line import duration, step_line
-from rlrun.system.standard_streams import lasting
-from rlrun.system.visible import hanging
+from rlrun.system.errors import hanging
+from rlrun.system.process_io import lasting
 
 logger = logging.getLogger(__name__)
 logger.addHandler(logging.NullHandler())  # else warnings without a log file are printed twice

@@ -21,7 +21,7 @@ from rlrun.data.messages import WorkerStatus
 from rlrun.observability.gpus import GpuReading
 from rlrun.observability.live.step_line import duration, memory, quantity
 from rlrun.observability.timeline import ROLE_ORDER, is_work
-from rlrun.system.visible import visible
+from rlrun.system.errors import visible
 
 ONCE = ("demos", "sft")  # phases before the first step, whose bars are removed at their end
 RATE_WINDOW_S = 10.0

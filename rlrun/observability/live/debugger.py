@@ -9,7 +9,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from rlrun.system.standard_input import give_terminal_back
+from rlrun.system.process_io import give_terminal_back
 
 
 class Debugger(pdb.Pdb):

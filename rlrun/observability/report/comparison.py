@@ -18,7 +18,7 @@ from rlrun.observability.report.style import STYLE
 from rlrun.observability.report.svg_charts import Axis, Band, Series, line_chart
 from rlrun.observability.run_files import METRICS, REPORT
 from rlrun.observability.run_record import RunRecord, read_run
-from rlrun.system.visible import visible
+from rlrun.system.errors import visible
 
 NUM_COLOURS = 8
 BAR = 160  # width of the bar of a success rate, pixels

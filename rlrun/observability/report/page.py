@@ -18,7 +18,7 @@ from rlrun.observability.report.style import STYLE
 from rlrun.observability.run_files import REPORT
 from rlrun.observability.run_record import RunRecord, read_run
 from rlrun.observability.timeline import is_work
-from rlrun.system.visible import visible
+from rlrun.system.errors import visible
 
 MAX_VIDEOS = 6
 NUM_PHASES, OTHER = 8, "other work"  # phases with a colour of their own, and the sum of the rest

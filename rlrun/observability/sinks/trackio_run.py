@@ -12,8 +12,7 @@ import numpy as np
 from rlrun.config.provenance import as_tree
 from rlrun.config.schema import RunConfig
 from rlrun.observability.run_files import num_former
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 logger = logging.getLogger(__name__)
 

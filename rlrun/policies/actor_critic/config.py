@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from rlrun.system.bounded_files import read_json
+from rlrun.system.local_files import read_json
 
 MODEL_TYPE = "rlrun_actor_critic"
 CONFIG_FILE = "config.json"

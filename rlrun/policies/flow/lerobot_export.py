@@ -13,8 +13,7 @@ from rlrun.policies.flow.checkpoint import RUN_FILE, RunSettings
 from rlrun.policies.flow.method import ChunkShape
 from rlrun.policies.lerobot.config import LeRobotConfig
 from rlrun.policies.weight_files import WeightFiles, read_json
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 NOISE_FILE, NOISE = "first_noise.safetensors", "noise"
 REMARK = (

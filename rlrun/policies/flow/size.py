@@ -22,7 +22,7 @@ from rlrun.policies.flow.settings import (
 from rlrun.policies.flow.vision_sizes import VisionSizes
 from rlrun.policies.size import PolicySize, Stack
 from rlrun.policies.weight_headers import readable
-from rlrun.system.bounded_files import read_json
+from rlrun.system.local_files import read_json
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rlrun.data.cameras import short_name
-from rlrun.system.bounded_files import read_json
+from rlrun.system.local_files import read_json
 
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images"
 VISUAL = "VISUAL"  # LeRobot's type of a camera's feature

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rlrun.policies.weight_files import read_json
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 NORMALIZER = "normalizer_processor"
 POSTPROCESSOR, UNNORMALIZER = "policy_postprocessor", "unnormalizer_processor"

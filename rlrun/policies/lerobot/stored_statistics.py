@@ -20,8 +20,7 @@ from rlrun.policies.lerobot.config import ACTION, PREPROCESSOR, STATE, LeRobotCo
 from rlrun.policies.lerobot.statistics import MODES, Normalizer, Statistics
 from rlrun.policies.lerobot.steps import POSTPROCESSOR, SCALING, read_steps
 from rlrun.policies.weight_files import WEIGHTS_FILE, WeightFiles, inside, refuse
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 BUFFERS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")  # of older versions
 _BUFFER = re.compile(r"^[a-z_]+\.(?:[^.]*_)?buffer_(?P<feature>\w+)\.(?P<kind>mean|std)$")

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlrun.config.schema import AttentionKernel, Precision
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 MIN_CAPABILITY = (8, 0)
 

@@ -23,8 +23,7 @@ from rlrun.policies.processor import Processor
 from rlrun.policies.stored_weights import StoredWeights, fill
 from rlrun.policies.weight_files import Shape, WeightFiles, check_tensors, read_json, refuse
 from rlrun.policies.weight_writer import MAX_FILE_BYTES, write_weights
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 CONFIG_FILE = "config.json"
 STATISTICS_FILE = "dataset_statistics.json"

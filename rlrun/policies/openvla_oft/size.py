@@ -10,7 +10,7 @@ from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
 from rlrun.policies.size import PolicySize, Stack
 from rlrun.policies.weight_headers import readable
-from rlrun.system.bounded_files import read_json
+from rlrun.system.local_files import read_json
 
 NUM_BINS = 256
 _WORDS = 256

@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from rlrun.policies.action_bins import BOUND_NAMES
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 PROJECTOR = "proprio_projector.fc1.weight"  # [D, P]: its second size is the number of proprioceptive values
 FROM_TRAINING = "Take dataset_statistics.json from the training of this checkpoint"

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from rlrun.rollout.sglang.host_check import argument_names, version
-from rlrun.system.control_group import host_memory
-from rlrun.system.ports import LOOPBACK, free_port
+from rlrun.system.machine_load import host_memory
+from rlrun.system.network import LOOPBACK, free_port
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 logger = logging.getLogger(__name__)
 

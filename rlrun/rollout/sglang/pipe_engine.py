@@ -14,8 +14,7 @@ from rlrun.pipe.client import Deadline, RpcClient
 from rlrun.pipe.output import KnownLine, Output
 from rlrun.pipe.process import ChildProcess, ChildSpec
 from rlrun.rollout.sglang.engine import Engine, EngineFault, Rows, TensorBlock
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 HERE = Path(__file__).parent
 HOST = "rlrun.rollout.sglang.engine_host"

@@ -23,8 +23,7 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.process_group import Ranks, group_beside
 from rlrun.config.schema import RunConfig
 from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step, latest
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import learner, share, tiny_config, trajectory, weights

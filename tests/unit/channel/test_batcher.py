@@ -9,8 +9,7 @@ import pytest
 
 from rlrun.channel.batcher import Batcher, Pipeline, groups_of
 from rlrun.observability.telemetry import Telemetry
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 
 def asked(member, policy_version=0):

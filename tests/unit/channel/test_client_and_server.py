@@ -25,8 +25,7 @@ from rlrun.channel.message import Request, Response, encode
 from rlrun.channel.server import PolicyServer
 from rlrun.data.messages import ActionChunk, Frames, Observation
 from rlrun.observability.telemetry import Telemetry
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 NODES = {"the same node": "here", "another node": "there"}
 

@@ -10,8 +10,7 @@ from rlrun.channel.client import _lost
 from rlrun.cluster import ray_workers
 from rlrun.cluster.ray_workers import RayWorkers
 from rlrun.config.schema import RunConfig
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 BROKE = "the link between train and sim broke 4 times in 60 s (12 of 60 tries failed)"
 

@@ -12,8 +12,7 @@ from rlrun.cluster.ray_node import RayNode
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.planner import plan
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 NODES = {name: NodeInfo(name, f"10.77.0.{i}", 8, 64 * 10**9, ()) for i, name in enumerate(("train", "sim"), start=1)}
 

@@ -13,8 +13,7 @@ from rlrun.cluster import membership
 from rlrun.cluster.launch import Machines
 from rlrun.cluster.membership import no_head
 from rlrun.config.loader import load
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ import pytest
 from rlrun.cluster import ray_session as connection
 from rlrun.config.environment import MANY_NODES
 from rlrun.config.schema import RunConfig
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 TIMEOUT = Exception("The current node timed out during startup. This could happen because …")
 

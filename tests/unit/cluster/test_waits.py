@@ -21,8 +21,7 @@ from ray.exceptions import (
 
 from rlrun.cluster import waits
 from rlrun.observability.telemetry import Telemetry
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 MAKER = "ray::Host.run() (pid=779, ip=10.77.0.1)\n  ray::Host.converse() (pid=980, ip=10.77.0.2)\n  OutOfDiskError"
 

@@ -10,8 +10,7 @@ from rlrun.config.loader import load
 from rlrun.config.ranges import RANGES, value_at
 from rlrun.config.reference import all_keys
 from rlrun.config.registry import REGISTRIES
-from rlrun.system.errors import RunError, RunErrors
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError, RunErrors
 
 # check -> overrides that it refuses, and the key that it names
 CASES = {

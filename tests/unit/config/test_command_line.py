@@ -13,8 +13,7 @@ import yaml
 from rlrun.config.loader import entry_point, load
 from rlrun.config.reference import all_keys
 from rlrun.config.schema import RunConfig
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = ("torch", "ray", "mujoco", "transformers")

@@ -19,9 +19,8 @@ from rlrun.eval import main as evaluate
 from rlrun.observability.run_record import read_run
 from rlrun.placement.inventory_file import load_inventory
 from rlrun.serve import main as serve
-from rlrun.system.bounded_files import read_yaml
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.local_files import read_yaml
 from rlrun.training.resume_command import resume_command
 
 CALLED = "called"  # the file that the attacker's code leaves

@@ -12,8 +12,7 @@ import pytest
 from rlrun.config.files import SHIPPED, groups
 from rlrun.config.loader import load
 from rlrun.config.schema import ClusterKind, EnvConfig, Renderer, RunConfig
-from rlrun.system.errors import RunError, RunErrors
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError, RunErrors
 
 FILES = [f"{group}={name}" for group, names in groups([SHIPPED]).items() for name in names]
 

@@ -12,8 +12,7 @@ from rlrun.config.loader import entry_point, load
 from rlrun.config.recorded import config_of_policy, quoted, resumption
 from rlrun.config.recorded_text import POLICY_CONFIG, signed
 from rlrun.config.schema import RunConfig
-from rlrun.system.errors import RunError, RunErrors
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError, RunErrors
 
 
 def run_folder(place: Path, *overrides: str) -> Path:

@@ -8,8 +8,7 @@ import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.controller.recovery import Recovery
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 
 class Workers:

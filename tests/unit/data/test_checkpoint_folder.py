@@ -17,8 +17,7 @@ from rlrun.data.checkpoint_folder import (
     prune,
     require_format,
 )
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 
 def make(root: Path, step: int, is_complete: bool = True) -> Path:

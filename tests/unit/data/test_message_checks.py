@@ -16,8 +16,7 @@ from rlrun.data.message_checks import (
     check_trajectories,
 )
 from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces, Trajectory
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 B, C, A, K, P = 3, 2, 2, 4, 5
 SPACES = Spaces(A, None, (-1.0, -np.inf), (1.0, np.inf), P, 1)

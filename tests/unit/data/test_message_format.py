@@ -12,8 +12,7 @@ import pytest
 
 from rlrun.data.message_format import INLINE_BYTES, FormatError, MessageFormat
 from rlrun.data.messages import ActionChunk, ChunkResult, Frames, Observation
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 GRID = np.arange(24, dtype=np.float32).reshape(4, 6)
 ARRAYS = {

@@ -21,7 +21,7 @@ from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory
 from rlrun.placement.planner import plan
 from rlrun.system.errors import RunError
-from rlrun.system.load_factor import trial_factor
+from rlrun.system.machine_load import trial_factor
 from tests.unit.doctor.healthy import (
     GB,
     NODES,

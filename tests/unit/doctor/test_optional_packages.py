@@ -10,8 +10,7 @@ import pytest
 import rlrun
 from rlrun.config.schema import AttentionKernel, OptimizerKind, RolloutBackendKind, RunConfig
 from rlrun.doctor.optional_packages import PackageRequest, driver_packages, needed_packages, open_packages
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 ALL = {"actor": 1, "rollout": 1, "env": 1}
 

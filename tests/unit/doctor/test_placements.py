@@ -27,8 +27,7 @@ from rlrun.doctor.trials import BACKENDS, Member, groups, members, nodes_of, pla
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from tests.unit.doctor.healthy import node_facts
 
 HERE = "127.0.0.1"

@@ -9,8 +9,7 @@ import pytest
 
 from rlrun.envs.plausibility import SOON, reward_limit
 from rlrun.envs.restarting_env import RestartingEnv
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from tests.unit.workers.counting_env import NUM_ACTIONS, NUM_STEPS, CountingEnv
 
 ROWS = np.arange(4)

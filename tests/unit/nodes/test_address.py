@@ -7,8 +7,7 @@ import pytest
 from rlrun.nodes import address
 from rlrun.nodes.address import is_own, own_address, resolve, split_address
 from rlrun.placement.inventory import Interface
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 LO = Interface("lo", ("127.0.0.1",))
 DOCKER = Interface("docker0", ("172.17.0.1",))

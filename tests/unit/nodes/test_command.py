@@ -11,8 +11,7 @@ import pytest
 
 from rlrun.nodes import command
 from rlrun.nodes.command import NodeSettings, check_ports, check_shared_memory, command_line, environment
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 HEAD = NodeSettings("train", "10.77.0.1", "10.77.0.1:7000", True, "/tmp/x", None, 10**8, 8, None, 10.0)
 SIM = replace(HEAD, name="sim", address="10.77.0.2", is_head=False, spill_dir="/data/x")

@@ -13,8 +13,7 @@ from rlrun.placement.accelerators import FAKE_ACCELERATORS, find_accelerators, p
 from rlrun.placement.inventory import Accelerator, Inventory
 from rlrun.placement.inventory_file import load_inventory
 from rlrun.placement.this_machine import known_inventory, this_node
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from tests.standins.nvidia_smi import stand_in
 
 ROOT = Path(__file__).parents[3]

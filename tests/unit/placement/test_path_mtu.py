@@ -9,8 +9,7 @@ import pytest
 
 from rlrun.placement import path_mtu
 from rlrun.placement.path_mtu import PathMtu, measure_path, require_path
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 HERE = "127.0.0.1"
 

@@ -12,8 +12,7 @@ from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
 from rlrun.placement.inventory import Accelerator, Interface, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * 10**9, has_rt_cores=False)
 RTX = Accelerator("NVIDIA GeForce RTX 4090", 24 * 10**9, has_rt_cores=True)

@@ -12,8 +12,7 @@ from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 from rlrun.placement.replan import place, replanned
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 A100 = Accelerator("A100", 80 * 10**9, has_rt_cores=False)
 RTX = Accelerator("RTX 4090", 24 * 10**9, has_rt_cores=True)

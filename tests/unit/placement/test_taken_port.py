@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from rlrun.placement.taken_port import holder_of
+from rlrun.system.network import holder_of
 
 
 def test_a_port_is_free_or_its_holder_is_named() -> None:

@@ -14,8 +14,7 @@ from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.policies.openvla_oft.checkpoint import load_policy, save_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.tokenizer import prompt
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from tests.unit.policies.small import INSTRUCTIONS, SIZE, small_config, small_policy, some_frames
 
 CPU = torch.device("cpu")

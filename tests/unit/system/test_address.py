@@ -9,9 +9,9 @@ import pytest
 from rlrun.cluster.address import named_cluster
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory_file import load_inventory
-from rlrun.system import address
-from rlrun.system.address import require_ipv4, require_ipv4_name
+from rlrun.system import network
 from rlrun.system.errors import RunError
+from rlrun.system.network import require_ipv4, require_ipv4_name
 
 
 @pytest.mark.parametrize("text", ["train-0", "train-0:6379", "10.0.0.1:6379", "", "ray://head:10001", "a:b:c"])
@@ -40,7 +40,7 @@ def test_a_name_that_resolves_to_ipv6_only(monkeypatch) -> None:
     def answers(host: str, port: None, type: int) -> list[tuple]:
         return [(None, None, None, "", (text, 0)) for text in found[host]]
 
-    monkeypatch.setattr(address.socket, "getaddrinfo", answers)
+    monkeypatch.setattr(network.socket, "getaddrinfo", answers)
     require_ipv4_name("both", "cluster.address")
     with pytest.raises(RunError, match="'six' resolves to fd00::1, an IPv6 address; rlrun needs IPv4"):
         require_ipv4_name("six", "cluster.address")

@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlrun.system import load_factor
-from rlrun.system.control_group import cpu_quota, folders, host_memory, is_throttled, num_cores, num_oom_kills
+from rlrun.system import machine_load
+from rlrun.system.machine_load import cpu_quota, folders, host_memory, is_throttled, num_cores, num_oom_kills
 
 V2_MOUNT = "31 23 0:28 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n"
 V1_MOUNTS = (
@@ -101,8 +101,8 @@ def test_a_quota_that_halts_the_group_counts_as_load(tmp_path: Path, monkeypatch
     stat = "sys/fs/cgroup/job/cpu.stat"
     files = {"sys/fs/cgroup/job/cpu.max": "100000 100000", stat: "nr_periods 100\nnr_throttled 90\n"}
     root = host(tmp_path, V2_MOUNT, "0::/job\n", files)
-    monkeypatch.setattr(load_factor, "cpu_quota", lambda: cpu_quota(root))
-    monkeypatch.setattr(load_factor, "is_throttled", lambda: is_throttled(root))
-    assert load_factor.local_load() == 4.0
+    monkeypatch.setattr(machine_load, "cpu_quota", lambda: cpu_quota(root))
+    monkeypatch.setattr(machine_load, "is_throttled", lambda: is_throttled(root))
+    assert machine_load.local_load() == 4.0
     (root / stat).write_text("nr_periods 100\nnr_throttled 3\n")
-    assert load_factor.local_load() == 0.5
+    assert machine_load.local_load() == 0.5

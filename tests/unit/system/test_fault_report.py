@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.data.shards import __file__ as inside_rlrun
-from rlrun.system.exit_status import ExitStatus
-from rlrun.system.fault_report import RUN_FOLDER, fault_report
+from rlrun.system.errors import RUN_FOLDER, ExitStatus, fault_report
 
 
 def caught(call) -> BaseException:

@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 
-from rlrun.system.locked_folder import LockedFolder, holder, holders, open_parent, remove_stale, stale_folders
+from rlrun.system.local_files import LockedFolder, holder, holders, open_parent, remove_stale, stale_folders
 
 PREFIX = "rlrun-test-"
 CRASH = f"""
 import os, sys
-from rlrun.system.locked_folder import LockedFolder
+from rlrun.system.local_files import LockedFolder
 LockedFolder(sys.argv[1], {PREFIX!r})
 os._exit(9)
 """

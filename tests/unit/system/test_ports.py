@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.system.ports import LOOPBACK, free_port
+from rlrun.system.network import LOOPBACK, free_port
 
 
 @pytest.mark.parametrize("address", ["", LOOPBACK])

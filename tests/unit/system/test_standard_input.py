@@ -9,7 +9,7 @@ import sys
 
 PROGRAM = """
 import subprocess, sys
-from rlrun.system.standard_input import empty_standard_input, give_terminal_back
+from rlrun.system.process_io import empty_standard_input, give_terminal_back
 with empty_standard_input():
     try:
         input("question? ")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.system.standard_streams import LastingStream, lasting
+from rlrun.system.process_io import LastingStream, lasting
 
 ROOT = Path(__file__).resolve().parents[3]
 SHOWS = """
 import subprocess, sys
-from rlrun.system.standard_streams import secure
+from rlrun.system.process_io import secure
 secure()
 print("a · b … c", flush=True)
 """

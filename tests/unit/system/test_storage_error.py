@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.system import storage_error
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 from rlrun.system.storage_error import is_storage_error, is_unreadable, refusal, refused_write
 
 DISKS = {

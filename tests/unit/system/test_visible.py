@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from rlrun.system.errors import RunError, RunErrors
-from rlrun.system.visible import hanging, visible
+from rlrun.system.errors import RunError, RunErrors, hanging, visible
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31mred\rback\u202etxt.exe\u2028next\x00"
 

@@ -11,8 +11,7 @@ import pytest
 import rlrun
 from rlrun.data.messages import WorkerLoss
 from rlrun.observability.records import EvaluationRecord
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.callbacks import make_callbacks
 
 SMALL = [

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import rlrun
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 
 WORLD = ["run=cartpole", "env.gymnasium.id=tests.standins.pick_the_side:PickTheSide-v0", "cluster.kind=local"]
 SMALL = [

@@ -14,8 +14,7 @@ import rlrun
 from rlrun.controller import weight_update
 from rlrun.observability.run_files import ALARMS, LOSSES, read_metrics
 from rlrun.rollout.hf import HFBackend
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.workers import env_worker
 from rlrun.workers.actor_worker import ActorWorker
 from rlrun.workers.trajectory_builder import TrajectoryBuilder

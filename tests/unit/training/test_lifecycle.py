@@ -10,8 +10,7 @@ import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.controller.recovery import Recovery
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.lifecycle import Run
 from rlrun.training.loop import synchronous
 from rlrun.training.run_folder import RunFolder

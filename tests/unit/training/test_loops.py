@@ -12,8 +12,7 @@ import pytest
 from rlrun.config.schema import RunConfig
 from rlrun.controller.controller import Batch
 from rlrun.data.messages import EnvTally
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training import lifecycle
 from rlrun.training.async_loop import asynchronous
 from rlrun.training.lifecycle import Run, StopRequested

@@ -10,8 +10,7 @@ import pytest
 
 from rlrun.data.checkpoint_folder import COMPLETE
 from rlrun.observability.records import record_losses
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.run_folder import RunFolder, new_folder
 
 

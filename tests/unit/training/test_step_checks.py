@@ -9,8 +9,7 @@ import pytest
 
 from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
 from rlrun.data.messages import EnvTally, EpisodeReport
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.step_checks import StepChecks, differs
 from rlrun.workers.env_worker import Collected
 

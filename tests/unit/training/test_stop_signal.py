@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from rlrun.system.signal_handlers import PreemptedError
+from rlrun.system.process_io import PreemptedError
 from rlrun.training import stop_signal
 from rlrun.training.stop_signal import StopSignal
 

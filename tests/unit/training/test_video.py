@@ -9,7 +9,7 @@ import pytest
 
 import rlrun
 from rlrun.observability import metrics
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 
 SMALL = [
     *("run=cartpole", "cluster.kind=local", "num_steps=1", "env.num_envs=4", "env.max_control_steps=5"),

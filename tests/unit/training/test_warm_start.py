@@ -12,8 +12,7 @@ import pytest
 from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
 from rlrun.envs.gymnasium.settings import GymnasiumConfig
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training import warm_start
 from rlrun.training.warm_start import _made_once, first_policy
 

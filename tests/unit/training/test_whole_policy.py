@@ -10,8 +10,7 @@ from rlrun.config import provenance
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.whole_policy import policy_folder, require_known_base
 
 

@@ -23,7 +23,7 @@ import ctypes, os, signal, subprocess, sys, time
 from pathlib import Path
 from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step
 from rlrun.observability.telemetry import Telemetry, mark_alive
-from rlrun.system.locked_folder import LockedFolder
+from rlrun.system.local_files import LockedFolder
 from rlrun.watchdog.guard import Guard
 from rlrun.watchdog.private_ray import PREFIX
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.system.locked_folder import LockedFolder
+from rlrun.system.local_files import LockedFolder
 from rlrun.watchdog.private_ray import PREFIX, end_of, end_processes
 
 WRITES = "import time; log = open({file!r}, 'w'); print('ready', flush=True); time.sleep(600)"
@@ -55,7 +55,7 @@ def test_those_that_write_in_it_or_have_it_as_an_option_are_ended_and_no_others(
 
 def test_what_a_dead_process_left_is_ended_and_a_living_one_keeps_its_ray(folder, start, tmp_path):
     crash = (
-        "import os, sys; from rlrun.system.locked_folder import LockedFolder; "
+        "import os, sys; from rlrun.system.local_files import LockedFolder; "
         "print(LockedFolder(sys.argv[1], sys.argv[2]).inner, flush=True); sys.stdin.read(); os._exit(9)"
     )
     command = [sys.executable, "-c", crash, str(tmp_path), PREFIX]

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.data.messages import WorkerStatus
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.watchdog import process_exit
 from rlrun.watchdog.process_exit import ProcessExits
 

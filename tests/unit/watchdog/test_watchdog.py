@@ -11,8 +11,7 @@ import pytest
 from rlrun.config.loader import load
 from rlrun.data.messages import OpenWait, WorkerStatus
 from rlrun.observability.telemetry import Telemetry
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.watchdog import watchdog as watchdog_module
 from rlrun.watchdog.board import Board
 from rlrun.watchdog.link_history import LinkHistory

@@ -9,7 +9,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.observability.telemetry import Telemetry
-from rlrun.system.ports import LOOPBACK
+from rlrun.system.network import LOOPBACK
 from rlrun.weight_sync.collective import CollectiveGroup, CollectiveReceiver, connect_store
 from rlrun.workers.actor_worker import ActorWorker
 

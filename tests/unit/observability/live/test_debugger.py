@@ -10,8 +10,8 @@ import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.observability.live.console import Console
-from rlrun.system.breakpoints import refuse_breakpoints
 from rlrun.system.errors import RunError
+from rlrun.system.process_io import refuse_breakpoints
 
 ARGUMENTS = [
     *("run=cartpole", "env.gymnasium.id=tests.standins.pick_the_side:PickTheSide-v0", "cluster.kind=local"),

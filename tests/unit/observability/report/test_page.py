@@ -17,7 +17,7 @@ from rlrun.observability.records import record_episodes, record_evaluation, reco
 from rlrun.observability.report.svg_charts import Axis, Mark, Series, line_chart, ticks
 from rlrun.observability.timeline import TimelineWriter
 from rlrun.report import main, write_report
-from rlrun.system.exit_status import ExitStatus
+from rlrun.system.errors import ExitStatus
 
 VOID = {"meta", "br", "circle", "line", "path", "rect", "polygon"}
 

@@ -1,12 +1,9 @@
-"""The limits of this process's control group and of its parents, as a container, SLURM or systemd sets them.
-
-Both versions of control groups are read. The kernel lists the groups of a process in /proc/self/cgroup, and where they
-are mounted in /proc/self/mountinfo. A limit of a parent holds for all groups below it, so the least one counts.
-"""
+"""CPUs and memory that this process may use, how loaded the machine is, and a steady clock."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -171,3 +168,47 @@ def _lines(file: Path) -> list[str]:
         return file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
+
+
+_NORMAL_LOAD = 2.0  # runnable processes per core
+_MAX_DRIVER_FACTOR = 2.0
+_MAX_TRIAL_FACTOR = 10.0
+
+
+def load_factor(load: float, most: float) -> float:
+    """Return the factor for `load` runnable processes per core. Example: load_factor(5.0, most=3.0) == 2.5."""
+    return min(most, max(1.0, load / _NORMAL_LOAD))
+
+
+def local_load() -> float:
+    """Return the runnable processes per core of this host, in the last minute; 0 where the kernel does not say.
+
+    The kernel counts them for the whole host. Where a quota halts this process's group most of the time, they share
+    the quota's cores.
+    """
+    try:
+        running = os.getloadavg()[0]
+    except OSError:
+        return 0.0
+    quota = cpu_quota()
+    cores = os.cpu_count() or 1
+    return running / (max(0.1, min(quota, cores)) if quota is not None and is_throttled() else cores)
+
+
+def trial_factor(load: float) -> float:
+    """Return the factor for the time limits of the doctor's trials, which start processes; 10 at most."""
+    return load_factor(load, _MAX_TRIAL_FACTOR)
+
+
+def local_load_factor() -> float:
+    """Return the factor for the driver and the guard on this host, 2 at most."""
+    return load_factor(local_load(), _MAX_DRIVER_FACTOR)
+
+
+_CLOCK = time.CLOCK_BOOTTIME  # it counts the time in which a machine sleeps, so that hosts stay together
+_OFFSET_S = time.time() - time.clock_gettime(_CLOCK)  # of this process, which keeps the time of day of its start
+
+
+def seconds() -> float:
+    """Return the seconds since 1970, as they would be had nobody set the clock since this process began."""
+    return time.clock_gettime(_CLOCK) + _OFFSET_S
