@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
-from rlrun.config.sealing import seal
+from rlrun.config.sections import seal
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.system.errors import ExitStatus
 

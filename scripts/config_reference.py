@@ -11,12 +11,11 @@ from enum import Enum
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
-from rlrun.config.bounds import Range, bounds_of
 from rlrun.config.open_schema import schema_with
 from rlrun.config.ranges import RANGES
 from rlrun.config.reference import Key, all_keys
 from rlrun.config.registry import REGISTRIES
-from rlrun.config.sealing import Section
+from rlrun.config.sections import Range, Section, bounds_of
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from config_reference import cell, key_tables
 from pictures import pictures
 
-from rlrun.config import environment
+from rlrun.config import simulator_spec
 from rlrun.doctor import checks
 from rlrun.observability import metric_catalogue
 from rlrun.system.errors import markdown_table
@@ -69,7 +69,7 @@ def tables(root: Path) -> dict[str, dict[str, str]]:
         "docs/reference/tree.md": {"tree": tree_text(root)},
         "docs/reference/commands.md": {"commands": commands_text(root)},
         "docs/reference/exit_statuses.md": {"exit statuses": markdown_table()},
-        "docs/reference/variables.md": {"variables": environment.markdown_table()},
+        "docs/reference/variables.md": {"variables": simulator_spec.markdown_table()},
         "docs/reference/metrics.md": {"metrics": metric_catalogue.markdown_table()},
         "docs/reference/configuration.md": {"keys": key_tables()},
         "docs/concepts/architecture.md": {"loop": loop_text(root), "rooms": rooms_text(root)},

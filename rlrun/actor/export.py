@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlrun.actor.sharding import DTYPES
 from rlrun.config import provenance
-from rlrun.config.recorded_text import POLICY_CONFIG
+from rlrun.config.provenance import POLICY_CONFIG
 from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlrun.config.bounds import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, bounded
-from rlrun.config.sealing import Section
+from rlrun.config.sections import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Section, bounded
 
 
 @dataclass

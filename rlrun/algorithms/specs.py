@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlrun.algorithms.settings import GRPOConfig, PPOConfig
 from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
-from rlrun.config.faults import nearest_divisor
+from rlrun.config.checks import nearest_divisor
 from rlrun.config.schema import AlgorithmConfig, RunConfig
 from rlrun.system.errors import RunError
 

@@ -18,15 +18,29 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from yaml import YAMLError
 
-from rlrun.config import reference, written_values
-from rlrun.config.files import SHIPPED, groups
+from rlrun.config import reference
 from rlrun.config.open_schema import schema_with
-from rlrun.config.python_path import folder_of, put_on_path
+from rlrun.config.provenance import SHOWN, copy_of, missing, own_version, selected, spelled
 from rlrun.config.recorded import RecordedConfig, read_config, restoring
-from rlrun.config.recorded_text import SHOWN, copy_of, missing, own_version, selected, spelled
+from rlrun.config.reference import advice
 from rlrun.config.registry import REGISTRIES
-from rlrun.config.value_advice import advice
+from rlrun.config.sections import folder_of, put_on_path
 from rlrun.system.errors import ExitStatus, RunError
+
+SHIPPED = Path(__file__).parent / "shipped"  # a link to configs/ in the repository, a copy in a wheel
+
+
+def groups(folders: list[Path]) -> dict[str, list[str]]:
+    """Return the config groups with the names of their files. Example: {"run": ["debug", "single_process", …]}.
+
+    A file whose name begins with "_" is a part of others, and is not chosen by itself.
+    """
+    found: dict[str, list[str]] = {}
+    for folder in folders:
+        for file in sorted(folder.glob("*/[!_]*.yaml")):
+            found.setdefault(file.parent.name, []).append(file.stem)
+    return found
+
 
 logger = logging.getLogger(__name__)
 RECORDED = "recorded"  # Hydra's name for the configuration of a run
@@ -55,13 +69,13 @@ def compose_config(
     lines = [_normalise(override, known_groups, schema) for override in parsed]
     try:
         config = _compose(lines, folders, schema, recorded)
-        written_values.resolve(config, overrides, folders, schema)
-        written_values.refuse_truth_values(config, overrides, folders, schema)
+        reference.resolve(config, overrides, folders, schema)
+        reference.refuse_truth_values(config, overrides, folders, schema)
         own = [str(Path(folder).absolute()) for folder in config.python_path]  # for resuming in another folder, too
         config.python_path = list(dict.fromkeys([*own, *found_in]))
         return config
     except UnicodeDecodeError as error:
-        raise (written_values.misread(error, folders) or error) from error
+        raise (reference.misread(error, folders) or error) from error
     except YAMLError as error:
         raise RunError(
             "A configuration file is not YAML.",
@@ -69,7 +83,7 @@ def compose_config(
             remedy="Correct that line.",
         ) from error
     except (HydraException, OmegaConfBaseException) as error:
-        misread = written_values.misread(error, folders) or _marked(error, folders)
+        misread = reference.misread(error, folders) or _marked(error, folders)
         raise misread or _explain(error, dict(zip(lines, parsed, strict=False)), schema, recorded) from error
 
 
@@ -77,7 +91,7 @@ def _marked(error: Exception, folders: list[Path]) -> RunError | None:
     """Return the error for the file that Hydra names if it begins with a byte order mark, which hides its header."""
     named = re.search(r"In '(.*?)'", str(error))
     files = [folder / f"{named.group(1)}.yaml" for folder in folders] if named else []
-    return next((fault for file in files if (fault := written_values.misread_file(file)) is not None), None)
+    return next((fault for file in files if (fault := reference.misread_file(file)) is not None), None)
 
 
 def _refuse_run(parsed: list[Override], recorded: RecordedConfig) -> None:
@@ -301,7 +315,7 @@ def _explain(
         key = str(fault.full_key or fault.key or "")
         given = next((one.input_line or "" for one in sources.values() if "${" in (one.input_line or "")), "")
         where = f"the argument '{given}'" if given else "a configuration file"
-        return written_values.unresolved(key, given.partition("=")[2] or "${…", fault, where, schema)
+        return reference.unresolved(key, given.partition("=")[2] or "${…", fault, where, schema)
     if isinstance(error, MissingConfigException):
         return RunError(
             "A configuration file is missing.",

@@ -1,14 +1,36 @@
-"""The text of --help and --info, made from the schema and the folder of YAML files."""
+"""Help of a program: its description, its keys and the groups of YAML files."""
 
 from __future__ import annotations
 
 import shutil
 import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlrun.config import reference
-from rlrun.config.files import SHIPPED, groups
-from rlrun.config.program import Program
+from rlrun.config.composition import SHIPPED, groups
+
+if TYPE_CHECKING:
+    from rlrun.config.sweep import SweepRequest
+
+
+StartSweep = Callable[["SweepRequest", str | None], int]  # (runs, sbatch file) -> exit status
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program `python -m rlrun.<name>`."""
+
+    name: str  # module
+    description: str
+    positional: str | None  # the key that an argument without "=" sets
+    aliases: Mapping[str, str]  # short keys of this program, such as {"checkpoint": "evaluation.checkpoint"}
+    resumes: bool  # `resume=RUN` takes the configuration of that run
+    uses_policy: bool  # it only uses evaluation.checkpoint, whose run's configuration the arguments change
+    reads_inputs: bool  # False: missing policies and datasets are no fault
+    sweep: StartSweep | None  # starts the runs of `-m key=a,b`; None: the program has no -m
 
 
 def help_text(line: Program, overrides: list[str], extra_folder: Path | None) -> str:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from rlrun.config.faults import Check
-from rlrun.config.program import Program, StartSweep
+from rlrun.config.checks import Check
+from rlrun.config.help_text import Program, StartSweep
 from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted, resumption
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.config.sealing import seal
+from rlrun.config.sections import seal
 from rlrun.system import process_io
 from rlrun.system.errors import ExitStatus, HangingFormatter, RunError, RunErrors, fault_report, hanging
 from rlrun.system.local_files import require_bounded

@@ -1,23 +1,227 @@
-"""The provenance of a run: resolved configuration, difference from the defaults, commit, package versions."""
+"""Provenance of a configuration: where each value came from, and the text that a run records of it."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import itertools
 import json
 import os
 import platform
+import re
+import secrets
 import subprocess
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from importlib import metadata
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rlrun.config.own_mark import marked
-from rlrun.config.recorded_text import signed
+from packaging.version import InvalidVersion, Version
+
 from rlrun.config.registry import REGISTRIES, packages
 from rlrun.config.schema import RunConfig
-from rlrun.config.sealing import NO_KEY, OpenSection
+from rlrun.config.sections import NO_KEY, OpenSection
+
+_BEGIN = "# mark of the user whose run wrote this file: "
+_OTHERS = 0o077  # permissions of group and others
+
+
+class Author(Enum):
+    """Who wrote a recorded configuration, as a sentence says it after the name of the file."""
+
+    own = "was written by a run of yours"
+    changed = "was changed, or cut short, after a run of yours wrote it"
+    other = "was not written by a run of yours on this machine"
+
+
+def key_file() -> Path:
+    """Return the file of the secret. Raises RuntimeError if the user has no home folder."""
+    return Path.home() / ".rlrun" / "mark_key"
+
+
+def can_mark() -> bool:
+    """Return whether this user has a secret, or can make one."""
+    return _secret(is_made=True) is not None
+
+
+def marked(text: str) -> str:
+    """Return `text` with the mark before it; without, where the home folder cannot hold a secret."""
+    secret = _secret(is_made=True)
+    return text if secret is None else f"{_BEGIN}{_number(secret)} {_digest(secret, text)}\n{text}"
+
+
+def author_of(text: str) -> Author:
+    """Return who wrote the text of a recorded configuration."""
+    first, _, rest = text.partition("\n")
+    secret = _secret(is_made=False)
+    if secret is None or not first.startswith(_BEGIN):
+        return Author.other
+    number, _, digest = first.removeprefix(_BEGIN).partition(" ")
+    if hmac.compare_digest(digest.encode(), _digest(secret, rest).encode()):
+        return Author.own
+    return Author.changed if number == _number(secret) else Author.other
+
+
+def _secret(is_made: bool) -> bytes | None:
+    """Return the user's secret; None: there is none, it cannot be made, or others could have read it."""
+    with suppress(OSError, RuntimeError, ValueError):
+        file = key_file()
+        if is_made and not file.exists():
+            _make(file)
+        with file.open() as stream:
+            status = os.fstat(stream.fileno())
+            secret = bytes.fromhex(stream.read().strip())
+        if len(secret) == 32 and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS:
+            return secret
+    return None
+
+
+def _make(file: Path) -> None:
+    """Write a new secret at once: of several processes that do so, all use the first one's."""
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    draft = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as stream:
+            stream.write(secrets.token_hex(32))
+        try:
+            os.link(draft, file)
+        except FileExistsError:
+            return
+        except OSError:  # a file system without links
+            draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _digest(secret: bytes, text: str) -> str:
+    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+
+
+def _number(secret: bytes) -> str:
+    """Return what tells one user's marks from another's."""
+    return hashlib.sha256(b"number" + secret).hexdigest()[:8]
+
+
+CHECKPOINTS = "checkpoints"  # in a run folder
+POLICY_CONFIG = "run.yaml"  # in an exported policy folder, and in the one of each checkpoint
+PROVENANCE = "provenance.json"  # in a run folder
+SHOWN = 8  # missing keys named in a message
+ABSENT = object()
+_HEAD = 400  # characters, within which the line is; the user's mark may come before it
+_FIRST_LINE = "# rlrun {version} wrote this configuration; sha256 of the lines below: {digest}\n"
+_WRITTEN_BY = re.compile(
+    r"^# rlrun ([\w.+!-]+) wrote this configuration; sha256 of the lines below: ([0-9a-f]{64})\s*\n", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who wrote a file. version: of rlrun; None if nothing says it. is_as_written: its checksum fits."""
+
+    version: str | None
+    is_as_written: bool
+
+    @property
+    def writer(self) -> str:
+        """The writer in words."""
+        return f"rlrun {self.version}" if self.version else "an unknown version of rlrun"
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether a newer version than this one wrote it."""
+        return _order(self.version) > _order(own_version())
+
+
+def own_version() -> str:
+    """Return the version of this rlrun."""
+    return version("rlrun")
+
+
+def signed(text: str) -> str:
+    """Return the text of a configuration below a line that says who wrote it."""
+    return _FIRST_LINE.format(version=own_version(), digest=_text_digest(text)) + text
+
+
+def origin_of(file: Path) -> Origin:
+    """Return who wrote a file of `signed`; provenance.json and the checksums of a policy folder count too."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    found, checksum = _WRITTEN_BY.search(text[:_HEAD]), None
+    said = [found[1]] if found else []
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        said.append(str(json.loads((file.parent / PROVENANCE).read_text())["packages"]["rlrun"]))
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        checksum = json.loads((file.parent / "checksums.json").read_text())["files"][file.name]["sha256"]
+    is_fitting = found is not None and _text_digest(text[found.end() :]) == found[2]
+    return Origin(max(said, key=_order, default=None), is_fitting or checksum == [_text_digest(text)])
+
+
+def copy_of(file: Path) -> Path | None:
+    """Return the copy of a run folder's configuration in its newest checkpoint or its policy; None if none is whole."""
+    for place in (*sorted((file.parent / CHECKPOINTS).glob("step_*"), reverse=True), file.parent):
+        copy = place / "policy" / POLICY_CONFIG
+        if copy != file and copy.is_file() and origin_of(copy).is_as_written:
+            return copy
+    return None
+
+
+def missing(tree: Mapping[str, Any], known: Sequence[str], sections: Sequence[str]) -> list[str]:
+    """Return the keys that a tree lacks. known: keys of the schema. sections: those of kinds that are not chosen."""
+    expected = [key for key in known if not any(key.startswith(f"{section}.") for section in sections)]
+    return [key for key in expected if selected(tree, key, ABSENT) is ABSENT]
+
+
+def selected(tree: Mapping[str, Any], key: str, default: Any = None) -> Any:
+    """Return the value of a key such as "actor.lr"; `default` if there is none."""
+    found: Any = tree
+    for part in key.split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            return default
+        found = found[part]
+    return found
+
+
+def changes(
+    was: Mapping[str, Any], now: Mapping[str, Any], free: Sequence[str], prefix: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Yield each key that both trees have with different values, and a sentence. free: keys with mappings as values.
+
+    Example: ("actor.lr", "actor.lr was 0.0003, is 0.5").
+    """
+    for name, value in now.items():
+        key = f"{prefix}{name}"
+        if name not in was or was[name] == value:
+            continue
+        if isinstance(value, Mapping) and isinstance(was[name], Mapping) and key not in free:
+            yield from changes(was[name], value, free, f"{key}.")
+        else:
+            yield key, f"{key} was {spelled(was[name])}, is {spelled(value)}"
+
+
+def spelled(value: Any) -> str:
+    """Return a value as written on the command line. Example: ["a", None] -> "[a,null]"."""
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}: {spelled(item)}' for key, item in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(spelled, value))}]"
+    return (
+        {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
+    )
+
+
+def _order(said: str | None) -> Version:
+    try:
+        return Version(said or "0")
+    except InvalidVersion:
+        return Version("0")
+
+
+def _text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+
 
 PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "hydra-core", "omegaconf", "sglang")
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rlrun.config.bounds import (
+from rlrun.config.reference import as_yaml
+from rlrun.config.registry import REGISTRIES
+from rlrun.config.schema import RunConfig
+from rlrun.config.sections import (
     BELOW_ONE,
     COUNT,
     NOT_NEGATIVE,
     POSITIVE,
     SHARE,
+    OpenSection,
     Range,
     bounds_of,
 )
-from rlrun.config.reference import as_yaml
-from rlrun.config.registry import REGISTRIES
-from rlrun.config.schema import RunConfig
-from rlrun.config.sealing import OpenSection
 from rlrun.system.errors import RunError
 
 OPEN_SECTIONS = tuple(registry.parent for registry in REGISTRIES)

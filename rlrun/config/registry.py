@@ -19,8 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from rlrun.config.python_path import load_object
-from rlrun.config.sealing import Section
+from rlrun.config.sections import Section, load_object
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:

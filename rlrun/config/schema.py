@@ -2,7 +2,7 @@
 
 YAML files under `configs/` state differences from these. Sizes are counts unless the name ends in
 `_s` (seconds), `_bytes` or `_hz`. None means that rlrun decides, and the comment says how. Counts that are "null: …"
-follow from others when a configuration is composed (rlrun/config/chosen.py); here is the usual number.
+follow from others when a configuration is composed (rlrun/config/open_schema.py); here is the usual number.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from rlrun.config.bounds import named
-from rlrun.config.python_path import put_on_path
-from rlrun.config.sealing import OpenSection, Section
+from rlrun.config.sections import OpenSection, Section, named, put_on_path
 
 
 class ProprioLayout(Enum):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.config.python_path import load_object
 from rlrun.config.schema import ClusterKind, EnvConfig, RunConfig, WeightTransport
+from rlrun.config.sections import load_object
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.doctor.optional_packages import PackageRequest, needed_packages
 from rlrun.placement.inventory import Inventory, NodeInfo

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlrun.config.environment import NICENESS
+from rlrun.config.simulator_spec import NICENESS
 from rlrun.doctor.facts import FolderFacts, NodeFacts
 from rlrun.doctor.finding import Finding, Status
 from rlrun.doctor.optional_packages import LIMIT_S

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.config.python_path import load_object
 from rlrun.config.registry import SIMULATORS
 from rlrun.config.schema import RunConfig
+from rlrun.config.sections import load_object
 from rlrun.config.simulator_spec import SimulatorSpec
 from rlrun.doctor.assignment import SimulatorRequest
 from rlrun.doctor.check import Check

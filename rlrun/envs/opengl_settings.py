@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import MutableMapping
 
-from rlrun.config.environment import Decided, Setting, Variable
+from rlrun.config.simulator_spec import Decided, Setting, Variable
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 
-from rlrun.config.environment import FREEING_MS, MANY_NODES, NICENESS, setting
+from rlrun.config.simulator_spec import FREEING_MS, MANY_NODES, NICENESS, setting
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.machine_load import num_cores
 from rlrun.system.network import free_port, holder_of

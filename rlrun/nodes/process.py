@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from rlrun.cluster.membership import joined
-from rlrun.config.environment import SENTINEL
+from rlrun.config.simulator_spec import SENTINEL
 from rlrun.nodes.command import NodeSettings, command_line, environment
 from rlrun.nodes.head import Head
 from rlrun.system.errors import ExitStatus, RunError

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from rlrun.config.environment import SENTINEL
+from rlrun.config.simulator_spec import SENTINEL
 from rlrun.data.messages import OpenWait, Span, WorkerStatus
 from rlrun.observability.silence import Silence
 from rlrun.system import machine_load

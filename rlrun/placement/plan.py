@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from rlrun.config.environment import Setting
+from rlrun.config.simulator_spec import Setting
 from rlrun.placement.inventory import NodeInfo
 
 

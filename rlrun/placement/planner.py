@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlrun.config.environment import ACTOR_ALLOCATOR, EXACT_PINNING, Setting, setting
 from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
-from rlrun.config.simulator_spec import simulator_spec
+from rlrun.config.simulator_spec import ACTOR_ALLOCATOR, EXACT_PINNING, Setting, setting, simulator_spec
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.plan import NO_CHECK, Choice, Plan, PlannedNode, Slot
 from rlrun.placement.request import ROLES, GroupRequest, RoleRequest, read_ranks, read_request, refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rlrun.config.faults import Faults, not_multiple
+from rlrun.config.checks import Faults, not_multiple
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import RunError
 

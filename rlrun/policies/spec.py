@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.config.sealing import Section
+from rlrun.config.sections import Section
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.data.messages import Spaces
 from rlrun.policies.size import PolicySize

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlrun.config.python_path import load_object, put_on_path
 from rlrun.config.schema import RunConfig
+from rlrun.config.sections import load_object, put_on_path
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.callback import Callback
 

@@ -7,12 +7,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from rlrun.config import own_mark
+from rlrun.config import provenance
 
 
 def resume_command(run_dir: Path, program: str = "rlrun.train") -> str:
     """Return the command. Example: "python -m rlrun.train resume=runs/cartpole/2026-01-31_12-00-00"."""
-    trust = "" if own_mark.can_mark() else " trust=true"
+    trust = "" if provenance.can_mark() else " trust=true"
     return f"{shlex.quote(_interpreter())} -m {program} resume={shlex.quote(_near(run_dir))}{trust}"
 
 

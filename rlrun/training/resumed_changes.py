@@ -8,8 +8,8 @@ from typing import Any
 
 from rlrun.config import provenance
 from rlrun.config.lr_schedule import decayed
+from rlrun.config.provenance import POLICY_CONFIG, changes, selected
 from rlrun.config.recorded import read_config
-from rlrun.config.recorded_text import POLICY_CONFIG, changes, selected
 from rlrun.config.reference import all_keys
 from rlrun.config.schema import LrSchedule, RunConfig
 

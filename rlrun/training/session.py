@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from rlrun.config import own_mark, provenance
+from rlrun.config import provenance
 from rlrun.config.recorded import CHECKPOINTS
 from rlrun.config.schema import RunConfig
-from rlrun.config.sealing import seal
+from rlrun.config.sections import seal
 from rlrun.controller.controller import Controller
 from rlrun.data import checkpoint_folder
 from rlrun.data.messages import Span
@@ -114,7 +114,7 @@ def open_session(
         command = resume_command(run_dir, resumed_by) if resumed_by is not None else ""
         folder = RunFolder(run_dir, lambda place: resume_command(place, resumed_by) if resumed_by is not None else "")
         closing.callback(folder.close)
-        if not own_mark.can_mark():
+        if not provenance.can_mark():
             console.note("~/.rlrun cannot hold a secret of yours: what this run writes is yours only with trust=true")
         if command:
             closing.enter_context(_resumable(folder, command, console))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rlrun.config.own_mark import Author
+from rlrun.config.provenance import Author
 from rlrun.config.recorded import CONFIG, read_config
 from rlrun.config.schema import RunConfig
 from rlrun.data import checksums

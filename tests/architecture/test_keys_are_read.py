@@ -7,7 +7,7 @@ from typing import get_type_hints
 
 from rlrun.config.open_schema import schema_with
 from rlrun.config.reference import all_keys, sections
-from rlrun.config.sealing import OpenSection, Section
+from rlrun.config.sections import OpenSection, Section
 from tests.architecture.source import Module, modules, snippet
 
 

@@ -19,7 +19,7 @@ EXCEPTIONS = {
     "rlrun/envs/libero/libero_env.py": {"_get_observations"},  # robosuite draws again after a state was set
     "rlrun/envs/libero/libero_scene.py": {"_data"},  # MuJoCo's own data behind robosuite's, for a second renderer
     "rlrun/policies/openvla_oft/model.py": {"_attn_implementation"},  # how transformers tells a model its attention
-    "rlrun/config/python_path.py": {"sys.modules"},  # imports a guest's spec under a Python it is not installed in
+    "rlrun/config/sections.py": {"sys.modules"},  # imports a guest's spec under a Python it is not installed in
     "scripts/oracles/openvla_oft.py": {"sys.modules"},  # imports one module of RLinf without its packages' Ray
     "scripts/oracles/pi.py": {"_preprocess_images"},  # the method that the oracle asks
     "rlrun/pipe/bootstrap.py": {"sys.modules"},  # runs rlrun's own files under a Python that rlrun is not installed in

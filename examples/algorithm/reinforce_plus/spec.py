@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
 from rlrun.config.schema import AlgorithmConfig, RunConfig
-from rlrun.config.sealing import Section
+from rlrun.config.sections import Section
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlrun.config.bounds import COUNT, bounded
 from rlrun.config.schema import RunConfig
-from rlrun.config.sealing import Section
+from rlrun.config.sections import COUNT, Section, bounded
 from rlrun.data.messages import Spaces
 from rlrun.policies.spec import PolicySpec
 

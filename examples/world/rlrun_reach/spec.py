@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlrun.config.bounds import POSITIVE, bounded
-from rlrun.config.sealing import Section
+from rlrun.config.sections import POSITIVE, Section, bounded
 from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec
 
 

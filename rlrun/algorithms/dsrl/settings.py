@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlrun.config.bounds import COUNT, FINITE, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, bounded
-from rlrun.config.sealing import Section
+from rlrun.config.sections import COUNT, FINITE, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Section, bounded
 
 
 @dataclass

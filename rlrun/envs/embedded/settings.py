@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlrun.config.bounds import NOT_NEGATIVE, SHARE, bounded
-from rlrun.config.sealing import Section
+from rlrun.config.sections import NOT_NEGATIVE, SHARE, Section, bounded
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.config.python_path import load_object
+from rlrun.config.sections import load_object
 from rlrun.data.messages import Spaces
 from rlrun.system.errors import ExitStatus, RunError
 

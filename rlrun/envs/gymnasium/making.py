@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.wrappers import OrderEnforcing
 
-from rlrun.config.python_path import load_object
+from rlrun.config.sections import load_object
 from rlrun.envs.foreign_code import last_lines, questions_told
 from rlrun.envs.gymnasium.settings import GymnasiumConfig, Vectorization
 from rlrun.system.errors import ExitStatus, RunError

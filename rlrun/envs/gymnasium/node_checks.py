@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rlrun.config.plain import to_plain
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
+from rlrun.config.sections import to_plain
 from rlrun.doctor.assignment import SimulatorRequest
 from rlrun.doctor.check import Check
 from rlrun.doctor.finding import Finding, Status

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from rlrun.config.bounds import FINITE, bounded, named
-from rlrun.config.sealing import Section
+from rlrun.config.sections import FINITE, Section, bounded, named
 
 
 class Vectorization(Enum):

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.plain import from_plain
 from rlrun.config.schema import EnvConfig
+from rlrun.config.sections import from_plain
 from rlrun.envs.gymnasium.settings import GymnasiumConfig
 from rlrun.envs.vector_env import VectorEnv
 from rlrun.system.errors import RunError

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from rlrun.config.bounds import COUNT, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Range, bounded, named
-from rlrun.config.sealing import Section
+from rlrun.config.sections import COUNT, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Range, Section, bounded, named
 
 
 class Instances(Enum):

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rlrun.config.environment import Decided, Setting, Variable
 from rlrun.config.schema import EnvConfig
-from rlrun.config.simulator_spec import DeviceMemory, SimulatorSpec
+from rlrun.config.simulator_spec import Decided, DeviceMemory, Setting, SimulatorSpec, Variable
 from rlrun.envs import r1pro_keys
 from rlrun.envs.omnigibson.application_data import log_of
 from rlrun.envs.omnigibson.kit_log import KNOWN_LINES

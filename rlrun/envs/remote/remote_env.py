@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rlrun.config.plain import to_plain
-from rlrun.config.python_path import file_of
 from rlrun.config.registry import SIMULATORS
 from rlrun.config.schema import EnvConfig
+from rlrun.config.sections import file_of, to_plain
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv

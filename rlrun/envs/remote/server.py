@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.plain import from_plain
-from rlrun.config.python_path import import_from, load_object
 from rlrun.config.schema import EnvConfig
+from rlrun.config.sections import from_plain, import_from, load_object
 from rlrun.config.simulator_spec import SimulatorSpec
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.make import make_here

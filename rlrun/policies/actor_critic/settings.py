@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlrun.config.bounds import COUNT, Range, bounded
-from rlrun.config.sealing import Section
+from rlrun.config.sections import COUNT, Range, Section, bounded
 
 
 @dataclass

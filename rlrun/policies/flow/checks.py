@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlrun.config.faults import Faults
+from rlrun.config.checks import Faults
 from rlrun.config.schema import RunConfig
 from rlrun.policies.flow.settings import FlowSettings, Trains, trained_parts
 from rlrun.system.errors import RunError

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from rlrun.config.bounds import COUNT, POSITIVE, bounded
-from rlrun.config.sealing import Section
+from rlrun.config.sections import COUNT, POSITIVE, Section, bounded
 
 NOISE_SIZES = (128, 64)  # hidden layers of the head of learned noise: pi-RL's
 

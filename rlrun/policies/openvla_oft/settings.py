@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from rlrun.config.bounds import COUNT, Range, bounded, named
-from rlrun.config.sealing import Section
+from rlrun.config.sections import COUNT, Range, Section, bounded, named
 
 
 class ActionBounds(Enum):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlrun.config.faults import Faults
+from rlrun.config.checks import Faults
 from rlrun.config.schema import RunConfig
 from rlrun.policies.head_sizes import check_head_sizes
 from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings

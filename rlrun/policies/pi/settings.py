@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from rlrun.config.bounds import COUNT, bounded
+from rlrun.config.sections import COUNT, bounded
 from rlrun.policies.flow.settings import FlowSettings
 
 

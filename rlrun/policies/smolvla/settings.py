@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlrun.config.bounds import COUNT, POSITIVE_SHARE, bounded
+from rlrun.config.sections import COUNT, POSITIVE_SHARE, bounded
 from rlrun.policies.flow.settings import FlowSettings
 from rlrun.policies.flow.vision_sizes import PatchPositions
 

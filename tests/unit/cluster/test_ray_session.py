@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rlrun.cluster import ray_session as connection
-from rlrun.config.environment import MANY_NODES
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import MANY_NODES
 from rlrun.system.errors import ExitStatus, RunError
 
 TIMEOUT = Exception("The current node timed out during startup. This could happen because …")

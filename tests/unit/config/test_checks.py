@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rlrun.config import checks
-from rlrun.config.bounds import Range, bounds_of
 from rlrun.config.loader import load
 from rlrun.config.ranges import RANGES, value_at
 from rlrun.config.reference import all_keys
 from rlrun.config.registry import REGISTRIES
+from rlrun.config.sections import Range, bounds_of
 from rlrun.system.errors import ExitStatus, RunError, RunErrors
 
 # check -> overrides that it refuses, and the key that it names

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlrun.config import own_mark, provenance
+from rlrun.config import provenance
 from rlrun.config.loader import entry_point, load
 from rlrun.config.recorded import CONFIG, POLICY_CONFIG, config_of_policy
 from rlrun.config.schema import RunConfig
@@ -261,7 +261,7 @@ def test_a_run_of_another_is_resumed_after_one_question(at_home, tmp_path: Path,
 def test_a_home_that_cannot_be_written(at_home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HOME", str(tmp_path / "file"))  # no folder can be made in it, whoever tries
-    assert not own_mark.can_mark()
+    assert not provenance.can_mark()
     provenance.write(load(["run=cartpole"]), tmp_path / "run")
     assert started(TRAIN, f"resume={tmp_path / 'run'}") == ExitStatus.bad_input
     assert isinstance(started(TRAIN, f"resume={tmp_path / 'run'}", "trust=true"), RunConfig)
@@ -271,23 +271,23 @@ def test_a_home_that_cannot_be_written(at_home, tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_secret_is_one_s_own(at_home, tmp_path: Path) -> None:
-    text = own_mark.marked("a: 1\n")
-    file = own_mark.key_file()
+    text = provenance.marked("a: 1\n")
+    file = provenance.key_file()
     assert file.is_relative_to(tmp_path / "me") and file.stat().st_mode & 0o777 == 0o600
-    assert own_mark.author_of(text) is own_mark.Author.own
-    assert own_mark.author_of(text.replace("a: 1", "a: 2")) is own_mark.Author.changed
-    assert own_mark.author_of("a: 1\n") is own_mark.Author.other
+    assert provenance.author_of(text) is provenance.Author.own
+    assert provenance.author_of(text.replace("a: 1", "a: 2")) is provenance.Author.changed
+    assert provenance.author_of("a: 1\n") is provenance.Author.other
     file.chmod(0o644)  # others could have read it
-    assert own_mark.author_of(text) is own_mark.Author.other
+    assert provenance.author_of(text) is provenance.Author.other
     at_home("stranger")
-    assert own_mark.author_of(text) is own_mark.Author.other
-    assert own_mark.author_of(own_mark.marked("a: 1\n")) is own_mark.Author.own
+    assert provenance.author_of(text) is provenance.Author.other
+    assert provenance.author_of(provenance.marked("a: 1\n")) is provenance.Author.own
 
 
 def test_processes_that_begin_together_have_one_secret(at_home) -> None:
     with ThreadPoolExecutor(16) as threads:
-        assert len(set(threads.map(own_mark.marked, ["a: 1\n"] * 64))) == 1
-    assert [file.name for file in own_mark.key_file().parent.iterdir()] == ["mark_key"]
+        assert len(set(threads.map(provenance.marked, ["a: 1\n"] * 64))) == 1
+    assert [file.name for file in provenance.key_file().parent.iterdir()] == ["mark_key"]
 
 
 def test_a_checkpoint_takes_the_configuration_beside_it(at_home, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.files import SHIPPED, groups
+from rlrun.config.composition import SHIPPED, groups
 from rlrun.config.loader import load
 from rlrun.config.schema import ClusterKind, EnvConfig, Renderer, RunConfig
 from rlrun.system.errors import ExitStatus, RunError, RunErrors

@@ -9,8 +9,8 @@ import pytest
 
 from rlrun.config import provenance
 from rlrun.config.loader import entry_point, load
+from rlrun.config.provenance import POLICY_CONFIG, signed
 from rlrun.config.recorded import config_of_policy, quoted, resumption
-from rlrun.config.recorded_text import POLICY_CONFIG, signed
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import ExitStatus, RunError, RunErrors
 

@@ -12,14 +12,14 @@ import pytest
 
 from rlrun.config import provenance
 from rlrun.config.loader import load
-from rlrun.config.python_path import folder_of
 from rlrun.config.registry import Registry
+from rlrun.config.sections import folder_of
 from rlrun.system.errors import RunError
 
 MODULE = '''
 from dataclasses import dataclass, field
-from rlrun.config.bounds import COUNT, bounded
-from rlrun.config.sealing import Section
+from rlrun.config.sections import COUNT, bounded
+from rlrun.config.sections import Section
 from rlrun.system.errors import RunError
 
 

@@ -12,7 +12,7 @@ from itertools import product
 import pytest
 
 from rlrun.cluster import fitness
-from rlrun.config.files import SHIPPED
+from rlrun.config.composition import SHIPPED
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.accelerator_checks import FAKE

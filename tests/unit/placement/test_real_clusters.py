@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.files import SHIPPED
+from rlrun.config.composition import SHIPPED
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.assignment import assignments

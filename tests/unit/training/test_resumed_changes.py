@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.config.provenance import recorded_yaml
-from rlrun.config.recorded_text import POLICY_CONFIG
+from rlrun.config.provenance import POLICY_CONFIG, recorded_yaml
 from rlrun.training.resumed_changes import changed_course, changed_keys, for_more_steps
 
 BASE = ("run=cartpole", "num_steps=40")

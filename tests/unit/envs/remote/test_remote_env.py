@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.config.plain import from_plain, to_plain
 from rlrun.config.schema import EnvConfig, ProprioLayout
+from rlrun.config.sections import from_plain, to_plain
 from rlrun.envs.make import is_apart, make_env
 from rlrun.envs.remote.remote_env import RemoteEnv
 from rlrun.envs.restarting_env import RestartingEnv

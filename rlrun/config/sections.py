@@ -1,0 +1,264 @@
+"""Sections of the configuration: frozen dataclasses, the ranges of their keys, and their form as plain data."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import FrozenInstanceError, dataclass, field, fields
+from enum import Enum
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+
+
+class Section:
+    """Base class of every configuration dataclass: fields can be assigned until it is sealed.
+
+    Frozen dataclasses would break Hydra's merging, so the seal is set after loading. The instance stores the seal, so
+    pickle, cloudpickle and deepcopy keep it. `dataclasses.replace` returns an unsealed copy.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.__dict__.get("_sealed"):
+            _refuse(f"{type(self).__name__}.{name}")
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if self.__dict__.get("_sealed"):
+            _refuse(f"{type(self).__name__}.{name}")
+        super().__delattr__(name)
+
+
+SectionType = TypeVar("SectionType", bound=Section)
+NO_KEY = "omegaconf_ignore"  # metadata of a field that is no key in YAML
+
+
+@dataclass
+class OpenSection(Section):
+    """A section that chooses a kind from a registry; the settings of the kind are a section below it.
+
+    Example: EnvConfig(simulator="libero", sections={"libero": LiberoConfig(task_ids=[0])})
+    """
+
+    sections: dict[str, Any] = field(default_factory=dict, metadata={NO_KEY: True})  # by name of the kind
+
+    def section(self, kind: type[SectionType]) -> SectionType:
+        """Return the settings of a kind by their dataclass; sealed defaults if none were given."""
+        for section in self.sections.values():
+            if isinstance(section, kind):
+                return section
+        defaults = kind()
+        seal(defaults)
+        return defaults
+
+
+def seal(section: Section) -> None:
+    """Seal a configuration dataclass and everything below it, in place; sealed parts stay as they are."""
+    if section.__dict__.get("_sealed"):
+        return
+    for one in fields(section):  # type: ignore[arg-type]
+        setattr(section, one.name, _sealed(getattr(section, one.name)))
+    section.__dict__["_sealed"] = True
+
+
+def _sealed(value: Any) -> Any:
+    if isinstance(value, Section):
+        seal(value)
+    elif isinstance(value, dict):
+        return SealedDict({key: _sealed(item) for key, item in value.items()})
+    elif isinstance(value, list):
+        return SealedList(_sealed(item) for item in value)
+    return value
+
+
+def _refuse(what: str) -> NoReturn:
+    raise FrozenInstanceError(f"the configuration is sealed: {what} cannot be changed while a run uses it")
+
+
+class SealedList(list):
+    """A list that refuses every change, and compares equal to a plain list."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        _refuse("a list")
+
+    append = extend = insert = remove = pop = clear = sort = reverse = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+
+    def __reduce__(self) -> tuple:
+        return SealedList, (tuple(self),)
+
+    def __deepcopy__(self, memo: dict) -> SealedList:
+        return self
+
+
+class SealedDict(dict):
+    """A dict that refuses every change, and compares equal to a plain dict."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        _refuse("a mapping")
+
+    pop = popitem = clear = update = setdefault = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse
+
+    def __reduce__(self) -> tuple:
+        return SealedDict, (tuple(self.items()),)
+
+    def __deepcopy__(self, memo: dict) -> SealedDict:
+        return self
+
+
+_KEY = "rlrun.bounds"
+_NAMED = "rlrun.named"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The range low <= value <= high, without its open ends. Example: Range(0, 1, is_low_open=True) is (0, 1]."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    is_low_open: bool = False
+    is_high_open: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Return whether `value` lies inside; NaN and infinities do not."""
+        above = self.low < value if self.is_low_open else self.low <= value
+        below = value < self.high if self.is_high_open else value <= self.high
+        return math.isfinite(value) and above and below
+
+    def __str__(self) -> str:
+        words = []
+        if self.low > -math.inf:
+            words.append(f"{'above' if self.is_low_open else 'at least'} {self.low:.12g}")
+        if self.high < math.inf:
+            words.append(f"{'below' if self.is_high_open else 'at most'} {self.high:.12g}")
+        return " and ".join(words) or "a finite number"
+
+
+FINITE = Range()
+COUNT = Range(1)
+NOT_NEGATIVE = Range(0)
+POSITIVE = Range(0, is_low_open=True)
+SHARE = Range(0, 1)
+POSITIVE_SHARE = Range(0, 1, is_low_open=True)
+BELOW_ONE = Range(0, 1, is_high_open=True)
+
+
+def bounded(default: Any, allowed: Range) -> Any:
+    """Return a dataclass field with a range, for a number or each number of a list; None is always allowed."""
+    return _field(default, {_KEY: allowed})
+
+
+def named(default: Any) -> Any:
+    """Return a dataclass field of a plain name or text, or a list of them: nothing that a program would open or import.
+
+    A policy's folder may set it, see rlrun/config/recorded.py; other texts only the user may.
+    """
+    return _field(default, {_NAMED: True})
+
+
+def bounds_of(section: type) -> Iterator[tuple[str, Range]]:
+    """Yield name and range of each bounded field of a configuration dataclass."""
+    for one in fields(section):
+        if _KEY in one.metadata:
+            yield one.name, one.metadata[_KEY]
+
+
+def names_of(section: type) -> set[str]:
+    """Return the fields of a configuration dataclass that `named` made."""
+    return {one.name for one in fields(section) if _NAMED in one.metadata}
+
+
+def _field(default: Any, metadata: dict[str, Any]) -> Any:
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def to_plain(value: Any) -> Any:
+    """Return sections as dicts and enums as their values. Example: to_plain(EnvConfig())["simulator"] == "embedded"."""
+    if isinstance(value, Section):
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}  # type: ignore[arg-type]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def from_plain(
+    kind: type[SectionType], data: dict[str, Any], sections: Mapping[str, type[Section]] = {}
+) -> SectionType:
+    """Return the sealed section from the result of `to_plain`. Raises KeyError, ValueError or TypeError for other data.
+
+    sections: the dataclasses of an OpenSection's kinds, by name.
+    """
+    hints = get_type_hints(kind)
+    unknown = set(data) - set(hints)
+    if unknown:
+        raise KeyError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
+    values = {name: _typed(hints[name], value) for name, value in data.items()}
+    if issubclass(kind, OpenSection):
+        values["sections"] = {name: from_plain(sections[name], own) for name, own in data.get("sections", {}).items()}
+    section = kind(**values)
+    seal(section)
+    return section
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    for one in (hint, *get_args(hint)):
+        if isinstance(one, type) and issubclass(one, Section) and isinstance(value, dict):
+            return from_plain(one, value)
+        if isinstance(one, type) and issubclass(one, Enum) and value is not None:
+            return [one(item) for item in value] if isinstance(value, list) else one(value)
+    return value
+
+
+def load_object(location: str) -> Any:
+    """Return the attribute of "module:ATTRIBUTE". Raises ImportError, AttributeError, or an exception of the module."""
+    module, _, attribute = location.partition(":")
+    found = import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def put_on_path(folders: list[str]) -> None:
+    """Let this process import modules from these folders."""
+    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
+
+
+def folder_of(location: str, folders: list[Path]) -> Path | None:
+    """Return the first of `folders` with the module of "module:ATTRIBUTE"; None: it is installed, or missing."""
+    top = location.partition(":")[0].partition(".")[0]
+    for folder in folders:
+        if (folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file():
+            return folder.resolve()
+    return None
+
+
+def file_of(location: str) -> str:
+    """Return the file of the top module or package of an imported "module:ATTRIBUTE"."""
+    top = import_module(location.partition(":")[0].partition(".")[0])
+    return str(getattr(top, "__file__", None) or "")
+
+
+def import_from(name: str, file: str) -> None:
+    """Import a top module from its file, without its neighbours. Does nothing if it is imported already.
+
+    For a simulator's own interpreter, which must not get the libraries of the trainer's Python.
+    """
+    if find_spec(name) is not None:
+        return
+    path = Path(file)
+    inside = [str(path.parent)] if path.name == "__init__.py" else None
+    spec = spec_from_file_location(name, file, submodule_search_locations=inside)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{name} cannot be imported from {file}")
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
