@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import RunConfig
-from rlrun.data.shards import rollout_of
+from rlrun.data.seeds import rollout_of
 
 
 class MetricSums:

@@ -18,7 +18,7 @@ from rlrun.controller.worker_group import ActorGroup, EnvGroup, EpisodesRequest,
 from rlrun.controller.workers import Workers
 from rlrun.data.message_checks import check_episodes, check_equal_spaces
 from rlrun.data.messages import EpisodeReport, Spaces, Trajectory
-from rlrun.data.shards import ranks_of
+from rlrun.data.seeds import ranks_of
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.controller.future import Future
 from rlrun.controller.worker_group import ActorGroup, RolloutGroup
 from rlrun.controller.workers import Workers
-from rlrun.data.cameras import CameraMatch
-from rlrun.data.fit import policy_cameras
+from rlrun.data.fit import CameraMatch, policy_cameras
 from rlrun.data.messages import PolicySpaces, Spaces
 from rlrun.observability.memory_spread import free_memory, outlier_workers
 from rlrun.placement.load_waves import load_bytes, loading_room, waves

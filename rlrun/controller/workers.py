@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from rlrun.controller.future import Call, Future
 from rlrun.data.messages import Span, WorkerStatus
-from rlrun.data.shards import rollout_of
+from rlrun.data.seeds import rollout_of
 from rlrun.placement.plan import Plan
 from rlrun.system.errors import RunError
 

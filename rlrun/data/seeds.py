@@ -1,11 +1,13 @@
-"""Random numbers from keys, without a stored state: SplitMix64 (Steele, Lea and Flood, 2014), for whole arrays.
-
-Reset seeds and sampling keys are derived from (run seed, step, epoch, env, count).
-"""
+"""Seeds of episodes, and their distribution over workers and task instances."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
 import numpy as np
+
+from rlrun.data.messages import EpisodeReport
 
 GAMMA = np.uint64(0x9E3779B97F4A7C15)  # what the state grows by from one number to the next
 _ROUNDS = (
@@ -43,3 +45,56 @@ def episode_seeds(run_seed: int, step: int, epoch: int, groups: np.ndarray, epis
 def sampling_keys(run_seed: int, step: int, epoch: int, envs: np.ndarray, at: np.ndarray | int) -> np.ndarray:
     """Return uint64 [R]: one sampling key per env and time `at` (int or int [R]; [T, 1] gives [T, R])."""
     return _combined(run_seed, step, epoch, envs, at, 1)
+
+
+def ranks_of(env_worker: int, num_env_workers: int, num_actor_ranks: int) -> range:
+    """Return the actor ranks that own rows of an env worker: both divide all rows into equal contiguous parts.
+
+    Example: ranks_of(1, 2, 4) == range(2, 4); ranks_of(1, 4, 2) == range(0, 1)
+    """
+    first = env_worker * num_actor_ranks // num_env_workers
+    return range(first, -(-(env_worker + 1) * num_actor_ranks // num_env_workers))
+
+
+def rollout_of(env_worker: int, num_env_workers: int, num_rollout_workers: int) -> int:
+    """Return the rank of the rollout worker that answers an env worker; neighbours share one.
+
+    Example: rollout_of(2, 4, 2) == 1
+    """
+    return env_worker * num_rollout_workers // num_env_workers
+
+
+@dataclass(frozen=True)
+class InstanceResult:
+    """The results of all episodes that started from one instance; infrastructure faults are not counted.
+
+    Example: InstanceResult(303, episodes=1, successes=0, q_score=0.667, simulator_steps=2000.0, simulator_time_s=66.7)
+    """
+
+    instance: int
+    episodes: int
+    successes: int
+    q_score: float  # mean, 0..1
+    simulator_steps: float  # mean control steps of an episode
+    simulator_time_s: float  # the same, in the simulator's seconds
+
+
+def listed_instance(seed: int, ids: Sequence[int]) -> int:
+    """Return the instance of an episode with reset seed `seed` from a list. Example: (4, [301, 302]) -> 301."""
+    return ids[seed % len(ids)]
+
+
+def by_instance(reports: Iterable[EpisodeReport], ids: Sequence[int], action_hz: int) -> list[InstanceResult]:
+    """Return one result per instance with episodes, in the order of `ids`."""
+    groups: dict[int, list[EpisodeReport]] = {instance: [] for instance in ids}
+    for report in reports:
+        if not report.infra_fault:
+            groups[listed_instance(report.seed, ids)].append(report)
+    results = []
+    for instance, group in groups.items():
+        if group:
+            steps = sum(report.num_control_steps for report in group) / len(group)
+            q_score = sum(report.q_score for report in group) / len(group)
+            successes = sum(report.success for report in group)
+            results.append(InstanceResult(instance, len(group), successes, q_score, steps, steps / action_hz))
+    return results

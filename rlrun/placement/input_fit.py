@@ -10,7 +10,7 @@ from pathlib import Path
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.fit import Demonstrated, Fit, World, compare
-from rlrun.data.lerobot.opening import demonstrated
+from rlrun.data.lerobot.reader import demonstrated
 from rlrun.data.messages import PolicySpaces
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError

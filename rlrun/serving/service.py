@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.cameras import match_cameras, short_name
+from rlrun.data.fit import match_cameras, short_name
 from rlrun.data.messages import ActionChunk, Observation, PolicySpaces
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.server import PolicyServer

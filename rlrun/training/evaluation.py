@@ -9,8 +9,8 @@ import numpy as np
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.instances import InstanceResult, by_instance
 from rlrun.data.messages import EpisodeReport
+from rlrun.data.seeds import InstanceResult, by_instance
 from rlrun.observability.records import EvaluationRecord, record_evaluation, summarize_evaluation
 from rlrun.observability.video import Clip, tile
 from rlrun.training.session import Session

@@ -16,7 +16,7 @@ from rlrun.config.world_sources import world_digest
 from rlrun.data import checksums
 from rlrun.data.fit import World, compare
 from rlrun.data.lerobot import dataset_digest
-from rlrun.data.lerobot.opening import demonstrated
+from rlrun.data.lerobot.reader import demonstrated
 from rlrun.data.messages import PolicySpaces
 from rlrun.observability.ablation import ABLATION, ablation_sentence
 from rlrun.policies.spec import policy_spec

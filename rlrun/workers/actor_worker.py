@@ -23,11 +23,11 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder, checksums
-from rlrun.data.lerobot.opening import open_dataset
+from rlrun.data.lerobot.reader import open_dataset
 from rlrun.data.message_checks import check_trajectories
 from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.data.recording import Recording
-from rlrun.data.shards import ranks_of
+from rlrun.data.seeds import ranks_of
 from rlrun.observability.disk_speed import flush_seconds
 from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry

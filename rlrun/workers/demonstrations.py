@@ -11,7 +11,7 @@ from rlrun.actor.ablation import ablation_rows
 from rlrun.actor.imitation import DemonstrationBatch
 from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DatasetError, DemoDataset
-from rlrun.data.lerobot.opening import dataset_errors
+from rlrun.data.lerobot.reader import dataset_errors
 from rlrun.policies.spec import PolicySpec
 from rlrun.system.errors import ExitStatus, RunError
 

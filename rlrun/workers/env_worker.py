@@ -15,13 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.cameras import short_name
+from rlrun.data.fit import short_name
 from rlrun.data.lerobot import DemoFeatures
 from rlrun.data.message_checks import AnswerCheck
 from rlrun.data.messages import ActionChunk, EnvTally, EpisodeReport, Frames, Observation, Spaces
 from rlrun.data.recording import Recording
-from rlrun.data.seeds import sampling_keys
-from rlrun.data.shards import ranks_of, rollout_of
+from rlrun.data.seeds import ranks_of, rollout_of, sampling_keys
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import NoPicture

@@ -6,9 +6,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from itertools import islice
 
-from rlrun.data.differences import differences
 from rlrun.data.messages import ActionChunk, Observation, Trajectory
-from rlrun.data.recording import Recording, read_message
+from rlrun.data.recording import Recording, differences, read_message
 
 _MAX_LINES = 20  # differences in the result; further ones are only counted
 

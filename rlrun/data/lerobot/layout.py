@@ -20,7 +20,16 @@ v2.0 and v2.1:
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlrun.config.schema import DemoKeysConfig
+
 
 VERSION = "v3.0"
 OLD_VERSIONS = ("v2.0", "v2.1")
@@ -70,3 +79,201 @@ def whole_number(name: str, value: object, low: int, high: int) -> int:
     if not is_whole or value != int(value):  # type: ignore[call-overload]
         raise ValueError(f"{name} is {value!r}, and must be a whole number from {low} to {high}")
     return int(value)  # type: ignore[call-overload]
+
+
+STATE_NAMES = (STATE, "state")  # tried in this order, where demos.keys names none
+ACTION_NAMES = (ACTION, "actions")
+NO_PICTURES = {"depth", "seg", "segmentation"}  # words of a key that say that its channels are no colours
+AXES = {"c": "c", "h": "h", "w": "w", "channel": "c", "channels": "c", "rgb": "c", "height": "h", "width": "w"}
+
+
+@dataclass(frozen=True)
+class DemoFeatures:
+    """The features of every frame of a dataset.
+
+    Example: DemoFeatures(("zed_link",), ((64, 64),), num_proprio=61, num_actions=8, fps=30.0)
+    """
+
+    cameras: tuple[str, ...]  # N names, without "observation.images."
+    camera_sizes: tuple[tuple[int, int], ...]  # height and width of each, in pixels
+    num_proprio: int  # P; 0: the dataset has no state
+    num_actions: int  # A
+    fps: float  # control steps per second
+    proprio_names: tuple[str, ...] = ()  # P names; (): the dataset names none
+    action_names: tuple[str, ...] = ()  # A names; (): the dataset names none
+
+    @property
+    def image_keys(self) -> tuple[str, ...]:
+        """Return the names of the cameras' features, as rlrun writes them."""
+        return tuple(IMAGE_PREFIX + camera for camera in self.cameras)
+
+    def to_info(self) -> dict[str, dict]:
+        """Return the `features` of info.json."""
+        axes = ["height", "width", "channels"]
+        features: dict[str, dict] = {
+            key: {"dtype": "image", "shape": [*size, 3], "names": axes}
+            for key, size in zip(self.image_keys, self.camera_sizes, strict=True)
+        }
+        vectors = {
+            STATE: (self.num_proprio, self.proprio_names),
+            ACTION: (self.num_actions, self.action_names),
+        }
+        for key, (size, names) in vectors.items():
+            features[key] = {"dtype": "float32", "shape": [size], "names": list(names) or None}
+        return features | {k: {"dtype": kind, "shape": [1], "names": None} for k, kind in INDEX_COLUMNS.items()}
+
+
+@dataclass(frozen=True)
+class Camera:
+    """One camera of a dataset. Example: Camera("observation.images.top", "top", is_video=True)."""
+
+    key: str  # name of its feature
+    name: str  # the same without "observation.images."
+    is_video: bool
+
+
+@dataclass(frozen=True)
+class Vector:
+    """The state or the actions of a dataset. Example: Vector("action", 2, ("x", "y"))."""
+
+    key: str
+    size: int
+    names: tuple[str, ...]  # (): the dataset names none
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The features that imitation takes, and sentences on those that it leaves out."""
+
+    state: Vector | None
+    action: Vector
+    cameras: tuple[Camera, ...]
+    left_out: tuple[str, ...]
+
+
+def roles_of(features: dict[str, Any], keys: DemoKeysConfig, cameras: Sequence[str] | None, path: Path) -> Roles:
+    """Return the roles of info.json's features.
+
+    keys: demos.keys. cameras: names of the cameras to take, in this order; None: all. path: the file that errors name.
+    Raises DatasetError, and LookupError, TypeError, AttributeError or ValueError for a description of another form.
+    """
+    state = _named_vector(features, "state", keys.state, STATE_NAMES, path)
+    action = _named_vector(features, "action", keys.action, ACTION_NAMES, path)
+    if action is None:
+        cause = f"no feature is called {' or '.join(ACTION_NAMES)}; it has {_listing(features)}"
+        raise DatasetError(path, cause, "name the feature that holds the actions: demos.keys.action=FEATURE")
+    found, left_out = _cameras(features, keys.images, path)
+    if cameras is not None:
+        found = tuple(_camera(found, name, path) for name in cameras)
+    return Roles(state, action, found, left_out)
+
+
+def _listing(features: dict[str, Any]) -> str:
+    """Return the features that may play a role, with their types."""
+    shown = [f"{k} ({s['dtype']} {list(s['shape'])})" for k, s in features.items() if k not in INDEX_COLUMNS]
+    return ", ".join(shown) or "no features"
+
+
+def _named_vector(
+    features: dict[str, Any], role: str, name: str | None, usual: tuple[str, ...], path: Path
+) -> Vector | None:
+    if name is not None and name not in features:
+        cause = f"demos.keys.{role} is {name}, and there is no such feature; it has {_listing(features)}"
+        raise DatasetError(path, cause, f"name one of these in demos.keys.{role}")
+    key = name or next((one for one in usual if one in features), None)
+    if key is None:
+        return None
+    spec = features[key]
+    sizes = [whole_number(f"a size of {key}", size, 1, MAX_SIZE) for size in spec["shape"]]
+    if spec["dtype"] in ("image", "video", "string") or len(sizes) > 1:
+        cause = f"{key} is {spec['dtype']} {sizes}, and must be one vector of numbers; it has {_listing(features)}"
+        raise DatasetError(path, cause, f"name another feature in demos.keys.{role}")
+    size = math.prod(sizes)
+    return Vector(key, size, names_of(spec.get("names"), size))
+
+
+def names_of(names: Any, size: int) -> tuple[str, ...]:
+    """Return the names of a vector's numbers, from any of the forms in use; (): there are none, or another number.
+
+    Forms: null, a list, {"motors": a list}, {"left": …, "right": …}, a list of lists, {"x": 0, "y": 1}.
+    """
+    pairs = list(_flat(names, ""))
+    if isinstance(names, dict) and names and all(type(one) is int for one in names.values()):
+        pairs = [("", str(key)) for key in sorted(names, key=lambda key: names[key])]
+    found = tuple(name for _, name in pairs)
+    if len(set(found)) < len(found):  # as of two arms with equal joints
+        found = tuple(f"{place}{name}" for place, name in pairs)
+    return found if len(found) == size else ()
+
+
+def _flat(names: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Yield (place in the tree, name), in order."""
+    if isinstance(names, dict):
+        for key, below in names.items():
+            yield from _flat(below, f"{place}{key}/")
+    elif isinstance(names, (list, tuple)):
+        for below in names:
+            yield from _flat(below, place)
+    elif names is not None:
+        yield place, str(names)
+
+
+def _cameras(
+    features: dict[str, Any], named: Sequence[str] | None, path: Path
+) -> tuple[tuple[Camera, ...], tuple[str, ...]]:
+    """Return the cameras, and sentences on the pictures that are left out."""
+    pictures = {key: spec for key, spec in features.items() if spec["dtype"] in ("image", "video")}
+    left_out = {}
+    for key, spec in pictures.items():
+        because = _no_camera(key, spec, is_named=named is not None)
+        if because:
+            left_out[key] = f"{key} is left out: {because}."
+        elif named is not None and key not in named:
+            left_out[key] = f"{key} is left out: demos.keys.images does not name it."
+    for key in named or ():
+        if key not in pictures or key in left_out:
+            cause = left_out.get(key) or f"there is no such feature of pictures; it has {_listing(features)}"
+            raise DatasetError(
+                path, f"demos.keys.images names {key}: {cause}", "name features of colour pictures there"
+            )
+    taken = list(named) if named is not None else [key for key in pictures if key not in left_out]
+    short = [key.removeprefix(IMAGE_PREFIX) for key in taken]
+    names = [name if short.count(name) == 1 else key for key, name in zip(taken, short, strict=True)]
+    cameras = (Camera(k, name, pictures[k]["dtype"] == "video") for k, name in zip(taken, names, strict=True))
+    return tuple(cameras), tuple(left_out.values())
+
+
+def _no_camera(key: str, spec: dict[str, Any], is_named: bool) -> str | None:
+    """Return why a feature shows no colours; None: it does."""
+    channels = _channels(key, spec)
+    if channels not in (3, 4):
+        return f"it has {channels} channel{'s' if channels > 1 else ''}, no colours"
+    info = spec.get("info") or spec.get("video_info") or {}
+    if any(str(name).endswith("is_depth_map") and value is True for name, value in info.items()):
+        return "info.json calls it a depth map"
+    word = next((word for word in re.split(r"[._/\-]", key.lower()) if word in NO_PICTURES), None)
+    if word and not is_named:
+        return f"by its name it shows {word}, no colours; demos.keys.images takes it all the same"
+    return None
+
+
+def _channels(key: str, spec: dict[str, Any]) -> int:
+    """Return the number of channels: by the names of the axes, else the axis of size 1, 3 or 4."""
+    shape = [whole_number(f"a size of {key}", size, 1, MAX_SIZE) for size in spec["shape"]]
+    if len(shape) == 2:
+        return 1
+    if len(shape) != 3:
+        raise ValueError(f"{key} has the shape {shape}, and pictures have [height, width, channels]")
+    names = spec.get("names")
+    axes = [AXES.get(str(name).lower()) for name in names] if isinstance(names, (list, tuple)) else []
+    if axes.count("c") == 1 and len(axes) == 3 and shape[axes.index("c")] <= 4:
+        return shape[axes.index("c")]
+    return next((shape[axis] for axis in (2, 0) if shape[axis] in (1, 3, 4)), shape[2])
+
+
+def _camera(cameras: Sequence[Camera], name: str, path: Path) -> Camera:
+    for camera in cameras:
+        if name in (camera.name, camera.key):
+            return camera
+    known = ", ".join(camera.name for camera in cameras) or "none"
+    raise DatasetError(path, f"it has no camera {name}; its cameras: {known}", "name its cameras in demos.keys.images")

@@ -3,23 +3,102 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlrun.data.fit import Demonstrated
 from rlrun.data.lerobot import layout, statistics
-from rlrun.data.lerobot.choice import chosen
-from rlrun.data.lerobot.features import DemoFeatures
-from rlrun.data.lerobot.frames import Frames, time_remark
-from rlrun.data.lerobot.layout import DatasetError
-from rlrun.data.lerobot.normalization import rare_motions, widened
+from rlrun.data.lerobot.frames import FRAME_SUCCESS, Frames, read_frames, time_remark
+from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
 from rlrun.data.lerobot.pictures import OpenTables, PictureMemory, StoredPictures, VideoPictures
-from rlrun.data.lerobot.tables import DatasetFiles
+from rlrun.data.lerobot.statistics import rare_motions, widened
+from rlrun.data.lerobot.tables import DatasetFiles, EpisodeRow
+from rlrun.system.errors import ExitStatus, RunError
 
 if TYPE_CHECKING:
     from rlrun.config.schema import DemosConfig
+
+
+def chosen(files: DatasetFiles, demos: DemosConfig) -> tuple[Frames, list[str]]:
+    """Read the frames of the chosen episodes. Returns them and sentences on the others. Raises DatasetError."""
+    rows = by_index(files, demos.episodes)
+    remarks = [] if len(rows) == len(files.episodes) else [_left(len(files.episodes) - len(rows), "demos.episodes")]
+    is_known = all(row.success is not None for row in rows)
+    if is_known and demos.only_successful:
+        rows, failed = [row for row in rows if row.success], [row for row in rows if not row.success]
+        remarks += [_left(len(failed), "demos.only_successful=true")] if failed else []
+        _require_some(files, rows)
+    frames = read_frames(files, rows)
+    if not is_known:
+        frames = _judged_by_frames(files, frames, is_needed=demos.only_successful)
+        if demos.only_successful and not all(row.success for row in frames.episodes):
+            failed = [row for row in frames.episodes if not row.success]
+            remarks.append(_left(len(failed), "demos.only_successful=true"))
+            successful = [row for row in frames.episodes if row.success]
+            _require_some(files, successful)
+            frames = read_frames(files, successful)
+    num_failed = sum(row.success is False for row in frames.episodes)
+    if num_failed:
+        remarks.append(
+            f"{num_failed} of {len(frames.episodes)} episodes did not succeed, and are imitated like the others; "
+            "demos.only_successful=true leaves them out."
+        )
+    return frames, remarks
+
+
+def by_index(files: DatasetFiles, episodes: Sequence[int] | str | None) -> list[EpisodeRow]:
+    """Return the episodes that demos.episodes names: indices, or a range "10:50" of them; None: all."""
+    rows = files.episodes
+    if episodes is None:
+        return rows
+    if isinstance(episodes, str):
+        begin, _, end = episodes.partition(":")
+        taken = [row for row in rows if int(begin or 0) <= row.index < int(end or layout.MAX_ROWS)]
+    else:
+        known = {row.index: row for row in rows}
+        absent = [index for index in episodes if index not in known]
+        if absent:
+            cause = f"demos.episodes names {absent[0]}, and there is no such episode_index"
+            raise DatasetError(files.folder, cause, _of_these(rows))
+        taken = [known[index] for index in sorted(set(episodes))]
+    if not taken:
+        raise DatasetError(files.folder, f"demos.episodes={episodes} names no episode of it", _of_these(rows))
+    return taken
+
+
+def _of_these(rows: list[EpisodeRow]) -> str:
+    return f"name some of its {len(rows)} episodes, whose episode_index is from {rows[0].index} to {rows[-1].index}"
+
+
+def _left(count: int, key: str) -> str:
+    return f"{count} episode{'s are' if count > 1 else ' is'} left out by {key}."
+
+
+def _judged_by_frames(files: DatasetFiles, frames: Frames, is_needed: bool) -> Frames:
+    """Take the success of each episode from the feature next.success: of any of its frames."""
+    from dataclasses import replace
+
+    if FRAME_SUCCESS not in files.info["features"]:
+        if is_needed:
+            cause = (
+                "demos.only_successful is true, and neither meta/episodes has a column success nor data/ next.success"
+            )
+            raise DatasetError(files.folder, cause, "set demos.only_successful=false, and choose by demos.episodes")
+        return frames
+    begins = np.cumsum(frames.lengths) - frames.lengths
+    success = np.logical_or.reduceat(frames.success, begins)
+    rows = [replace(row, success=bool(found)) for row, found in zip(frames.episodes, success, strict=True)]
+    return replace(frames, episodes=tuple(rows))
+
+
+def _require_some(files: DatasetFiles, rows: list[EpisodeRow]) -> None:
+    if not rows:
+        cause = "demos.only_successful is true, and none of the chosen episodes succeeded"
+        raise DatasetError(files.folder, cause, "set demos.only_successful=false, or choose others by demos.episodes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,3 +262,47 @@ def _empty(sentences: tuple[str, ...], sentence: np.ndarray) -> Iterator[str]:
     count = int(np.isin(sentence, [i for i, text in enumerate(sentences) if not text.strip()]).sum())
     if count:
         yield f"{count} of {len(sentence)} frames have no sentence: they are trained with an empty one."
+
+
+def open_dataset(demos: DemosConfig, folder: str, cameras: tuple[str, ...] | None = None) -> DemoDataset:
+    """Open a dataset as `demos` chooses from it. Raises RunError naming an unusable file.
+
+    cameras: names of the cameras to take, in this order; None: all.
+    """
+    with dataset_errors(folder):
+        return DemoDataset.open(folder, demos, cameras)
+
+
+def demonstrated(demos: DemosConfig, folder: str) -> Demonstrated:
+    """Return what a dataset holds. Raises RunError naming an unusable file."""
+    found = open_dataset(demos, folder)
+    known = found.features
+    return Demonstrated(
+        cameras=known.cameras,
+        camera_sizes=known.camera_sizes,
+        num_proprio=known.num_proprio,
+        num_actions=known.num_actions,
+        fps=known.fps,
+        proprio_names=known.proprio_names,
+        action_names=known.action_names,
+        actions=found.actions,
+        sentences=found.sentences,
+        left_out=found.left_out,
+        is_ordered=demos.keys.images is not None,
+    )
+
+
+@contextmanager
+def dataset_errors(folder: str) -> Iterator[None]:
+    """Raise the DatasetErrors of the code inside as RunErrors."""
+    try:
+        yield
+    except DatasetError as error:
+        raise RunError(
+            f"The dataset cannot be used: {error.path}.",
+            key="demos.path",
+            value=folder,
+            cause=error.cause,
+            remedy=error.remedy,
+            exit_status=ExitStatus.bad_input,
+        ) from error

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.data import checksums
 from rlrun.data.lerobot import layout
-from rlrun.data.lerobot.features import Roles, roles_of
-from rlrun.data.lerobot.layout import COPY_AGAIN, DatasetError, whole_number
+from rlrun.data.lerobot.layout import COPY_AGAIN, DatasetError, Roles, roles_of, whole_number
 from rlrun.system.local_files import MAX_JSON_BYTES, parse_json, read_json, read_text
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import numpy as np
 
 from rlrun.data import checksums
 from rlrun.data.lerobot import layout, statistics
-from rlrun.data.lerobot.features import DemoFeatures
-from rlrun.data.lerobot.layout import DatasetError
+from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
 from rlrun.data.lerobot.pictures import encode_png
 
 if TYPE_CHECKING:

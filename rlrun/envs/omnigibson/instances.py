@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.data.instances import listed_instance
+from rlrun.data.seeds import listed_instance
 from rlrun.envs.omnigibson.arrays import to_numpy, to_tensor
 from rlrun.envs.omnigibson.configuration import task_config
 from rlrun.envs.omnigibson.generations import Simulation

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from rlrun.data.cameras import short_name
+from rlrun.data.fit import short_name
 from rlrun.system.local_files import read_json
 
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlrun.data.cameras import match_cameras, short_name
+from rlrun.data.fit import match_cameras, short_name
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from rlrun.config.schema import DemoKeysConfig, DemosConfig
 from rlrun.data.lerobot import DatasetError, DemoDataset, dataset_digest
-from rlrun.data.lerobot.features import names_of
+from rlrun.data.lerobot.layout import names_of
 from tests.unit.data.lerobot_sets import TASKS, TOP, WRIST, Made, drawn, encoded, lines, made, written
 
 VERSIONS = ("v3.0", "v2.1", "v2.0")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.data.lerobot.normalization import LIMIT, rare_motions, widened
-from rlrun.data.lerobot.statistics import of_vectors
+from rlrun.data.lerobot.statistics import LIMIT, of_vectors, rare_motions, widened
 from rlrun.policies.action_bins import ActionBins, Bounds
 from rlrun.policies.lerobot.statistics import Quantiles, Standardization, of_demonstrations
 

@@ -9,9 +9,16 @@ import pytest
 from safetensors.numpy import save_file
 
 from rlrun.data import recording
-from rlrun.data.differences import differences
 from rlrun.data.messages import ActionChunk, Frames, Observation, TensorSlice, Trajectory, WeightBucket
-from rlrun.data.recording import Recording, RecordingError, check_message, located, read_message, write_message
+from rlrun.data.recording import (
+    Recording,
+    RecordingError,
+    check_message,
+    differences,
+    located,
+    read_message,
+    write_message,
+)
 from tests.unit.actor.tiny_run import trajectory
 
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.differences import differences
 from rlrun.data.messages import WeightBucket
-from rlrun.data.recording import FOLDER, Recording
+from rlrun.data.recording import FOLDER, Recording, differences
 from rlrun.observability.telemetry import Telemetry
 from rlrun.workers import env_worker as module
 from rlrun.workers.env_worker import EnvWorker

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rlrun.config.schema import EnvConfig
-from rlrun.data.instances import InstanceResult, by_instance
 from rlrun.data.messages import EpisodeReport
+from rlrun.data.seeds import InstanceResult, by_instance
 from rlrun.envs.omnigibson.arrays import to_rgb
 from rlrun.envs.omnigibson.configuration import instruction, needed_rooms, rooms_of, scene_config, task_config
 from rlrun.envs.omnigibson.generations import robot_kind
