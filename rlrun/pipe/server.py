@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.pipe.arena import Arena
-from rlrun.pipe.wire import VERSION, Channel, WireClosed
+from rlrun.pipe.wire import VERSION, Arena, Channel, WireClosed
 from rlrun.system.errors import RunError
 from rlrun.system.process_io import refuse_breakpoints
 

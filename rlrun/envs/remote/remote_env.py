@@ -12,9 +12,8 @@ from rlrun.config.sections import file_of, to_plain
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
-from rlrun.pipe.client import Deadline, RpcClient
+from rlrun.pipe.client import ChildProcess, ChildSpec, Deadline, RpcClient
 from rlrun.pipe.output import Output
-from rlrun.pipe.process import ChildProcess, ChildSpec
 from rlrun.system.errors import ExitStatus, RunError
 
 SIMULATOR = ChildSpec(

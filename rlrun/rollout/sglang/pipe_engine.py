@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.pipe.client import Deadline, RpcClient
+from rlrun.pipe.client import ChildProcess, ChildSpec, Deadline, RpcClient
 from rlrun.pipe.output import KnownLine, Output
-from rlrun.pipe.process import ChildProcess, ChildSpec
 from rlrun.rollout.sglang.engine import Engine, EngineFault, Rows, TensorBlock
 from rlrun.system.errors import ExitStatus, RunError
 

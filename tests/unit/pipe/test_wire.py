@@ -13,8 +13,7 @@ import pytest
 
 from rlrun.data.message_format import INLINE_BYTES
 from rlrun.data.messages import ChunkResult, Frames
-from rlrun.pipe.arena import Arena
-from rlrun.pipe.wire import MAGIC, PREFIX, VERSION, Channel, WireClosed, WireError, WireTimeout
+from rlrun.pipe.wire import MAGIC, PREFIX, VERSION, Arena, Channel, WireClosed, WireError, WireTimeout
 
 
 class Ends:
