@@ -22,8 +22,8 @@ from rlrun.data.messages import ActionChunk
 from rlrun.envs import restarting_env
 from rlrun.observability.run_files import read_metrics
 from rlrun.training.step_checks import StepChecks
-from rlrun.weight_sync import arrived, buckets
-from rlrun.weight_sync.arrived import ArrivedWeights
+from rlrun.weight_sync import buckets
+from rlrun.weight_sync.buckets import ArrivedWeights
 from rlrun.workers import actor_worker, rollout_worker
 from rlrun.workers.tally import StepTally
 
@@ -35,7 +35,7 @@ CHECKS: dict[str, tuple[tuple[Any, str], ...]] = {
     "results of simulators": ((restarting_env, "check_result"), (restarting_env, "check_frames")),
     "frozen pictures, actions outside": ((StepTally, "add"),),
     "trajectories, at the actor worker": ((actor_worker, "check_trajectories"),),
-    "checksums of buckets, at both ends": ((buckets, "checksum"), (arrived, "checksum")),
+    "checksums of buckets, at both ends": ((buckets, "checksum"), (buckets, "checksum")),
     "weights in use": ((ArrivedWeights, "add"), (ArrivedWeights, "require")),
     "finished steps, at the driver": ((StepChecks, "of"),),
 }

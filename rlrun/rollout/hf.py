@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from rlrun.data.messages import ActionChunk, Observation, WeightBucket
-from rlrun.data.weight_stage import WeightStage
 from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.offloading import Offloader
 from rlrun.policies.policy import Policy
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.batch import ForwardBatch
+from rlrun.weight_sync.buckets import WeightStage
 
 
 class HFBackend(RolloutBackend):

@@ -6,13 +6,19 @@ before values are gathered, and therefore `num_buckets` is known too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+import warnings
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from rlrun.data.messages import TensorSlice, WeightBucket
+from rlrun.data.message_checks import wrong_message
+from rlrun.data.messages import SharedBucket, TensorSlice, WeightBucket
 
 ALIGNMENT_BYTES = 64  # a view needs a multiple of its item size; a cache line makes copies fast
 
@@ -135,3 +141,179 @@ def _wait_for_copies(sources: set[torch.device]) -> None:
 def _view(payload: np.ndarray | torch.Tensor, where: TensorSlice) -> torch.Tensor:
     raw = torch.as_tensor(payload[where.offset : where.offset + where.num_bytes])
     return raw.view(getattr(torch, where.dtype)).view(where.shape)
+
+
+class WeightSender(ABC):
+    """The end of a transport at actor rank 0."""
+
+    @abstractmethod
+    def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket] | Iterator[SharedBucket]:
+        """Send one policy version. Yields buckets for the caller to carry. Raises TimeoutError naming the wait."""
+
+
+class CarriedSender(WeightSender):
+    """Object store transport: buckets are return values, of which Ray keeps one copy per node for all its workers."""
+
+    def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
+        yield from buckets
+
+
+_NOTHING = np.zeros(0, np.uint8)
+
+
+class WeightStage:
+    """Holds the buckets of one version until all have arrived.
+
+    Example::
+
+        stage = WeightStage({name: tuple(p.shape) for name, p in model.named_parameters()})
+        if stage.add(bucket):                     # True with the last bucket of a version
+            for whole in stage.buckets(): ...
+            stage.clear()
+
+    optional: names of `expected` that a version may leave out (weights that are not used).
+    After a ValueError the stage is empty, so the version in use stays and the next one can be staged.
+    """
+
+    def __init__(self, expected: Mapping[str, tuple[int, ...]], optional: Set[str] = frozenset()):
+        self._expected = dict(expected)
+        self._optional = optional
+        self._buckets: dict[int, WeightBucket] = {}
+
+    @property
+    def policy_version(self) -> int | None:
+        """The version being collected, or None."""
+        return next(iter(self._buckets.values())).policy_version if self._buckets else None
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self._buckets) and len(self._buckets) == next(iter(self._buckets.values())).num_buckets
+
+    def add(self, bucket: WeightBucket, is_kept: bool = True) -> bool:
+        """Stage a bucket. Returns True if it completes its version.
+
+        is_kept: hold its payload too; else only what names it, for a caller that applies each bucket at once.
+        Raises ValueError naming the buckets of another version, a repeated bucket, and (with the last bucket) every
+        unknown, missing, repeated or mis-shaped tensor.
+        """
+        faults = self._bucket_faults(bucket)
+        if not faults:
+            self._buckets[bucket.index] = bucket if is_kept else dataclasses.replace(bucket, payload=_NOTHING)
+            faults = self._tensor_faults() if self.is_complete else []
+        if faults:
+            self.clear()
+            raise ValueError(f"weights of policy version {bucket.policy_version} refused: " + "; ".join(faults))
+        return self.is_complete
+
+    def buckets(self) -> Iterator[WeightBucket]:
+        """Yield the buckets of the complete version, in order."""
+        if not self.is_complete:
+            raise RuntimeError("the staged policy version is not complete; add its remaining buckets first")
+        for index in sorted(self._buckets):
+            yield self._buckets[index]
+
+    def clear(self) -> None:
+        """Drop the staged buckets and their memory."""
+        self._buckets = {}
+
+    def _bucket_faults(self, bucket: WeightBucket) -> list[str]:
+        faults = []
+        if self._buckets and bucket.policy_version != self.policy_version:
+            have = len(self._buckets)
+            faults.append(f"it arrived while version {self.policy_version} was incomplete ({have} buckets staged)")
+        elif bucket.index in self._buckets:
+            faults.append(f"bucket {bucket.index} of {bucket.num_buckets} arrived twice")
+        elif self._buckets and bucket.num_buckets != next(iter(self._buckets.values())).num_buckets:
+            faults.append(f"bucket {bucket.index} counts {bucket.num_buckets} buckets, earlier ones another number")
+        if not 0 <= bucket.index < bucket.num_buckets:
+            faults.append(f"bucket index {bucket.index} is outside 0..{bucket.num_buckets - 1}")
+        return faults
+
+    def _tensor_faults(self) -> list[str]:
+        sent = [where for bucket in self._buckets.values() for where in bucket.slices]
+        times = Counter(where.name for where in sent)
+        faults = [f"unknown tensor {name!r}" for name in times if name not in self._expected]
+        required = [name for name in self._expected if name not in self._optional]
+        faults += [f"missing tensor {name!r}" for name in required if name not in times]
+        faults += [f"repeated tensor {name!r}" for name, count in times.items() if count > 1]
+        for where in sent:
+            shape = self._expected.get(where.name, where.shape)
+            if tuple(shape) != where.shape:
+                faults.append(f"tensor {where.name!r} has shape {where.shape}, the policy holds {tuple(shape)}")
+        return faults
+
+
+_NUM_SAMPLED = 16  # numbers of a tensor, at least; fewer than twice as many
+
+
+class ArrivedWeights:
+    """Remembers the newest version that arrived, by some numbers of each tensor.
+
+    Example::
+
+        arrived = ArrivedWeights("rollout/0")
+        arrived.add(bucket)                                # before it is applied; raises RunError
+        arrived.require(policy_version, backend.held)      # before the first action of a version; raises RunError
+    """
+
+    def __init__(self, worker: str):
+        self._worker = worker
+        self._version, self._num_buckets = -1, 0
+        self._indices: set[int] = set()
+        self._samples: dict[str, tuple[TensorSlice, Tensor]] = {}  # by tensor
+        self._verified: int | None = None
+
+    def accept(self, version: int) -> None:
+        """Take `version` as it is: its weights come from a policy folder."""
+        self._verified = version
+
+    def add(self, bucket: WeightBucket) -> None:
+        """Check a bucket, and sample it. Raises RunError naming the sender."""
+        if bucket.checksum is not None and checksum(bucket.payload) != bucket.checksum:
+            raise wrong_message(
+                "actor/0",
+                f"bucket {bucket.index} of the weights of version {bucket.policy_version} arrived with other bytes "
+                f"than were sent, at {self._worker}",
+                "its checksum differs: the memory or the link between them changes data",
+            )
+        if bucket.policy_version != self._version or bucket.index in self._indices:
+            self._version, self._num_buckets = bucket.policy_version, bucket.num_buckets
+            self._indices, self._samples, self._verified = set(), {}, None
+        self._indices.add(bucket.index)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # the array is only read
+            for where, (name, tensor) in zip(bucket.slices, unpack(bucket), strict=True):
+                self._samples[name] = where, sampled(tensor)
+
+    def require(self, version: int, held: Callable[[str], Tensor | None]) -> None:
+        """Raise RunError, naming this worker, unless its policy has the weights of `version`; looks once a version.
+
+        held: returns a tensor of the policy by name; None: the backend keeps it in another form.
+        """
+        if version == self._verified:
+            return
+        if version != self._version or len(self._indices) != self._num_buckets:
+            newest = f"version {self._version}" if self._version >= 0 else "none"
+            raise wrong_message(
+                self._worker,
+                f"it acts as policy version {version}, whose weights it has not taken",
+                f"the newest weights that arrived there whole are those of {newest}",
+            )
+        for name, (where, sample) in self._samples.items():
+            found = held(name)
+            if found is None or tuple(found.shape) != where.shape:
+                continue
+            have = sampled(found).to(sample.device, sample.dtype)
+            if not torch.equal(have.view(torch.uint8), sample.view(torch.uint8)):
+                raise wrong_message(
+                    self._worker,
+                    f"it acts as policy version {version}, but with other weights",
+                    f"{name} has other numbers than arrived",
+                )
+        self._verified = version
+
+
+def sampled(tensor: Tensor) -> Tensor:
+    """Return some numbers of a tensor, evenly spaced from the first on, copied where it is."""
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // _NUM_SAMPLED)].clone()

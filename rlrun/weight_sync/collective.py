@@ -24,8 +24,7 @@ from torch.distributed import BroadcastOptions, ProcessGroupGloo, TCPStore
 
 from rlrun.data.messages import TensorSlice, WeightBucket
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.weight_sync.buckets import BucketLayout, bucket_num_bytes
-from rlrun.weight_sync.transport import WeightSender
+from rlrun.weight_sync.buckets import BucketLayout, WeightSender, bucket_num_bytes
 
 POLL_S = 0.05
 

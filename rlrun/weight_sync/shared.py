@@ -6,7 +6,9 @@ writes the next one after every rollout worker has applied the last one. Process
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import mmap
 import os
 import secrets
@@ -14,11 +16,38 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 import numpy as np
+import torch
 
 from rlrun.data.messages import SharedBucket, WeightBucket
-from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, BucketLayout, bucket_num_bytes
-from rlrun.weight_sync.pinned import pin, unpin
-from rlrun.weight_sync.transport import WeightSender
+from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, BucketLayout, WeightSender, bucket_num_bytes
+
+logger = logging.getLogger(__name__)
+
+
+def pin(memory: np.ndarray) -> bool:
+    """Register `memory` with CUDA, once for all copies. Returns False if this process uses no CUDA, or on a failure.
+
+    Without it copies take longer and are equally right. Call `unpin` before the memory is unmapped.
+    """
+    if not (torch.backends.cuda.is_built() and torch.cuda.is_initialized()):
+        return False
+    error = int(torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0))
+    if error:
+        with contextlib.suppress(RuntimeError):  # CUDA keeps the error, and the next kernel would report it as its own
+            torch.zeros(1, device="cuda")
+        logger.warning(
+            "%.1f GB of shared memory could not be pinned (CUDA error %d), so weight sync copies it more slowly; "
+            "look at `ulimit -l` and at the free memory of this node",
+            memory.nbytes / 1e9,
+            error,
+        )
+    return not error
+
+
+def unpin(memory: np.ndarray) -> None:
+    """Undo a `pin` that returned True."""
+    torch.cuda.cudart().cudaHostUnregister(memory.ctypes.data)
+
 
 _NOTHING = np.zeros(0, np.uint8)
 

@@ -37,10 +37,9 @@ from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observati
 from rlrun.policies.stored_weights import StoredWeights
 from rlrun.system.errors import RunError
 from rlrun.system.network import free_port
-from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
+from rlrun.weight_sync.buckets import BucketLayout, CarriedSender, WeightSender, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
-from rlrun.weight_sync.transport import CarriedSender, WeightSender
 from rlrun.workers.demonstrations import ablation_batch, imitation_batches, require_shown
 from rlrun.workers.recorder import Recorder
 from rlrun.workers.replayed_step import ReplayedStep

@@ -15,7 +15,7 @@ from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.spec import policy_spec
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
-from rlrun.weight_sync.arrived import ArrivedWeights
+from rlrun.weight_sync.buckets import ArrivedWeights
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveReceiver, connect_store
 from rlrun.weight_sync.shared import SharedReceiver
 

@@ -14,10 +14,8 @@ import torch
 
 from rlrun.config.schema import WeightTransport
 from rlrun.data.messages import WeightBucket
-from rlrun.data.weight_stage import WeightStage
 from rlrun.system.errors import RunError
-from rlrun.weight_sync.arrived import ArrivedWeights
-from rlrun.weight_sync.buckets import lay_out, pack, unpack
+from rlrun.weight_sync.buckets import ArrivedWeights, CarriedSender, WeightSender, WeightStage, lay_out, pack, unpack
 from rlrun.weight_sync.collective import (
     CollectiveGroup,
     CollectiveReceiver,
@@ -26,7 +24,6 @@ from rlrun.weight_sync.collective import (
     open_store,
 )
 from rlrun.weight_sync.shared import SharedReceiver, SharedSender, WeightMemory
-from rlrun.weight_sync.transport import CarriedSender, WeightSender
 
 HOST = "127.0.0.1"
 NUM_RECEIVERS = 2

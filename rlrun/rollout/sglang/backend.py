@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence, Set
 import numpy as np
 
 from rlrun.data.messages import ActionChunk, Observation, WeightBucket
-from rlrun.data.weight_stage import WeightStage
 from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.batch import ForwardBatch
 from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
+from rlrun.weight_sync.buckets import WeightStage
 
 
 class SglangBackend(RolloutBackend):

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from rlrun.system.errors import RunError
-from rlrun.weight_sync.arrived import ArrivedWeights
-from rlrun.weight_sync.buckets import lay_out, pack
+from rlrun.weight_sync.buckets import ArrivedWeights, lay_out, pack
 from tests.unit.weight_sync.test_buckets import weights
 
 CHANGES = {

@@ -8,10 +8,17 @@ import pytest
 import torch
 
 from rlrun.data.messages import WeightBucket
-from rlrun.data.weight_stage import WeightStage
 from rlrun.system.errors import RunError
-from rlrun.weight_sync.arrived import ArrivedWeights
-from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, bucket_num_bytes, checksum, lay_out, pack, unpack
+from rlrun.weight_sync.buckets import (
+    ALIGNMENT_BYTES,
+    ArrivedWeights,
+    WeightStage,
+    bucket_num_bytes,
+    checksum,
+    lay_out,
+    pack,
+    unpack,
+)
 
 
 def weights() -> dict[str, torch.Tensor]:
