@@ -194,7 +194,7 @@ class OffPolicyAlgorithm(BaseAlgorithm, ABC):
     Networks of its own, such as critics, are its own: it trains them, averages their gradients over the ranks, and
     returns them by `state_dict`. Only the policy goes to rollout workers and into policy folders.
 
-    Example: `rlrun.algorithms.dsrl.algorithm.Dsrl`.
+    Example: `rlrun.algorithms.dsrl.Dsrl`.
     """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The spec of an algorithm, which the rest of rlrun reads without importing torch."""
+"""Specifications of algorithms: the type, and those of the shipped ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlrun.algorithms.settings import DsrlConfig, GRPOConfig, PPOConfig
+from rlrun.config.checks import nearest_divisor
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import AlgorithmConfig, RunConfig
 from rlrun.config.sections import Section
@@ -13,6 +15,7 @@ from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
     from rlrun.algorithms.algorithm import Algorithm, OffPolicyAlgorithm
+    from rlrun.algorithms.dsrl import Dsrl
 
 
 @dataclass(frozen=True)
@@ -54,3 +57,100 @@ def rollout_rule(config: AlgorithmConfig) -> RolloutRule:
     """Return the rollout rule of the configured algorithm."""
     spec: AlgorithmSpec = ALGORITHMS.get(config.name)
     return spec.rollout(config)
+
+
+def _ppo(config: AlgorithmConfig) -> Algorithm:
+    from rlrun.algorithms.ppo import PPO as Class  # imports torch
+
+    return Class(config)
+
+
+def _grpo(config: AlgorithmConfig) -> Algorithm:
+    from rlrun.algorithms.grpo import GRPO as Class  # imports torch
+
+    return Class(config)
+
+
+def _grpo_rule(config: AlgorithmConfig) -> RolloutRule:
+    return RolloutRule(needs_values=False, one_episode=True, group_size=config.section(GRPOConfig).group_size)
+
+
+def check_groups(config: RunConfig) -> Iterator[RunError]:
+    """GRPO compares whole episodes of a group, and each group belongs to one actor rank."""
+    algorithm, size = config.algorithm, config.algorithm.section(GRPOConfig).group_size
+    per_rank = config.env.num_envs // config.actor.num_workers
+    if size < 2:
+        yield RunError(
+            "GRPO needs groups of at least two envs.",
+            key="algorithm.grpo.group_size",
+            value=size,
+            cause="The advantage is the return relative to the rest of the group.",
+            remedy="Take 4 or 8.",
+        )
+    if per_rank % size:
+        yield RunError(
+            f"Groups of {size} envs would be cut across actor ranks of {per_rank} envs.",
+            key="algorithm.grpo.group_size",
+            value=size,
+            cause=f"env.num_envs ({config.env.num_envs}) / actor.num_workers ({config.actor.num_workers}) "
+            f"is {per_rank}, no multiple of {size}.",
+            remedy=f"Take {nearest_divisor(per_rank, size)}, or more envs.",
+        )
+    steps = algorithm.horizon * config.policy.num_action_chunks
+    if steps < config.env.max_control_steps:
+        yield RunError(
+            "GRPO would see episodes without their end.",
+            key="algorithm.horizon",
+            value=algorithm.horizon,
+            cause=f"{algorithm.horizon} chunks of {config.policy.num_action_chunks} control steps are {steps}, "
+            f"fewer than env.max_control_steps ({config.env.max_control_steps}).",
+            remedy=f"Take at least {-(-config.env.max_control_steps // config.policy.num_action_chunks)}.",
+        )
+    if algorithm.carry_episodes:
+        yield RunError(
+            "GRPO cannot carry episodes over.",
+            key="algorithm.carry_episodes",
+            value=True,
+            cause="Episodes of a group start together, from one reset seed.",
+            remedy="Set algorithm.carry_episodes=false, or algorithm.name=ppo.",
+        )
+
+
+PPO = AlgorithmSpec("ppo", _ppo, section=PPOConfig)
+GRPO = AlgorithmSpec("grpo", _grpo, _grpo_rule, GRPOConfig, has_critic=False, check=check_groups)
+
+
+def _make(config: AlgorithmConfig) -> Dsrl:
+    from rlrun.algorithms.dsrl import Dsrl as Class  # imports torch
+
+    return Class(config)
+
+
+def _check(config: RunConfig) -> Iterator[RunError]:
+    """Only a policy whose first noise is chosen can be steered."""
+    kind = config.policy.kind
+    sampling = getattr(config.policy.sections.get(kind), "sampling", None)
+    if sampling is None or sampling.value != "dsrl":
+        yield RunError(
+            "DSRL chooses the noise that a flow policy begins with, and this policy chooses none.",
+            key="algorithm.name",
+            value="dsrl",
+            cause=f"policy.kind={kind}" + (f", policy.{kind}.sampling={sampling.value}" if sampling else ""),
+            remedy="Take policy=smolvla_dsrl, or policy=pi05 policy.pi.sampling=dsrl.",
+        )
+
+
+def _kept_bytes(config: RunConfig, choice_bytes: int) -> int:
+    """A transition has a choice, and what was seen after it."""
+    return 2 * choice_bytes * config.algorithm.section(DsrlConfig).replay_size
+
+
+DSRL = AlgorithmSpec(
+    "dsrl",
+    _make,
+    lambda config: RolloutRule(needs_values=False),
+    DsrlConfig,
+    has_critic=False,
+    check=_check,
+    kept_bytes=_kept_bytes,
+)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from rlrun.actor import checkpoint
 from rlrun.actor.learner import Learner
-from rlrun.algorithms.dsrl.algorithm import Dsrl
+from rlrun.algorithms.dsrl import Dsrl
 from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.opening import open_to_shard

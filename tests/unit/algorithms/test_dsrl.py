@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.algorithms.algorithm import ChunkSteps
-from rlrun.algorithms.dsrl.algorithm import Dsrl, transitions
-from rlrun.algorithms.dsrl.replay_buffer import ReplayBuffer, Transitions
-from rlrun.algorithms.dsrl.settings import DsrlConfig
+from rlrun.algorithms.dsrl import Dsrl, ReplayBuffer, Transitions, transitions
 from rlrun.algorithms.off_policy_contract import ActedPolicy, OffPolicyContract, OneRank
+from rlrun.algorithms.settings import DsrlConfig
 from rlrun.check_algorithm import _contract
 from rlrun.config.loader import load
 from rlrun.config.registry import ALGORITHMS
