@@ -29,7 +29,7 @@ from benchmarks.gpu.workload import (
     workload,
 )
 from rlrun.actor import process_group
-from rlrun.actor.learner import Learner
+from rlrun.actor.updates import Learner
 from rlrun.config.schema import AttentionKernel, CompileBackend
 from rlrun.data.messages import Trajectory
 from rlrun.placement.actor_memory import actor_memory

@@ -97,7 +97,7 @@ def recorded_run(overrides: list[str]) -> CallRecorder:
     """What `rlrun.train` calls in its second training step, and the stacks at its targets."""
     import torch.distributed.checkpoint as dcp
 
-    from rlrun.actor.on_policy import OnPolicyUpdates
+    from rlrun.actor.updates import OnPolicyUpdates
     from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 
     targets = {"update": OnPolicyUpdates.update, "save": unwrap(dcp.save), "act": ActorCriticPolicy.__call__}

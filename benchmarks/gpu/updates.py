@@ -16,9 +16,8 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import Pretence, Seen, row
 from benchmarks.gpu.workload import Workload, actor, join_alone, trajectory_of, workload
 from rlrun.actor import process_group
-from rlrun.actor.adamw import CheckpointedAdamW
-from rlrun.actor.eight_bit import EightBitAdamW
-from rlrun.actor.learner import Learner
+from rlrun.actor.optimizer import CheckpointedAdamW, EightBitAdamW
+from rlrun.actor.updates import Learner
 from rlrun.config.schema import Precision
 from rlrun.data.messages import Trajectory
 from tests.numerics import norm_error

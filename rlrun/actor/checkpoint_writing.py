@@ -2,24 +2,184 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import random
 import re
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
-from rlrun.actor.checkpoint_snapshot import Snapshot
 from rlrun.actor.process_group import Ranks
+from rlrun.actor.sharding import DTYPES
+from rlrun.config import provenance
+from rlrun.config.provenance import POLICY_CONFIG
+from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.checkpoint_folder import FORMAT
 from rlrun.data.checksums import FileSum, Sums
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.storage_error import refusal, refused_write
+
+if TYPE_CHECKING:
+    from rlrun.actor.updates import Learner
+    from rlrun.policies.policy import Policy
+
+
+class BackgroundSave:
+    """Example: saving = BackgroundSave(writing.complete); …; saving.wait(600.0)."""
+
+    def __init__(self, write: Callable[[], None]):
+        self._outcome: Future[None] = Future()
+        # a daemon, since a disk that hangs must not keep the process from its end
+        threading.Thread(target=self._run, args=(write,), name="checkpoint", daemon=True).start()
+
+    def _run(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except BaseException as error:
+            self._outcome.set_exception(error)
+        else:
+            self._outcome.set_result(None)
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether the write has ended, well or not."""
+        return self._outcome.done()
+
+    def wait(self, deadline_s: float) -> None:
+        """Wait for the end. Raises what the write raised, and TimeoutError at the deadline."""
+        self._outcome.result(deadline_s)
+
+
+@dataclass(frozen=True)
+class PolicyExport:
+    """A policy folder to be written: whole tensors in training precision, and the configurations of policy and run."""
+
+    policy: Policy  # its configuration; the tensors are those below
+    config: RunConfig
+    tensors: Iterable[tuple[str, Tensor]]  # gathered one by one as they are taken, by all ranks together, or a list
+    is_writer: bool  # rank 0
+
+    def write(self, folder: Path, progress: Callable[[], None] = lambda: None) -> None:
+        """Write `folder` on rank 0, which holds the tensors of one file at a time, with checksums; all ranks call it.
+
+        Raises OSError on rank 0 if writing fails; it still takes all tensors, so that the other ranks do not wait.
+        progress: called after each checksummed piece.
+        """
+        taken = iter(self.tensors)
+        try:
+            if self.is_writer:
+                self.policy.save(folder, taken)
+                provenance.write_config(self.config, folder / POLICY_CONFIG)
+                checksums.write(folder, progress=progress)
+        finally:
+            for _ in taken:
+                pass
+
+
+def policy_export(learner: Learner) -> PolicyExport:
+    """Return the export of the learner's present weights, which are gathered when they are taken."""
+    return PolicyExport(learner.policy, learner.config, _gathered(learner), learner.ranks.rank == 0)
+
+
+def _gathered(learner: Learner) -> Iterator[tuple[str, Tensor]]:
+    sharded, dtype = learner.sharded, DTYPES[learner.config.actor.param_precision]
+    for named in sharded.full_tensors(_together(learner), dtype):
+        learner.telemetry.count("gathered_tensors")
+        yield named
+
+
+def _together(learner: Learner) -> Iterator[tuple[str, Tensor]]:
+    """Yield the shards, each once every rank has come to it, so that a slow disk of rank 0 ends no gathering."""
+    for named in learner.sharded.policy_shards():
+        learner.ranks.meet()
+        yield named
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The training state of this rank. Example: write(snapshot(learner, {"step": 3}), folder, learner.ranks)."""
+
+    tensors: dict[str, Tensor]  # by a flat name; shards, not whole tensors
+    remembered: dict[str, Any]  # states of random generators, and what the algorithm remembers
+    state: dict[str, Any]  # JSON: counters, and the driver's own state
+    export: PolicyExport
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of the checkpoint over all ranks: every tensor once, and parameters again in `policy/`."""
+        sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in self.tensors.items()}
+        return sum(2 * size if name.startswith("model/") else size for name, size in sizes.items())
+
+    def in_host_memory(self) -> Snapshot:
+        """Copy everything that later updates change; the policy is gathered for it. All ranks call it."""
+        return replace(
+            self,
+            tensors={name: _copied(tensor) for name, tensor in self.tensors.items()},
+            remembered=copy.deepcopy(self.remembered),
+            export=replace(self.export, tensors=_kept(self.export)),
+        )
+
+
+def snapshot(learner: Learner, driver_state: dict) -> Snapshot:
+    """Refer to the state of a learner that is on its device; valid until its next update."""
+    learner.sharded.offloader.require_device("a checkpoint")
+    state = {
+        "world_size": learner.ranks.world_size,
+        "num_updates": learner.num_updates,
+        "num_optimizer_steps": learner.optimizer.num_steps,
+        "driver": driver_state,
+    }
+    remembered = {"algorithm": dict(learner.algorithm.state_dict()), **_generators()}
+    return Snapshot(_tensors(learner), remembered, state, policy_export(learner))
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
+
+
+def _kept(export: PolicyExport) -> Iterable[tuple[str, Tensor]]:
+    """Gather the policy on all ranks. Return its tensors in host memory on the rank that writes them."""
+    kept = []
+    for name, tensor in export.tensors:
+        if export.is_writer:
+            kept.append((name, _copied(tensor)))
+    return kept
+
+
+def _tensors(learner: Learner) -> dict[str, Tensor]:
+    tensors = {f"model/{name}": tensor for name, tensor in learner.sharded.shards().items()}
+    for name, parameter in learner.sharded.module.named_parameters():
+        for key, value in learner.optimizer.inner.moments(parameter).items():
+            tensors[f"optimizer/{name}/{key}"] = value
+    if learner.reference is not None:
+        tensors |= {f"reference/{name}": shard for name, shard in learner.reference.shards.items()}
+    return tensors
+
+
+def _generators() -> dict[str, Any]:
+    state = np.random.get_state(legacy=False)  # noqa: NPY002  libraries still use this generator
+    assert isinstance(state, dict)
+    keys, position = state["state"]["key"], state["state"]["pos"]
+    return {
+        "torch": torch.get_rng_state(),
+        "device": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        "numpy": (torch.from_numpy(keys.astype(np.int64)), position, state["has_gauss"], state["gauss"]),
+        "python": random.getstate(),
+    }
+
 
 # exceptions of a full disk, a lost mount or a damaged file, depending on the layer that meets it first
 STORAGE_ERRORS = (OSError, RuntimeError, ValueError, EOFError, CheckpointException)

@@ -1,29 +1,173 @@
-"""One rank of the actor: a policy in training, and the algorithm that trains it."""
+"""The policy of an actor rank as it is trained: sharded over the ranks, with optimizers, and weights to publish.
+
+Shape legend: M chunk steps.
+"""
 
 from __future__ import annotations
 
-from rlrun.actor.off_policy import off_policy_update
-from rlrun.actor.on_policy import OnPolicyUpdates
-from rlrun.actor.trained_policy import TrainedPolicy
-from rlrun.algorithms.algorithm import OffPolicyAlgorithm
-from rlrun.data.messages import Trajectory
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlrun.actor.optimizer import GuardedOptimizer
+from rlrun.actor.process_group import Ranks
+from rlrun.actor.sharding import DTYPES, ShardedPolicy, form_mesh
+from rlrun.algorithms.spec import AlgorithmSpec
+from rlrun.config.lr_schedule import decayed
+from rlrun.config.registry import ALGORITHMS
+from rlrun.config.schema import RunConfig
+from rlrun.observability.telemetry import Telemetry
+from rlrun.policies.compilation import compile_policy
+from rlrun.policies.offloading import Move, local
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from rlrun.policies.distributions import ActionDistribution
+    from rlrun.policies.policy import Policy
+    from rlrun.policies.stored_weights import StoredWeights
 
 
-class Learner(TrainedPolicy):
-    """A policy in training that learns from trajectories. Every public method is a collective."""
+class ReferenceWeights:
+    """A snapshot of the shards, put in the place of the master weights to compute its log-probabilities.
 
-    def update(self, trajectory: Trajectory, version: int | None = None) -> dict[str, float]:
-        """Learn from this rank's share of a training step's trajectory. Returns metrics over all ranks.
+    It has the precision in which the policy computes: gathering casts to that anyway, so no result depends on it.
+    """
 
-        version: of the present policy. Decoupled PPO learns from chunk steps of an older version, unless it is switched
-        off. None: all chunk steps are of this version. The metric num_nonfinite counts those of num_optimizer_steps
-        that were skipped for non-finite gradients.
+    def __init__(self, sharded: ShardedPolicy):
+        self._sharded = sharded
+        sharded.reshard()
+        self.shards = {
+            name: parameter.detach().to(sharded.param_dtype, copy=True)
+            for name, parameter in sharded.module.named_parameters()
+            if parameter.requires_grad  # others never change
+        }
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Use the reference weights inside this context; drops gathered copies before and after.
+
+        The master weights are copied meanwhile, when no gradients are held, which are as large.
         """
-        self.sharded.offloader.require_device("an update")
-        if isinstance(self.algorithm, OffPolicyAlgorithm):
-            metrics = off_policy_update(self, self.algorithm, trajectory)
-        else:
-            metrics = OnPolicyUpdates(self, self.algorithm).update(trajectory, version)
-        self.policy.observe(trajectory.proprio[trajectory.valid], self.ranks.sum)
-        self.num_updates += 1
-        return metrics
+        self._sharded.reshard()
+        parameters = dict(self._sharded.module.named_parameters())
+        masters = {name: local(parameters[name].detach()).clone() for name in self.shards}
+        try:
+            for name, shard in self.shards.items():
+                local(parameters[name].detach()).copy_(local(shard))
+            with torch.no_grad():
+                yield
+        finally:
+            self._sharded.reshard()
+            for name, master in masters.items():
+                local(parameters[name].detach()).copy_(master)
+
+
+class TrainedPolicy:
+    """The policy of one actor rank, sharded, with its optimizers. Every public method is a collective: all ranks call
+    it, in the same order.
+
+    The process group must have been joined (`actor.process_group.join`). The module of `policy`, whole
+    or without memory, is sharded in place.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        policy: Policy,
+        rank: int,
+        world_size: int,
+        device: torch.device | str,
+        telemetry: Telemetry,
+        mesh: DeviceMesh | None = None,
+        weights: StoredWeights | None = None,
+    ):
+        """With a `mesh` (`sharding.form_mesh`), construction needs no other rank, so ranks may load in waves.
+
+        weights: stored weights for a policy on the meta device, of which each rank reads its shards.
+        """
+        self.config = config
+        self.policy = policy
+        self.device = torch.device(device)
+        self.telemetry = telemetry
+        self.ranks = Ranks(self.device)
+        if (rank, world_size) != (self.ranks.rank, self.ranks.world_size):
+            raise ValueError(f"rank {rank} of {world_size} was asked for, but the process group says {self.ranks}")
+        spec: AlgorithmSpec = ALGORITHMS.get(config.algorithm.name)
+        self.algorithm = spec.make(config.algorithm)
+        self.has_critic = spec.has_critic
+        if not self.has_critic:  # do not train a value head, nor keep optimizer state for it
+            _freeze_value_head(policy.module)
+        policy.device = self.device
+        policy.use_attention(config.policy.attention, config.actor.param_precision)
+        compile_policy(policy, config.policy.compile_backend)
+        if mesh is None:
+            mesh = form_mesh(config.actor, self.ranks, self.device, config.cluster.start_deadline_s)
+        self.sharded = ShardedPolicy(policy, config.actor, self.device, mesh, weights)
+        actor, sft = config.actor, config.sft
+        rates = (actor.lr, actor.value_lr, actor.lr_warmup_steps)
+        self.optimizer = GuardedOptimizer(policy.module, actor, *rates, decay=self._decay)
+        self.imitation_optimizer = GuardedOptimizer(policy.module, actor, sft.lr, sft.lr, sft.lr_warmup_steps)
+        self.reference: ReferenceWeights | None = None
+        self.num_updates = 0  # training steps done, counted over resumes
+
+    def _decay(self) -> float:
+        """Return the factor of the learning rates in this training step."""
+        actor = self.config.actor
+        return decayed(actor.lr_schedule, self.num_updates / max(1, self.config.num_steps), actor.min_lr_ratio)
+
+    def weight_layout(self) -> list[tuple[str, Tensor]]:
+        """Return (name, shard) of all weights of a rollout worker, for names, shapes and order; no communication."""
+        return self.sharded.sent_shards()
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name, whole tensor) in the order of `weight_layout`, one at a time, in the rollout's precision.
+
+        Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop what they get.
+        """
+        for gathered in self.sharded.full_tensors(self.weight_layout(), DTYPES[self.config.rollout.precision]):
+            self.telemetry.count("gathered_tensors")
+            yield gathered
+
+    def restore_reference(self, shards: dict[str, Tensor]) -> None:
+        """Take the reference policy from a checkpoint; without shards the next update makes a new one."""
+        self.reference = None
+        if shards:
+            self.reference = ReferenceWeights(self.sharded)
+            self.reference.shards = shards
+
+    def forward(
+        self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, tokens: Tensor | None = None
+    ) -> tuple[ActionDistribution, Tensor | None]:
+        """Return the action distribution of M rows, and values float32 [M], or None without a value head.
+
+        tokens: [M, ...], the only ones about which the distribution will be asked; None: it draws.
+        """
+        temperature = self.config.rollout.temperature
+        if tokens is None:
+            return self.policy(images, instructions, proprio, temperature)
+        return self.policy.evaluate(images, instructions, proprio, temperature, tokens)
+
+    def offload(self) -> Move:
+        """Move shards, optimizer state and reference to host memory, so that another role can use the accelerator."""
+        self.sharded.reshard()
+        tensors: list[Tensor] = [*self.sharded.module.parameters(), *self.sharded.module.buffers()]
+        for optimizer in (self.optimizer, self.imitation_optimizer):
+            optimizer.clear()
+            tensors += [t for state in optimizer.inner.state.values() for t in state.values() if isinstance(t, Tensor)]
+        tensors += [] if self.reference is None else self.reference.shards.values()
+        return self.sharded.offloader.offload(tensors)
+
+    def onload(self) -> Move:
+        """Move back to the accelerator. Raises RunError if its memory is too small."""
+        return self.sharded.offloader.onload()
+
+
+def _freeze_value_head(policy: nn.Module) -> None:
+    for name, parameter in policy.named_parameters():
+        if "value_head." in name:
+            parameter.requires_grad_(False)

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rlrun.actor.adamw import CheckpointedAdamW
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig, OptimizerKind
+from rlrun.policies.offloading import local
+from rlrun.system.errors import ExitStatus, RunError
+
+
+class CheckpointedAdamW(torch.optim.AdamW):
+    """torch's fused AdamW, which gives its state to checkpoints as tensors sharded like their parameters."""
+
+    def moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Return the state of a parameter: step, and exp_avg and exp_avg_sq with its shape and sharding."""
+        return dict(self.state.get(parameter, {}))
+
+    def blank_moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Return tensors into which the moments of a checkpoint can be read."""
+        zeros = torch.zeros_like(parameter.detach())
+        return {"step": torch.zeros(()), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
+
+    def take_moments(self, parameter: nn.Parameter, moments: Mapping[str, Tensor]) -> None:
+        """Use the moments of a checkpoint."""
+        self.state[parameter] = {**moments, "step": moments["step"].to(parameter.device)}  # for the fused kernel
+
 
 VALUE_HEAD = "value_head."
 
@@ -92,7 +113,6 @@ def _optimizer_class(config: ActorConfig) -> type[CheckpointedAdamW]:
     """Return the optimizer class. Raises RunError if its library is missing."""
     if config.optimizer is OptimizerKind.adamw:
         return CheckpointedAdamW
-    from rlrun.actor.eight_bit import EightBitAdamW, require_library  # bitsandbytes is optional
 
     require_library()
     return EightBitAdamW
@@ -105,3 +125,146 @@ def clip_to_norm(parameters: Sequence[nn.Parameter], max_norm: float) -> float:
     """
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+
+BLOCK = 256  # numbers that share a scale; fixed by the library's kernels
+SMALLEST = 4096  # numbers of a shard; smaller ones keep 32 bits, as in the library
+MOMENTS = {"exp_avg": True, "exp_avg_sq": False}  # name -> whether it is signed
+
+
+def require_library() -> None:
+    """Raise RunError if bitsandbytes cannot be imported."""
+    logging.getLogger("bitsandbytes.backends.cpu").setLevel(logging.ERROR)  # hides warnings about 4-bit layers
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError as error:
+        raise RunError(
+            "The optimizer with 8-bit state needs bitsandbytes, which cannot be imported here.",
+            key="actor.optimizer",
+            value=OptimizerKind.adamw_8bit.name,
+            cause=str(error),
+            remedy="`pip install 'rlrun[bitsandbytes]'` on the nodes of the actor, or set actor.optimizer=adamw.",
+            exit_status=ExitStatus.doctor,
+        ) from error
+
+
+class EightBitAdamW(CheckpointedAdamW):
+    """AdamW with 8-bit moments for shards of at least SMALLEST numbers. For smaller shards it equals torch's AdamW.
+
+    The state of such a shard has, for each moment, codes (uint8, one per number) and scales (float32, one per block).
+
+    Blocks depend on the shards, so codes cannot be read by another number of ranks. Therefore checkpoints hold moments
+    in float32, as those of plain AdamW do, and both optimizers can resume each other's checkpoints.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # without closures: GuardedOptimizer has none
+        """Step every parameter that has a gradient; small shards use torch's AdamW."""
+        large = [(p, p.grad, group) for group in self.param_groups for p in group["params"] if _has_large_gradient(p)]
+        for parameter, _, _ in large:
+            parameter.grad = None
+        super().step()
+        for parameter, gradient, group in large:
+            parameter.grad = gradient
+            self._step_large(parameter, gradient, group)
+
+    def _step_large(self, parameter: nn.Parameter, gradient: Tensor, group: Mapping[str, Any]) -> None:
+        from bitsandbytes.functional import optimizer_update_8bit_blockwise
+
+        state = self._codes_of(parameter)
+        state["step"] += 1
+        optimizer_update_8bit_blockwise(
+            "adam",  # with decoupled weight decay
+            local(gradient),
+            local(parameter),
+            state["exp_avg_codes"],
+            state["exp_avg_sq_codes"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            beta3=0.0,
+            alpha=0.0,
+            eps=group["eps"],
+            step=int(state["step"]),
+            lr=group["lr"],
+            qmap1=_map(True, parameter.device),
+            qmap2=_map(False, parameter.device),
+            absmax1=state["exp_avg_scales"],
+            absmax2=state["exp_avg_sq_scales"],
+            weight_decay=group["weight_decay"],
+        )
+
+    def moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Return the moments as float32 in host memory. The run continues with their 8-bit encoding, as if resumed."""
+        state = self.state.get(parameter, {})
+        if not _is_large(parameter) or not state:
+            return super().moments(parameter)
+        moments = {name: _in_host_memory(self._decoded(parameter, name), parameter) for name in MOMENTS}
+        self._encode(parameter, moments)
+        return {"step": state["step"], **moments}
+
+    def blank_moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Return empty moments in host memory: the device has no room for float32 moments."""
+        if not _is_large(parameter):
+            return super().blank_moments(parameter)
+        zeros = torch.zeros_like(local(parameter.detach()), dtype=torch.float32)
+        return {"step": torch.zeros(()), **{name: _in_host_memory(zeros.clone(), parameter) for name in MOMENTS}}
+
+    def take_moments(self, parameter: nn.Parameter, moments: Mapping[str, Tensor]) -> None:
+        """Encode and use the moments of a checkpoint."""
+        if not _is_large(parameter):
+            super().take_moments(parameter, moments)
+            return
+        self._codes_of(parameter)["step"] = moments["step"].cpu()
+        self._encode(parameter, moments)
+
+    def _codes_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        state, shard = self.state[parameter], local(parameter.detach())
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            for name in MOMENTS:
+                state[f"{name}_codes"] = torch.zeros_like(shard, dtype=torch.uint8)
+                state[f"{name}_scales"] = torch.zeros(-(-shard.numel() // BLOCK), device=shard.device)
+        return state
+
+    def _encode(self, parameter: nn.Parameter, moments: Mapping[str, Tensor]) -> None:
+        from bitsandbytes.functional import quantize_blockwise
+
+        state = self._codes_of(parameter)
+        for name, has_sign in MOMENTS.items():
+            numbers = local(moments[name]).to(parameter.device, torch.float32)
+            codes, scales = quantize_blockwise(numbers, _map(has_sign, parameter.device), blocksize=BLOCK)
+            state[f"{name}_codes"].copy_(codes.view_as(numbers))
+            state[f"{name}_scales"].copy_(scales.absmax)
+
+    def _decoded(self, parameter: nn.Parameter, name: str) -> Tensor:
+        """Decode to float32, on the device and in the shape of this rank's shard."""
+        from bitsandbytes.functional import dequantize_blockwise
+
+        state, code = self.state[parameter], _map(MOMENTS[name], parameter.device)
+        codes, scales = state[f"{name}_codes"], state[f"{name}_scales"]
+        return dequantize_blockwise(codes, absmax=scales, code=code, blocksize=BLOCK)
+
+
+def _is_large(parameter: nn.Parameter) -> bool:
+    return local(parameter).numel() >= SMALLEST
+
+
+def _has_large_gradient(parameter: nn.Parameter) -> bool:
+    return parameter.grad is not None and _is_large(parameter)
+
+
+@cache
+def _map(has_sign: bool, device: torch.device) -> Tensor:
+    """Return float32 [256]: the value of each code relative to its block's scale."""
+    from bitsandbytes.functional import create_dynamic_map
+
+    return create_dynamic_map(signed=has_sign).to(device)
+
+
+def _in_host_memory(numbers: Tensor, parameter: nn.Parameter) -> Tensor:
+    """Return the shape of this rank's part of a tensor that is sharded like `parameter`."""
+    if not isinstance(parameter, DTensor):
+        return numbers.cpu()
+    mesh, placements = parameter.device_mesh, parameter.placements
+    shape, stride = parameter.shape, parameter.stride()
+    return DTensor.from_local(numbers, mesh, placements, run_check=False, shape=shape, stride=stride).cpu()

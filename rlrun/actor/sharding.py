@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,16 +17,42 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
-from rlrun.actor.fsdp_units import fsdp_units
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig, Precision, ShardingStrategy
 from rlrun.policies.adapter_values import Adapter, is_adapter_name, merged, plain_name, unchanging_names
 from rlrun.policies.offloading import Offloader, Place, local
+from rlrun.policies.size import unit_limit
 from rlrun.policies.stored_weights import StoredWeights, fill
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
     from rlrun.policies.policy import Policy
+
+
+def fsdp_units(stacks: Sequence[Sequence[nn.Module]], width: int) -> list[list[nn.Module]]:
+    """Divide every stack into units of consecutive blocks, in the order of the forward pass.
+
+    stacks: of `Policy.stacks`. width: bytes of one gathered parameter.
+
+    Memory is that of units of one block: no unit is larger than the largest block, or than a size that does not matter.
+    """
+    limit = unit_limit([_num_bytes(block, width) for stack in stacks for block in stack])
+    units: list[list[nn.Module]] = []
+    for stack in stacks:
+        room = 0
+        for block in stack:
+            size = _num_bytes(block, width)
+            if size > room:
+                units.append([])
+                room = limit
+            units[-1].append(block)
+            room -= size
+    return units
+
+
+def _num_bytes(block: nn.Module, width: int) -> int:
+    return width * sum(parameter.numel() for parameter in block.parameters())
+
 
 # the warning is about changing outputs in place, which the losses never do
 warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")

@@ -12,15 +12,11 @@ from torch.distributed import TCPStore
 from torch.distributed.device_mesh import DeviceMesh
 
 from rlrun.actor import checkpoint, process_group
-from rlrun.actor.ablation import exchanged_losses
-from rlrun.actor.background_save import BackgroundSave
 from rlrun.actor.checkpoint_search import CheckpointSearch
-from rlrun.actor.checkpoint_snapshot import snapshot
-from rlrun.actor.checkpoint_writing import CheckpointWriting
-from rlrun.actor.export import policy_export
-from rlrun.actor.imitation import imitate
-from rlrun.actor.learner import Learner
+from rlrun.actor.checkpoint_writing import BackgroundSave, CheckpointWriting, policy_export, snapshot
+from rlrun.actor.imitation import exchanged_losses, imitate
 from rlrun.actor.sharding import form_mesh
+from rlrun.actor.updates import Learner
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.lerobot.reader import open_dataset

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 
-from rlrun.actor.ablation import ablation_rows
-from rlrun.actor.imitation import DemonstrationBatch
+from rlrun.actor.imitation import DemonstrationBatch, ablation_rows
 from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DatasetError, DemoDataset
 from rlrun.data.lerobot.reader import dataset_errors
@@ -65,7 +64,7 @@ def imitation_batches(config: RunConfig, demos: DemoDataset, folder: str, rank: 
 
 
 def ablation_batch(config: RunConfig, demos: DemoDataset, folder: str) -> DemonstrationBatch:
-    """Return the batch with which every rank tries whether the policy looks (`rlrun.actor.ablation`)."""
+    """Return the batch with which every rank tries whether the policy looks (`rlrun.actor.imitation`)."""
     with dataset_errors(folder):
         batch = demos.batch(ablation_rows(len(demos)), config.policy.num_action_chunks)
     return DemonstrationBatch(batch.images, batch.proprio, batch.instructions, batch.actions, batch.step_valid)

@@ -32,4 +32,4 @@ def test_the_core_names_no_kind() -> None:
 
 def test_the_rule_finds_a_name() -> None:
     text = "if config.algorithm.name == 'grpo':\n    from rlrun.policies.openvla_oft.policy import VlaPolicy"
-    assert len(named_kinds(snippet("rlrun.actor.learner", text))) == 2
+    assert len(named_kinds(snippet("rlrun.actor.updates", text))) == 2

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from rlrun.actor.learner import Learner
+from rlrun.actor.updates import Learner
 from tests.pretended_cuda import small
 from tests.pretended_cuda.events import EVENTS, Event
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor import checkpoint
-from rlrun.actor.learner import Learner
+from rlrun.actor.updates import Learner
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Frames, Observation, Spaces, Trajectory
 from rlrun.observability.telemetry import Telemetry

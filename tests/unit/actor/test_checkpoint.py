@@ -16,11 +16,9 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor import checkpoint
-from rlrun.actor.background_save import BackgroundSave
-from rlrun.actor.checkpoint_snapshot import snapshot
-from rlrun.actor.checkpoint_writing import CheckpointWriting
-from rlrun.actor.learner import Learner
+from rlrun.actor.checkpoint_writing import BackgroundSave, CheckpointWriting, snapshot
 from rlrun.actor.process_group import Ranks, group_beside
+from rlrun.actor.updates import Learner
 from rlrun.config.schema import RunConfig
 from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step, latest
 from rlrun.system.errors import ExitStatus, RunError

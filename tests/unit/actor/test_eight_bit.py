@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.actor import checkpoint, eight_bit
-from rlrun.actor.learner import Learner
+from rlrun.actor import checkpoint, optimizer
+from rlrun.actor.updates import Learner
 from rlrun.config.schema import OptimizerKind, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.system.errors import RunError
@@ -29,7 +29,7 @@ def config(optimizer: OptimizerKind = OptimizerKind.adamw_8bit, **actor: object)
 def state_bytes(actor: Learner) -> int:
     """Of this rank's moments."""
     tensors = [tensor for state in actor.optimizer.inner.state.values() for tensor in state.values()]
-    return sum(eight_bit.local(tensor).untyped_storage().nbytes() for tensor in tensors)
+    return sum(optimizer.local(tensor).untyped_storage().nbytes() for tensor in tensors)
 
 
 def trained(run: RunConfig, library: Path | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], int]:
@@ -55,7 +55,7 @@ def test_it_follows_plain_adamw_with_a_quarter_of_the_state(
 def fingerprint(actor: Learner) -> tuple[int, list[bytes]]:
     """Parameters, and this rank's part of the optimizer's state, bit for bit."""
     states = [
-        eight_bit.local(tensor).numpy().tobytes()
+        optimizer.local(tensor).numpy().tobytes()
         for parameter in actor.optimizer.parameters
         for _, tensor in sorted(actor.optimizer.inner.state[parameter].items())
     ]
@@ -110,14 +110,14 @@ def test_one_rank_and_plain_adamw_go_on_from_its_checkpoint(
 def test_a_missing_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "bitsandbytes", None)
     with pytest.raises(RunError, match="bitsandbytes") as refused:
-        eight_bit.require_library()
+        optimizer.require_library()
     assert "pip install" in str(refused.value) and refused.value.key == "actor.optimizer"
 
 
 def test_zero_moments_stay_zero(library: Path | None) -> None:
     """A block without a gradient so far has no scale to divide by."""
     make_importable(library)
-    parameter = torch.nn.Parameter(torch.zeros(2, eight_bit.SMALLEST))
-    optimizer = eight_bit.EightBitAdamW([parameter])
-    optimizer.take_moments(parameter, optimizer.blank_moments(parameter))
-    assert not any(optimizer.moments(parameter)[name].abs().max() for name in eight_bit.MOMENTS)
+    parameter = torch.nn.Parameter(torch.zeros(2, optimizer.SMALLEST))
+    made = optimizer.EightBitAdamW([parameter])
+    made.take_moments(parameter, made.blank_moments(parameter))
+    assert not any(made.moments(parameter)[name].abs().max() for name in optimizer.MOMENTS)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rlrun.actor.learner import Learner
+from rlrun.actor.updates import Learner
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory

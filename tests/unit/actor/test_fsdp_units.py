@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from rlrun.actor import sharding
-from rlrun.actor.fsdp_units import fsdp_units
+from rlrun.actor.sharding import fsdp_units
 from rlrun.config.schema import Precision, ShardingStrategy
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rlrun.actor.learner import Learner
+from rlrun.actor.updates import Learner
 from rlrun.config.schema import OptimizerKind, Precision, ShardingStrategy
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.observability.telemetry import Telemetry

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from rlrun.actor import checkpoint
-from rlrun.actor.learner import Learner
+from rlrun.actor.updates import Learner
 from rlrun.algorithms.dsrl import Dsrl
 from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor import checkpoint
-from rlrun.actor.learner import Learner
+from rlrun.actor.updates import Learner
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.observability.telemetry import Telemetry

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlrun.actor.learner import Learner
-from rlrun.actor.reference import ReferenceWeights
+from rlrun.actor.learner import ReferenceWeights
+from rlrun.actor.updates import Learner
 from rlrun.config.schema import Precision
 from tests.unit.actor import tiny_run
 from tests.unit.actor.rank_pool import RankPool

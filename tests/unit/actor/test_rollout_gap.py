@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.actor.metric_sums import RolloutGap
+from rlrun.actor.updates import RolloutGap
 from rlrun.config.schema import RunConfig
 
 T, B, K = 3, 4, 2  # this rank is the second of two, with the rows 4..7 of env workers 2 and 3

@@ -25,7 +25,7 @@ def entry(number: int, name: str = "_all_gather_base", size: int = 4096, state: 
     """One collective as torch 2.13 records it for NCCL."""
     times = {"completed": (7, 8), "started": (7, None), "scheduled": (None, None)}[state]
     return {
-        "frames": [{"name": f"frame_{i}", "filename": "rlrun/actor/learner.py", "line": i} for i in range(9)],
+        "frames": [{"name": f"frame_{i}", "filename": "rlrun/actor/updates.py", "line": i} for i in range(9)],
         "record_id": number,
         "pg_id": 0,
         "process_group": ("0", "default_pg"),

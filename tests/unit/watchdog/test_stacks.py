@@ -39,7 +39,7 @@ def test_the_working_thread_is_returned():
             thread(("wait", "/lib/threading.py"), ("Heartbeat._run", "/src/rlrun/watchdog/heartbeat.py")),
             thread(
                 ("all_reduce", "/lib/torch/distributed/c10d.py"),
-                ("Learner.update", "/src/rlrun/actor/learner.py"),
+                ("Learner.update", "/src/rlrun/actor/updates.py"),
                 ("WorkerActor.run", "/src/rlrun/cluster/worker_actor.py"),
                 gil=True,
             ),
@@ -49,7 +49,7 @@ def test_the_working_thread_is_returned():
     )
     stack = read_dump(text)
     assert stack.holds_gil and stack.is_in_collective
-    assert stack.where == "all_reduce (distributed/c10d.py:7) called by Learner.update (rlrun/actor/learner.py:7)"
+    assert stack.where == "all_reduce (distributed/c10d.py:7) called by Learner.update (rlrun/actor/updates.py:7)"
     with pytest.raises(ValueError):
         read_dump("[]")
 

@@ -6,21 +6,92 @@ Shape legend: M chunk steps, K choices of a chunk step, U units that get one pro
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.actor.learning_batch import BatchPlan, LearningBatch, learning_batch, revalued
-from rlrun.actor.metric_sums import MetricSums, RolloutGap
-from rlrun.actor.reference import ReferenceWeights
-from rlrun.algorithms.algorithm import Algorithm, Losses, Outputs, Over, Targets
+from rlrun.actor.learner import ReferenceWeights, TrainedPolicy
+from rlrun.actor.learning_batch import BatchPlan, LearningBatch, chunk_steps, learning_batch, revalued
+from rlrun.actor.process_group import Ranks
+from rlrun.algorithms.algorithm import Algorithm, Losses, OffPolicyAlgorithm, Outputs, Over, Targets
 from rlrun.algorithms.losses import at_level, explained_variance, masked_mean
+from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
+from rlrun.data.seeds import rollout_of
 
-if TYPE_CHECKING:
-    from rlrun.actor.trained_policy import TrainedPolicy
+
+class MetricSums:
+    """Weighted sums of metrics; computes the means over all ranks once, at the end.
+
+    Example: add({"loss": 2.0}, 3) and add({"loss": 4.0}, 1) give {"loss": 2.5}.
+    """
+
+    def __init__(self) -> None:
+        self._added: dict[str, list[tuple[Tensor | float, Tensor | float]]] = {}
+
+    def add(self, metrics: Mapping[str, Tensor | float], weight: Tensor | float) -> None:
+        """Add each metric with its weight (the number of tokens, rows or steps of the mean), without a computation."""
+        weight = weight.detach() if isinstance(weight, Tensor) else weight
+        for name, value in metrics.items():
+            value = value.detach() if isinstance(value, Tensor) else value
+            self._added.setdefault(name, []).append((value, weight))
+
+    def means(self, ranks: Ranks) -> dict[str, float]:
+        """Return the mean of every metric over all ranks; all ranks call it."""
+        names = sorted(self._added)
+        if not names:
+            return {}
+        sums = []
+        for name in names:
+            values, weights = (_numbers(column) for column in zip(*self._added[name], strict=True))
+            sums.append(torch.stack([torch.where(weights > 0, values * weights, 0.0).sum(), weights.sum()]))
+        totals = ranks.sum(torch.stack(sums))
+        return {
+            name: float(total / weight.clamp(min=1e-12)) for name, (total, weight) in zip(names, totals, strict=True)
+        }
+
+
+def _numbers(column: Sequence[Tensor | float]) -> Tensor:
+    """Return float64 [n] on this host; all inputs have one type."""
+    tensors = [number for number in column if isinstance(number, Tensor)]
+    return torch.stack(tensors).double().cpu() if tensors else torch.tensor(column, dtype=torch.float64)
+
+
+class RolloutGap:
+    """Sums over the first epoch of an update; it stays on the device until `metrics`."""
+
+    def __init__(self, config: RunConfig, ranks: Ranks, num_rows: int, num_envs: int, device: torch.device):
+        """num_rows: T*B; num_envs: B."""
+        env, num_workers = config.env, config.rollout.num_workers
+        envs = ranks.rank * num_envs + np.arange(num_rows) % num_envs
+        env_workers = envs * env.num_workers // env.num_envs
+        self._workers = np.array([rollout_of(int(w), env.num_workers, num_workers) for w in env_workers], np.int64)
+        self._sums = torch.zeros(2, num_workers, dtype=torch.float64, device=device)  # first minibatch: gaps, choices
+        self._largest = torch.zeros(num_workers, dtype=torch.float64, device=device)
+        self._ranks = ranks
+
+    def add(self, rows: np.ndarray, new: Tensor, old: Tensor, mask: Tensor, is_first: bool) -> None:
+        """Add rows. new, old: float32 [R, K]; mask: bool [R, K]. is_first: the policy has not moved yet."""
+        if not len(rows):
+            return
+        workers = torch.from_numpy(self._workers[rows]).to(self._largest.device)
+        gaps = torch.where(mask, (new.detach() - old).abs(), 0.0).sum(1).double()
+        counts = mask.sum(1).double()
+        if is_first:
+            self._sums.index_add_(1, workers, torch.stack([gaps, counts]))
+        self._largest.scatter_reduce_(0, workers, gaps / counts.clamp(min=1), "amax")
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics over all ranks; all ranks call it."""
+        gaps, counts = self._ranks.sum(self._sums.cpu())
+        largest = self._ranks.max(self._largest.cpu())
+        return {
+            "rollout_logprob_gap": float((gaps / counts.clamp(min=1)).max()),
+            "rollout_logprob_gap_max": float(largest.max()),
+            "rollout_logprob_gap_worker": float(largest.argmax()),
+        }
 
 
 class OnPolicyUpdates:
@@ -217,3 +288,63 @@ def _log(losses: Losses, targets: Targets, counts: dict[Over, float], sums: Metr
             sums.add({term.name: term.mean}, counts[term.over])
     for over, numbers in losses.metrics.items():
         sums.add(numbers, masks[over].sum())
+
+
+def off_policy_update(
+    trained: TrainedPolicy, algorithm: OffPolicyAlgorithm, trajectory: Trajectory
+) -> dict[str, float]:
+    """Let the algorithm learn after a training step. A collective. Returns metrics over all ranks."""
+    learning = PolicyLearning(trained)
+    metrics = algorithm.update(chunk_steps(trajectory, algorithm.config), trajectory, learning)
+    trained.sharded.reshard()
+    trained.telemetry.count("learned_chunk_steps", int(trajectory.valid.sum()))
+    return learning.sums.means(trained.ranks) | {"lr": trained.optimizer.lr} | metrics
+
+
+class PolicyLearning:
+    """What `rlrun.algorithms.algorithm.Learning` describes, during one training step."""
+
+    def __init__(self, trained: TrainedPolicy):
+        self._trained = trained
+        self.policy, self.device, self.num_updates = trained.policy, trained.device, trained.num_updates
+        self.world_size = trained.ranks.world_size
+        entropy = (trained.config.seed, trained.num_updates, trained.ranks.rank)
+        self.random = torch.Generator().manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
+        self.sums = MetricSums()
+        trained.sharded.begin_backward(is_last=True)
+
+    def step(self, loss: Tensor) -> bool:
+        """Take one optimizer step of the policy."""
+        loss.backward()
+        norm, is_finite = self._trained.optimizer.step(self._trained.ranks)
+        self.sums.add({"grad_norm": norm}, float(is_finite))
+        self._trained.telemetry.count("optimizer_steps")
+        return is_finite
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Return the sum over all ranks."""
+        return self._trained.ranks.sum(x)
+
+    def any(self, flag: bool) -> bool:
+        """Return True on every rank if it is true on any."""
+        return self._trained.ranks.any(flag)
+
+
+class Learner(TrainedPolicy):
+    """A policy in training that learns from trajectories. Every public method is a collective."""
+
+    def update(self, trajectory: Trajectory, version: int | None = None) -> dict[str, float]:
+        """Learn from this rank's share of a training step's trajectory. Returns metrics over all ranks.
+
+        version: of the present policy. Decoupled PPO learns from chunk steps of an older version, unless it is switched
+        off. None: all chunk steps are of this version. The metric num_nonfinite counts those of num_optimizer_steps
+        that were skipped for non-finite gradients.
+        """
+        self.sharded.offloader.require_device("an update")
+        if isinstance(self.algorithm, OffPolicyAlgorithm):
+            metrics = off_policy_update(self, self.algorithm, trajectory)
+        else:
+            metrics = OnPolicyUpdates(self, self.algorithm).update(trajectory, version)
+        self.policy.observe(trajectory.proprio[trajectory.valid], self.ranks.sum)
+        self.num_updates += 1
+        return metrics
