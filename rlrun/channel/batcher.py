@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from rlrun.channel.message import Result
+from rlrun.channel.connection import Result
 from rlrun.data.messages import ActionChunk, Observation
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import ExitStatus, RunError

@@ -9,11 +9,10 @@ from typing import Any
 
 import ray
 
+from rlrun.channel.authentication import CurveKeys, Token
 from rlrun.channel.batcher import Pipeline
-from rlrun.channel.client import PolicyClient
 from rlrun.channel.connection import ServerAddress
-from rlrun.channel.keys import CurveKeys, Token
-from rlrun.channel.server import PolicyServer
+from rlrun.channel.endpoints import PolicyClient, PolicyServer
 from rlrun.config.schema import ChannelSecurity, RunConfig
 from rlrun.controller.worker_factory import make_worker
 from rlrun.data.messages import Span, WorkerStatus

@@ -5,8 +5,9 @@ The header is one msgpack value with two extensions:
     1  an array, [dtype, shape, data]; data is bytes of a small array, or a number: where the transport put a large one
     2  an object, [name of its type, map of its fields]
 
-The channel between env workers and policy servers sends large arrays as frames of their own (rlrun/channel/message.py),
-the pipe to a simulator puts them into shared memory (rlrun/pipe/wire.py). Needs Python 3.10, numpy and msgpack.
+The channel between env workers and policy servers sends large arrays as frames of their own
+(rlrun/channel/connection.py), the pipe to a simulator puts them into shared memory (rlrun/pipe/wire.py).
+Needs Python 3.10, numpy and msgpack.
 """
 
 from __future__ import annotations

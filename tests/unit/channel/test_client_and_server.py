@@ -17,12 +17,10 @@ import pytest
 import zmq
 
 from rlrun.channel import authentication, connection
+from rlrun.channel.authentication import CurveKeys, Token
 from rlrun.channel.batcher import Pipeline
-from rlrun.channel.client import PolicyClient
-from rlrun.channel.connection import Connection, ConnectionLost, Endpoint, ServerAddress
-from rlrun.channel.keys import CurveKeys, Token
-from rlrun.channel.message import Request, Response, encode
-from rlrun.channel.server import PolicyServer
+from rlrun.channel.connection import Connection, ConnectionLost, Endpoint, Request, Response, ServerAddress, encode
+from rlrun.channel.endpoints import PolicyClient, PolicyServer
 from rlrun.data.messages import ActionChunk, Frames, Observation
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import ExitStatus, RunError
@@ -233,7 +231,7 @@ def test_silence_ends_a_wait(stack, server, node):
 
 
 def test_an_array_that_no_frame_holds_is_refused_by_its_sender(server, client, monkeypatch):
-    monkeypatch.setattr("rlrun.channel.message.MAX_FRAME_BYTES", 100_000)
+    monkeypatch.setattr("rlrun.channel.connection.MAX_FRAME_BYTES", 100_000)
     server.open(1, {0})
     with pytest.raises(RunError, match="too large for the channel") as raised:
         client(0).run(episodes(0, 1, size=200), server.address, "rollout/0", 1)

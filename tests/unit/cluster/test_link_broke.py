@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.channel.client import _lost
+from rlrun.channel.endpoints import _lost
 from rlrun.cluster import ray_workers
 from rlrun.cluster.ray_workers import RayWorkers
 from rlrun.config.schema import RunConfig
