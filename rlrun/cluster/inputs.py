@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.experimental import get_local_object_locations
 
-from rlrun.controller.future import Future
+from rlrun.controller.workers import Future
 from rlrun.watchdog.wait_graph import Incoming
 
 

@@ -24,8 +24,7 @@ from rlrun.cluster.reservation import Reservation
 from rlrun.cluster.waits import SLOW_S, late, slow, wait_for
 from rlrun.cluster.worker_actor import WorkerActor
 from rlrun.config.schema import RunConfig
-from rlrun.controller.future import Call, Future
-from rlrun.controller.workers import Workers
+from rlrun.controller.workers import Call, Future, Workers
 from rlrun.data.messages import Span, WorkerStatus
 from rlrun.observability.run_files import PLAN
 from rlrun.observability.telemetry import mark_alive

@@ -14,7 +14,7 @@ from rlrun.channel.batcher import Pipeline
 from rlrun.channel.connection import ServerAddress
 from rlrun.channel.endpoints import PolicyClient, PolicyServer
 from rlrun.config.schema import ChannelSecurity, RunConfig
-from rlrun.controller.worker_factory import make_worker
+from rlrun.controller.local_workers import make_worker
 from rlrun.data.messages import Span, WorkerStatus
 from rlrun.observability.logs import open_worker_log
 from rlrun.placement.network import choose_interface

@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.controller.collection import Collection
-from rlrun.controller.colocation import Colocation
-from rlrun.controller.future import Future
-from rlrun.controller.recovery import Recovery
-from rlrun.controller.startup import Startup
-from rlrun.controller.weight_update import WeightUpdate
-from rlrun.controller.worker_group import ActorGroup, EnvGroup, EpisodesRequest, RolloutGroup
-from rlrun.controller.workers import Workers
+from rlrun.controller.collection import Collection, Colocation, WeightUpdate
+from rlrun.controller.recovery import Recovery, Startup
+from rlrun.controller.workers import ActorGroup, EnvGroup, EpisodesRequest, Future, RolloutGroup, Workers
 from rlrun.data.message_checks import check_episodes, check_equal_spaces
 from rlrun.data.messages import EpisodeReport, Spaces, Trajectory
 from rlrun.data.seeds import ranks_of

@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from rlrun.channel.batcher import groups_of
 from rlrun.config.schema import RunConfig
-from rlrun.controller.future import Call, Future
-from rlrun.controller.worker_factory import make_worker
-from rlrun.controller.workers import Workers
+from rlrun.controller.workers import Call, Future, Workers
 from rlrun.data.messages import ActionChunk, Observation, Span, WorkerStatus
+from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.plan import Plan
 from rlrun.system.errors import RunError
+
+# Text, because a worker's module is imported in its own process, after the environment variables that its libraries
+# read have been set.
+_WORKER_CLASSES = {
+    "env": "rlrun.workers.env_worker:EnvWorker",
+    "rollout": "rlrun.workers.rollout_worker:RolloutWorker",
+    "actor": "rlrun.workers.actor_worker:ActorWorker",
+}
+
+
+def make_worker(
+    role: str, rank: int, config: RunConfig, environment: Mapping[str, str | None], python: str | None = None
+) -> Any:
+    """Make a worker with its telemetry. Sets `environment` before its libraries are imported; None removes a variable.
+
+    python: interpreter of an env worker's simulator; None: this one.
+    """
+    for variable, value in environment.items():
+        if value is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = value
+    module, name = _WORKER_CLASSES[role].split(":")
+    extra = {"python": python} if role == "env" else {}
+    return getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"), **extra)
+
 
 T = TypeVar("T")
 

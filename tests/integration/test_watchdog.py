@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.controller.worker_group import EnvGroup
+from rlrun.controller.workers import EnvGroup
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import ExitStatus, RunError

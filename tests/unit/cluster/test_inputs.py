@@ -8,7 +8,7 @@ import pytest
 
 from rlrun.cluster import inputs as module
 from rlrun.cluster.inputs import Inputs
-from rlrun.controller.future import Future
+from rlrun.controller.workers import Future
 from rlrun.watchdog.wait_graph import Incoming
 
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from rlrun.config.schema import RunConfig
-from rlrun.controller.colocation import Colocation
-from rlrun.controller.future import Call, Future
-from rlrun.controller.worker_group import ActorGroup, RolloutGroup
+from rlrun.controller.collection import Colocation
+from rlrun.controller.workers import ActorGroup, Call, Future, RolloutGroup
 from rlrun.system.errors import RunError
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.controller.future import Call, Future, recorded, value_of
-from rlrun.controller.worker_group import ActorGroup
+from rlrun.controller.workers import ActorGroup, Call, Future, recorded, value_of
 from rlrun.workers.actor_worker import ActorWorker
 
 

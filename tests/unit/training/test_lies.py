@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rlrun
-from rlrun.controller import weight_update
+from rlrun.controller import collection
 from rlrun.observability.run_files import ALARMS, LOSSES, read_metrics
 from rlrun.rollout.hf import HFBackend
 from rlrun.system.errors import ExitStatus, RunError
@@ -166,9 +166,9 @@ def test_a_flipped_bit_in_a_weight_bucket_is_sent_again(monkeypatch, tmp_path, h
         return dataclasses.replace(bucket, payload=payload)
 
     notes: list[str] = []
-    original = weight_update.WeightUpdate.__init__
+    original = collection.WeightUpdate.__init__
     monkeypatch.setattr(
-        weight_update.WeightUpdate, "__init__", lambda self, *given: original(self, *given[:-1], notes.append)
+        collection.WeightUpdate, "__init__", lambda self, *given: original(self, *given[:-1], notes.append)
     )
     lying(monkeypatch, ActorWorker, "pack", flipped, begin=1)
     run(tmp_path)
