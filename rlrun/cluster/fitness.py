@@ -30,7 +30,7 @@ from rlrun.system.machine_load import local_load, trial_factor
 from rlrun.system.network import LOOPBACK, free_port
 
 if TYPE_CHECKING:
-    from rlrun.cluster.ray_node import RayNode
+    from rlrun.cluster.membership import RayNode
 
 logger = logging.getLogger(__name__)
 

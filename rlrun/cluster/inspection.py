@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlrun.cluster.ray_node import RayNode
+from rlrun.cluster.membership import RayNode
 from rlrun.cluster.waits import SLOW_S, slow
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.assignment import Assignment

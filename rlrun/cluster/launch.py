@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.cluster.address import NamedCluster, named_cluster
+from rlrun.cluster.ray_address import NamedCluster, named_cluster
 from rlrun.config.schema import ClusterKind, RunConfig
 from rlrun.controller.workers import Workers
 from rlrun.placement.inventory import Inventory
@@ -15,7 +15,7 @@ from rlrun.placement.this_machine import known_inventory
 from rlrun.watchdog.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from rlrun.cluster.ray_node import RayNode
+    from rlrun.cluster.membership import RayNode
     from rlrun.cluster.ray_session import RaySession
 
 
@@ -80,8 +80,7 @@ class Machines:
     def _live(self, config: RunConfig, named: NamedCluster | None) -> Inventory | None:
         if named is None or named.address is None:
             return None
-        from rlrun.cluster.paths import require_paths
-        from rlrun.cluster.probe import live_inventory
+        from rlrun.cluster.probe import live_inventory, require_paths
         from rlrun.cluster.ray_session import RaySession
 
         self._connection = RaySession(config, named)

@@ -28,11 +28,9 @@ os.environ.setdefault(NICENESS, "0")
 
 import ray
 
-from rlrun.cluster import ray_token
-from rlrun.cluster.address import NamedCluster
-from rlrun.cluster.health_check import HealthCheck
-from rlrun.cluster.membership import admits, no_head
-from rlrun.cluster.ray_node import RayNode, ray_nodes
+from rlrun.cluster import ray_address
+from rlrun.cluster.membership import HealthCheck, RayNode, admits, no_head, ray_nodes
+from rlrun.cluster.ray_address import NamedCluster
 from rlrun.cluster.waits import told_if_slow
 from rlrun.config.schema import RunConfig
 from rlrun.placement.accelerators import find_accelerators
@@ -149,9 +147,9 @@ def _join(address: str, quiet: dict) -> None:
     reason = no_head(address)
     if reason is not None:
         raise _not_joined(address, reason)
-    ray_token.use_known(address)
+    ray_address.use_known(address)
     if admits(address) is False:
-        raise ray_token.refused(address)
+        raise ray_address.refused(address)
     try:
         with told_if_slow(f"Ray's cluster at {address}", _JOIN_S):
             ray.init(address=address, **quiet)
@@ -173,7 +171,7 @@ def _not_joined(address: str, cause: str) -> RunError:
 
 def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
     """Start a private Ray, again if Ray's fixed limit of 30 s is too short on a busy machine. Raises RunError."""
-    ray_token.use_new()
+    ray_address.use_new()
     end = time.monotonic() + config.cluster.start_deadline_s
     while not ray.is_initialized():
         try:

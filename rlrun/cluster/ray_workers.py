@@ -14,14 +14,11 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from rlrun.channel.connection import ServerAddress
-from rlrun.cluster.inputs import Inputs
-from rlrun.cluster.lost_node import next_plan
-from rlrun.cluster.paths import link_tries, path_fault, path_faults, whereabouts
-from rlrun.cluster.probe import known_or_live, peer_of
-from rlrun.cluster.ray_node import RayNode
+from rlrun.cluster.membership import RayNode
+from rlrun.cluster.probe import known_or_live, link_tries, path_fault, path_faults, peer_of, whereabouts
 from rlrun.cluster.ray_session import RaySession
-from rlrun.cluster.reservation import Reservation
-from rlrun.cluster.waits import SLOW_S, late, slow, wait_for
+from rlrun.cluster.reservation import Reservation, next_plan
+from rlrun.cluster.waits import SLOW_S, Inputs, late, slow, wait_for
 from rlrun.cluster.worker_actor import WorkerActor
 from rlrun.config.schema import RunConfig
 from rlrun.controller.workers import Call, Future, Workers

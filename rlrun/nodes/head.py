@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rlrun.cluster import ray_token
+from rlrun.cluster import ray_address
 from rlrun.cluster.membership import admits, is_listening
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -54,4 +54,4 @@ class Head:
                 )
             time.sleep(_POLL_S)
         if not self._is_here and admits(self._address) is False:
-            raise ray_token.refused(self._address)
+            raise ray_address.refused(self._address)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from rlrun.cluster import ray_token
+from rlrun.cluster import ray_address
 from rlrun.cluster.membership import joined
 from rlrun.config.schema import RunConfig
 from rlrun.nodes.command import NodeSettings, check_ports
@@ -97,7 +97,7 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
             is_lost = error.exit_status is ExitStatus.worker_lost
             raise
         finally:
-            ray_token.remove(token_file)
+            ray_address.remove(token_file)
             for locked in (spill, temp):
                 if locked is not None and not is_lost:
                     locked.close()
@@ -133,14 +133,14 @@ def stop(config: RunConfig) -> ExitStatus:
 
 def _find_token(settings: NodeSettings) -> Path | None:
     """Find the cluster's token, or create it on the head. Returns the file of a new token. Raises RunError."""
-    ray_token.check_mode()
+    ray_address.check_mode()
     if not settings.is_head:
-        ray_token.use_known(settings.head)
+        ray_address.use_known(settings.head)
         return None
     port = int(settings.head.rpartition(":")[2])
-    path = ray_token.use_or_create(port)
+    path = ray_address.use_or_create(port)
     if path is not None:
-        line = ray_token.copy_line(settings.address, port)
+        line = ray_address.copy_line(settings.address, port)
         print(f"node {settings.name}: other nodes need the token in {path} (mode 600)", flush=True)
         print(f"on every other node, unless its home folder is this one:\n  {line}", flush=True)
     return path

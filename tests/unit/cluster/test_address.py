@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.cluster import address
-from rlrun.cluster.address import named_cluster
+from rlrun.cluster import ray_address
+from rlrun.cluster.ray_address import named_cluster
 from rlrun.config.schema import ClusterKind, RunConfig
 from rlrun.system.errors import RunError
 
@@ -54,8 +54,8 @@ def test_auto_is_the_ray_of_this_machine(
     running: list[str], last: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "auto")
-    monkeypatch.setattr(address, "running_addresses", lambda: running)
-    monkeypatch.setattr(address, "_last_started", lambda: last)
+    monkeypatch.setattr(ray_address, "running_addresses", lambda: running)
+    monkeypatch.setattr(ray_address, "_last_started", lambda: last)
     if found in running:
         assert named_cluster(config()).address == found
         return

@@ -6,8 +6,8 @@ import gc
 
 import pytest
 
-from rlrun.cluster import inputs as module
-from rlrun.cluster.inputs import Inputs
+from rlrun.cluster import waits as module
+from rlrun.cluster.waits import Inputs
 from rlrun.controller.workers import Future
 from rlrun.watchdog.wait_graph import Incoming
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from ray.exceptions import TaskUnschedulableError
 
-from rlrun.cluster import lost_node, waits
-from rlrun.cluster.ray_node import RayNode
+from rlrun.cluster import reservation, waits
+from rlrun.cluster.membership import RayNode
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.planner import plan
@@ -29,8 +29,8 @@ def lost(monkeypatch):
     config.placement.nodes = {"train": {"names": "train"}, "sim": {"names": "sim"}}
     config.placement.roles = {"actor": {"on": "train"}, "rollout": {"on": "train"}, "env": {"on": "sim"}}
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(lost_node.time, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(lost_node.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
+    monkeypatch.setattr(reservation.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(reservation.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
     notes, stop = [], SimpleNamespace(at_s=float("inf"))
 
     def call(*lives: list[RayNode], measure=lambda nodes: Inventory(tuple(NODES[node.name] for node in nodes)), **more):
@@ -39,7 +39,7 @@ def lost(monkeypatch):
 
         old = plan(config, Inventory(tuple(NODES.values())))
         is_stopped = lambda: clock.now >= stop.at_s  # noqa: E731
-        return lost_node.next_plan(config, old, ["sim"], living, measure, notes.append, is_stopped, **more)
+        return reservation.next_plan(config, old, ["sim"], living, measure, notes.append, is_stopped, **more)
 
     return SimpleNamespace(call=call, notes=notes, clock=clock, config=config, stop=stop)
 

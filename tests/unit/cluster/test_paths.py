@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from rlrun.cluster import paths
-from rlrun.cluster.paths import path_fault, path_faults, require_paths
-from rlrun.cluster.ray_node import RayNode
+from rlrun.cluster import probe
+from rlrun.cluster.membership import RayNode
+from rlrun.cluster.probe import path_fault, path_faults, require_paths
 from rlrun.placement.path_mtu import PathMtu
 from rlrun.system.errors import RunError
 
@@ -25,8 +25,8 @@ def asked(monkeypatch) -> list[tuple[str, int]]:
         measured.append((address, port))
         return PathMtu("enp3s0", 1500, 1400)
 
-    monkeypatch.setattr(paths, "ray_nodes", lambda: [HERE, SIM])
-    monkeypatch.setattr(paths, "measure_path", measure)
+    monkeypatch.setattr(probe, "ray_nodes", lambda: [HERE, SIM])
+    monkeypatch.setattr(probe, "measure_path", measure)
     return measured
 
 
@@ -58,13 +58,13 @@ def test_the_paths_of_a_run_are_tried_without_asking_ray_again(asked) -> None:
     ],
 )
 def test_delay_is_told_from_loss(asked, monkeypatch, path, words) -> None:
-    monkeypatch.setattr(paths, "measure_path", lambda address, port: path)
+    monkeypatch.setattr(probe, "measure_path", lambda address, port: path)
     found = path_faults([HERE, SIM])()
     assert [words in fault for fault in found] == ([True] if words else [])
 
 
 def test_a_cluster_of_one_node_has_no_path(asked, monkeypatch) -> None:
-    monkeypatch.setattr(paths, "ray_nodes", lambda: [HERE])
+    monkeypatch.setattr(probe, "ray_nodes", lambda: [HERE])
     require_paths()
     assert asked == []
 
@@ -72,10 +72,10 @@ def test_a_cluster_of_one_node_has_no_path(asked, monkeypatch) -> None:
 @pytest.mark.parametrize("answer", [True, False, None])
 def test_a_link_is_up_if_anything_answers_and_the_message_says_what_to_do(monkeypatch, answer) -> None:
     tried = []
-    monkeypatch.setattr(paths, "is_listening", lambda address: (tried.append(address), answer)[1])
-    ((link, attempt),) = paths.link_tries([HERE, SIM]).items()
+    monkeypatch.setattr(probe, "is_listening", lambda address: (tried.append(address), answer)[1])
+    ((link, attempt),) = probe.link_tries([HERE, SIM]).items()
     assert link == "the link between train and sim" and attempt() is (answer is not None)
     assert tried == ["10.77.0.2:7002"]
-    told = paths.whereabouts(SIM, 10.0)
+    told = probe.whereabouts(SIM, 10.0)
     assert ("sim (10.77.0.2) is up, but not in the cluster" in told) is (answer is not None)
     assert "start Ray there again" in told and ("lost_after_s=10 s" in told) is (answer is not None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.cluster.address import named_cluster
+from rlrun.cluster.ray_address import named_cluster
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory_file import load_inventory
 from rlrun.system import network
