@@ -15,12 +15,8 @@ import psutil
 from rlrun.cluster import ray_address
 from rlrun.cluster.membership import joined
 from rlrun.config.schema import RunConfig
-from rlrun.nodes.command import NodeSettings, check_ports
-from rlrun.nodes.folder import PREFIX
-from rlrun.nodes.head import Head
-from rlrun.nodes.process import NodeProcess
-from rlrun.nodes.settings import choose_directories, decide, directories, group_here
-from rlrun.placement.node_group import num_expected
+from rlrun.nodes.process import Head, NodeProcess, NodeSettings, check_ports
+from rlrun.nodes.settings import PREFIX, choose_directories, decide, directories, group_here, num_expected
 from rlrun.placement.path_mtu import measure_path, require_path
 from rlrun.placement.request import read_request
 from rlrun.system.errors import ExitStatus, RunError

@@ -2,18 +2,236 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.config.schema import RunConfig
-from rlrun.nodes.address import DEFAULT_PORT, is_own, own_address, resolve, split_address
-from rlrun.nodes.command import NodeSettings, check_shared_memory
-from rlrun.nodes.folder import choose_folder
+from rlrun.nodes.process import NodeSettings, check_shared_memory
 from rlrun.placement.accelerators import find_accelerators
-from rlrun.placement.node_group import group_of
-from rlrun.placement.request import GroupRequest, read_request
+from rlrun.placement.inventory import Interface, NodeInfo
+from rlrun.placement.network import local_address
+from rlrun.placement.planner import fits
+from rlrun.placement.request import GroupRequest, Request, read_request, refused
 from rlrun.placement.this_machine import interfaces, this_node
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import folder_for_ray
+from rlrun.system.network import require_ipv4, require_ipv4_name
+
+DEFAULT_PORT = 6379
+_OUTSIDE = "192.0.2.1"  # from the range reserved for documentation, to find the default route; no host has it
+_VIRTUAL = ("lo", "docker", "br-", "virbr", "veth", "cni", "flannel", "podman")  # other nodes cannot reach these
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split "host:port" or "host" into (host, port). Raises RunError, also for IPv6."""
+    require_ipv4(address, "cluster.address")
+    host, _, port = address.rpartition(":") if ":" in address else (address, "", str(DEFAULT_PORT))
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise RunError(
+            f"'{address}' is no address.",
+            "cluster.address",
+            address,
+            remedy="Write host:port, as train-0:6379.",
+        )
+    return host, int(port)
+
+
+def resolve(host: str) -> str:
+    """Return the IPv4 address of a host name. Raises RunError."""
+    require_ipv4_name(host, "cluster.address")
+    try:
+        return socket.gethostbyname(host)
+    except OSError as error:
+        raise RunError(
+            f"The name of the head node, '{host}', does not resolve here.",
+            "cluster.address",
+            host,
+            cause=str(error),
+            remedy="Give the head's address in numbers, or add it to /etc/hosts of this node.",
+            exit_status=ExitStatus.placement,
+        ) from error
+
+
+def is_own(host: str, here: tuple[Interface, ...], is_head: bool | None = None) -> bool:
+    """Return whether `host`, the head, resolves to an address of this machine.
+
+    is_head: `node.is_head`; None if it is not set. A loopback address is valid only for this machine's own name, which
+    Debian and Ubuntu resolve to 127.0.1.1. For another name it is a mistake in /etc/hosts, with which a worker would
+    start a second cluster. Raises RunError for such a name, and if the address contradicts `is_head`.
+    """
+    address = resolve(host)
+    is_loopback = address.startswith("127.")
+    is_here = is_loopback or any(address in interface.addresses for interface in here)
+    if is_here and (is_head is False or (is_loopback and is_head is None and not _is_own_name(host))):
+        raise _contradicted(
+            f"The head's name '{host}' resolves to {address} here, which is this machine itself.",
+            host,
+            f"{socket.gethostname()} is to join the head, not to start a second cluster.",
+        )
+    if is_head and not is_here:
+        has = ", ".join(address for interface in here for address in interface.addresses)
+        raise _contradicted(f"The head is to be here, and '{host}' is {address}.", host, f"This machine has {has}.")
+    return is_here
+
+
+def _is_own_name(host: str) -> bool:
+    """Return whether `host` is this machine's name, with or without a domain, or a name of loopback."""
+    own = socket.gethostname().partition(".")[0].lower()
+    return host.lower().partition(".")[0] in (own, "localhost") or host.startswith("127.")
+
+
+def _contradicted(message: str, host: str, cause: str) -> RunError:
+    remedy = "Give the head's address in numbers, or correct /etc/hosts of this node."
+    return RunError(message, "cluster.address", host, cause, remedy, exit_status=ExitStatus.placement)
+
+
+def own_address(head: str | None, here: tuple[Interface, ...], wanted: str | None, is_head: bool) -> str:
+    """Return the address under which other nodes reach this one. Raises RunError that lists the interfaces.
+
+    head: host of the head node; None if it is not given. here: the interfaces of this node. wanted: the interface of
+    its node group; None for any. is_head: whether this node is the head (`is_own`). The node's own host name is not
+    resolved, since it is 127.0.1.1 on Debian and Ubuntu.
+    """
+    if wanted is not None:
+        return _address_of(wanted, here)
+    if head is not None:
+        named = resolve(head)
+        if not is_head:
+            return _towards(named)
+        if not named.startswith("127."):
+            return named
+    by_route = local_address(_OUTSIDE)
+    if by_route is not None:
+        return by_route
+    outward = [interface for interface in here if not interface.name.startswith(_VIRTUAL)]
+    if len(outward) == 1:
+        return outward[0].addresses[0]
+    raise _refused("It is not clear under which address other nodes reach this one.", None, here)
+
+
+def _address_of(wanted: str, here: tuple[Interface, ...]) -> str:
+    for interface in here:
+        if interface.name == wanted:
+            return interface.addresses[0]
+    raise _refused(f"This node has no interface '{wanted}' with an IPv4 address.", wanted, here)
+
+
+def _towards(head: str) -> str:
+    address = local_address(head)
+    if address is None:
+        raise RunError(
+            f"This node has no route to the head, {head}.",
+            "cluster.address",
+            head,
+            remedy=f"Check `ip route get {head}` and the cable.",
+            exit_status=ExitStatus.placement,
+        )
+    return address
+
+
+def _refused(message: str, wanted: str | None, here: tuple[Interface, ...]) -> RunError:
+    listed = ", ".join(f"{interface.name} ({', '.join(interface.addresses)})" for interface in here)
+    return RunError(
+        message,
+        "placement.nodes",
+        wanted,
+        cause=f"{socket.gethostname()} has {listed}.",
+        remedy="Set `interface` of the node's group in the placement file to the one that joins the nodes.",
+        exit_status=ExitStatus.placement,
+    )
+
+
+PREFIX = "rlrun-node-"
+_RAY_THRESHOLD = 0.95  # Ray writes nothing to a disk that is fuller
+_MAX_SOCKET_PATH = 107  # bytes in the path of a Unix socket
+_SOCKET = "/rlrun-node-12345678/r/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
+_MEGABYTE = 10**6
+
+
+@dataclass(frozen=True)
+class FreeSpace:
+    """What Ray may still write to the disk of `path`. Example: FreeSpace("/data/spill", 120_000_000_000)."""
+
+    path: str
+    usable_bytes: int  # until the disk is 95 % full; negative if it is fuller
+
+
+def free_space(path: str) -> FreeSpace:
+    """Measure the free space of `path`, which is created if it is missing. Raises OSError."""
+    Path(path).mkdir(parents=True, exist_ok=True)
+    disk = shutil.disk_usage(path)
+    return FreeSpace(path, min(disk.free, int(_RAY_THRESHOLD * disk.total) - disk.used))
+
+
+def choose_folder(paths: Sequence[str], need_bytes: int, key: str, is_for_sockets: bool) -> str:
+    """Return the path with most free space, of those with enough and, for sockets, a short enough path.
+
+    key: the configuration key of the paths. Raises RunError that says for every path why it does not fit.
+    """
+    fit, faults = [], []
+    for path in paths:
+        excess = len((path + _SOCKET).encode()) - _MAX_SOCKET_PATH
+        try:
+            found = free_space(path)
+        except OSError as error:
+            faults.append(f"{path}: {error.strerror}")
+            continue
+        if is_for_sockets and excess > 0:
+            faults.append(f"{path}: {excess} bytes too long for Ray's Unix sockets")
+        elif found.usable_bytes < need_bytes:
+            usable, need = max(0, found.usable_bytes) // _MEGABYTE, need_bytes // _MEGABYTE
+            faults.append(f"{path}: {usable} MB until the disk is 95 % full, {need} MB needed")
+        elif not os.access(path, os.W_OK):
+            faults.append(f"{path}: not writable")
+        else:
+            fit.append(found)
+    if fit:
+        return max(fit, key=lambda found: found.usable_bytes).path
+    raise RunError(
+        f"No folder of {os.uname().nodename} has enough space for Ray.",
+        key,
+        list(paths),
+        cause="\n".join(faults),
+        remedy="Free the disk, or name a folder on another one (temp_dir, spill_dirs of the node's group).",
+        exit_status=ExitStatus.placement,
+    )
+
+
+def group_of(node: NodeInfo, request: Request, wanted: str | None) -> GroupRequest:
+    """Return the group `wanted`, else the first group that the node fits. Raises RunError if there is none.
+
+    The later plan may put the node into another group of the same kind; then only the directories of that group
+    differ.
+    """
+    names = [group.name for group in request.groups]
+    if wanted is not None:
+        if wanted not in names:
+            raise refused(
+                f"There is no node group '{wanted}'.",
+                "node.group",
+                wanted,
+                remedy=f"Groups: {', '.join(names)}.",
+            )
+        return request.groups[names.index(wanted)]
+    for group in request.groups:
+        if fits(node, group):
+            return group
+    raise refused(
+        f"Node {node} fits none of the groups {', '.join(names)}.",
+        "placement.nodes",
+        cause="Groups choose their nodes by `accelerator` and `names`.",
+        remedy="Correct the groups, or name the group of this node: node.group=NAME.",
+    )
+
+
+def num_expected(request: Request) -> int:
+    """Return the number of nodes that the groups expect; a group without a count expects at least one."""
+    return sum(group.count or max(1, len(group.names)) for group in request.groups)
+
 
 _LOG_BYTES = 200_000_000  # Ray's own logs and sockets
 

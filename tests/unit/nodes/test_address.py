@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.nodes import address
-from rlrun.nodes.address import is_own, own_address, resolve, split_address
+from rlrun.nodes import settings
+from rlrun.nodes.settings import is_own, own_address, resolve, split_address
 from rlrun.placement.inventory import Interface
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -35,10 +35,10 @@ def network(monkeypatch):
             raise OSError("Name or service not known")
         return [(None, None, None, "", ((NAMES | SIX)[host], 0))]
 
-    monkeypatch.setattr(address.socket, "gethostname", lambda: "train")
-    monkeypatch.setattr(address.socket, "gethostbyname", NAMES.__getitem__)
-    monkeypatch.setattr(address.socket, "getaddrinfo", answers)
-    monkeypatch.setattr(address, "local_address", lambda peer: "10.77.0.1" if peer.startswith("10.77") else None)
+    monkeypatch.setattr(settings.socket, "gethostname", lambda: "train")
+    monkeypatch.setattr(settings.socket, "gethostbyname", NAMES.__getitem__)
+    monkeypatch.setattr(settings.socket, "getaddrinfo", answers)
+    monkeypatch.setattr(settings, "local_address", lambda peer: "10.77.0.1" if peer.startswith("10.77") else None)
 
 
 def test_addresses_are_read():
@@ -102,5 +102,5 @@ def test_several_networks_need_an_interface(monkeypatch):
     assert own_address(None, here, "ib0", True) == "10.88.0.1"
     with pytest.raises(RunError, match="no interface 'eth0'"):
         own_address(None, here, "eth0", True)
-    monkeypatch.setattr(address, "local_address", lambda peer: "10.77.0.1")
+    monkeypatch.setattr(settings, "local_address", lambda peer: "10.77.0.1")
     assert own_address(None, here, None, True) == "10.77.0.1"  # the default route decides

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlrun.nodes import command
-from rlrun.nodes.command import NodeSettings, check_ports, check_shared_memory, command_line, environment
+from rlrun.nodes import process
+from rlrun.nodes.process import NodeSettings, check_ports, check_shared_memory, command_line, environment
 from rlrun.system.errors import ExitStatus, RunError
 
 HEAD = NodeSettings("train", "10.77.0.1", "10.77.0.1:7000", True, "/tmp/x", None, 10**8, 8, None, 10.0)
@@ -78,7 +78,7 @@ def test_ports_are_checked_before_ray_starts():
 
 def test_a_store_beyond_shared_memory_is_refused(monkeypatch):
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(command.shutil, "disk_usage", lambda path: usage(100, 60, 40))
+    monkeypatch.setattr(process.shutil, "disk_usage", lambda path: usage(100, 60, 40))
     check_shared_memory(40)
     with pytest.raises(RunError, match="does not fit into /dev/shm"):
         check_shared_memory(41)

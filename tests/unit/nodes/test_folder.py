@@ -6,8 +6,8 @@ from collections import namedtuple
 
 import pytest
 
-from rlrun.nodes import folder
-from rlrun.nodes.folder import choose_folder, free_space
+from rlrun.nodes import settings
+from rlrun.nodes.settings import choose_folder, free_space
 from rlrun.system.errors import RunError
 
 Usage = namedtuple("Usage", "total used free")
@@ -17,7 +17,7 @@ Usage = namedtuple("Usage", "total used free")
 def disks(monkeypatch):
     """Disks of 1,000 bytes; the dictionary holds the bytes used."""
     used: dict[str, int] = {}
-    monkeypatch.setattr(folder.shutil, "disk_usage", lambda path: Usage(1000, used[path], 1000 - used[path]))
+    monkeypatch.setattr(settings.shutil, "disk_usage", lambda path: Usage(1000, used[path], 1000 - used[path]))
     return used
 
 

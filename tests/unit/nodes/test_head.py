@@ -10,9 +10,7 @@ import time
 
 import pytest
 
-from rlrun.nodes.command import NodeSettings
-from rlrun.nodes.head import Head
-from rlrun.nodes.process import NodeProcess
+from rlrun.nodes.process import Head, NodeProcess, NodeSettings
 from rlrun.system.errors import RunError
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rlrun.nodes.settings import group_of, num_expected
 from rlrun.placement.inventory import Accelerator, NodeInfo
-from rlrun.placement.node_group import group_of, num_expected
 from rlrun.placement.request import GroupRequest, Request
 from rlrun.system.errors import RunError
 
