@@ -19,8 +19,7 @@ from statistics import median
 import imageio.v3 as iio
 import numpy as np
 
-from rlrun.observability.report.style import STYLE
-from rlrun.observability.report.svg_charts import HEIGHT, WIDTH, Axis, Mark, Series, line_chart
+from rlrun.observability.report.charts import HEIGHT, STYLE, WIDTH, Axis, Mark, Series, line_chart
 from rlrun.observability.run_files import EPISODES, EVALUATIONS, METRICS, REPORT, VIDEOS, read_json_lines
 
 GAP = 12  # pixels between the two halves of the picture

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.learning import Outcome, is_finished, read, standalone
-from rlrun.observability.report.svg_charts import HEIGHT, RIGHT, WIDTH, Axis, Band, Series, line_chart
+from rlrun.observability.report.charts import HEIGHT, RIGHT, WIDTH, Axis, Band, Series, line_chart
 
 PICTURE = Path("learning_compared.svg")
 LEGEND_Y, LEGEND_LINE = 0.66 * HEIGHT, 14  # where the names begin, and how far they are apart

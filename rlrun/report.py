@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlrun.observability.records import read_run
 from rlrun.observability.report.comparison import in_words, run_folders, write_comparison
+from rlrun.observability.report.differences import RunGroup, grouped
 from rlrun.observability.report.page import write_report
-from rlrun.observability.report.run_groups import RunGroup, grouped
 from rlrun.observability.run_files import REPORT
-from rlrun.observability.run_record import read_run
 from rlrun.system.errors import ExitStatus
 
 __all__ = ["main", "write_report"]

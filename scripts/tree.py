@@ -13,7 +13,7 @@ from pictures import pictures
 
 from rlrun.config import simulator_spec
 from rlrun.doctor import checks
-from rlrun.observability import metric_catalogue
+from rlrun.observability import metrics
 from rlrun.system.errors import markdown_table
 from rlrun.watchdog import problems
 
@@ -70,7 +70,7 @@ def tables(root: Path) -> dict[str, dict[str, str]]:
         "docs/reference/commands.md": {"commands": commands_text(root)},
         "docs/reference/exit_statuses.md": {"exit statuses": markdown_table()},
         "docs/reference/variables.md": {"variables": simulator_spec.markdown_table()},
-        "docs/reference/metrics.md": {"metrics": metric_catalogue.markdown_table()},
+        "docs/reference/metrics.md": {"metrics": metrics.markdown_table()},
         "docs/reference/configuration.md": {"keys": key_tables()},
         "docs/concepts/architecture.md": {"loop": loop_text(root), "rooms": rooms_text(root)},
         "docs/doctor.md": {"checks": checks.markdown_table()},

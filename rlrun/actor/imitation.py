@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlrun.actor.learning_batch import BatchPlan
 from rlrun.actor.updates import MetricSums
-from rlrun.observability.ablation import EXCHANGED, HELD
+from rlrun.observability.records import EXCHANGED, HELD
 from rlrun.policies.policy import ImitationPolicy
 from rlrun.system.errors import ExitStatus, RunError
 

@@ -16,7 +16,7 @@ from rlrun.channel.endpoints import PolicyClient, PolicyServer
 from rlrun.config.schema import ChannelSecurity, RunConfig
 from rlrun.controller.local_workers import make_worker
 from rlrun.data.messages import Span, WorkerStatus
-from rlrun.observability.logs import open_worker_log
+from rlrun.observability.run_files import open_worker_log
 from rlrun.placement.network import choose_interface
 from rlrun.placement.node_environment import node_environment
 from rlrun.placement.plan import Slot

@@ -2,21 +2,80 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from rlrun.config.simulator_spec import SENTINEL
 from rlrun.data.messages import OpenWait, Span, WorkerStatus
-from rlrun.observability.silence import Silence
 from rlrun.system import machine_load
 from rlrun.system.machine_load import host_memory, local_load
+
+FIRST = ", first"  # marks the first time of a phase in a process: imports, compilation, allocation
+INTERVAL_S = 2.0  # between two samples of a phase; a reader that polls once a second sees all of them
+
+
+class Silence:
+    """Measures silences, each of which ends with progress. The caller holds a lock around every call.
+
+    Example::
+
+        silence = Silence()
+        silence.end("act")      # 3 s after it was made
+        silence.finish("act")   # the next "act" is not the first
+        silence.samples()       # {"act, first": (1, 3.0)}
+    """
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._open: dict[str, tuple[float, float]] = {}  # phase -> time of its last sample, longest silence since
+        self._samples: dict[str, tuple[int, float]] = {}
+        self._finished: set[str] = set()
+
+    @property
+    def seconds(self) -> float:
+        """Length of the current silence."""
+        return time.monotonic() - self._since
+
+    def end(self, phase: str | None) -> None:
+        """End the current silence. phase: what the worker did during it; None if it was idle or waited for others."""
+        now = time.monotonic()
+        if phase is not None:
+            self._add(phase if phase in self._finished else phase + FIRST, now - self._since, now)
+        self._since = now
+
+    def _add(self, key: str, seconds: float, now: float) -> None:
+        """Take a sample if INTERVAL_S has passed since the last one; else keep the longest silence for the next."""
+        taken, longest = self._open.get(key, (-math.inf, 0.0))
+        longest = max(longest, seconds)
+        if now - taken < INTERVAL_S:
+            self._open[key] = (taken, longest)
+            return
+        count, _ = self._samples.get(key, (0, 0.0))
+        self._samples[key] = (count + 1, longest)
+        self._open[key] = (now, 0.0)
+
+    def finish(self, phase: str) -> None:
+        """Mark the end of a phase."""
+        self._finished.add(phase)
+
+    def is_first(self, phase: str) -> bool:
+        """Return whether this process has not finished the phase yet."""
+        return phase not in self._finished
+
+    def samples(self) -> dict[str, tuple[int, float]]:
+        """Return phase -> number of samples taken, and the last one: the longest silence since the one before.
+
+        First times count as phases of their own. Example: {"load, first": (1, 4.1), "simulate": (12, 0.2)}.
+        """
+        return dict(self._samples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,3 +277,32 @@ def _uses_cuda() -> bool:
     torch = sys.modules.get("torch")  # a worker that never imported torch holds no device memory
     is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)  # another thread may be importing it
     return is_initialized is not None and bool(is_initialized())
+
+
+class CounterTotals:
+    """Totals that never fall: a worker without a new status keeps its count, a new process adds to the old one's.
+
+    Example::
+
+        totals = CounterTotals()
+        totals.put(processes.statuses())
+        totals.total("env/chunk_steps")     # all env workers; "actor/0/imitation_steps": one worker
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, dict[str, int]] = {}
+        self._earlier: Counter[tuple[str, str]] = Counter()  # from processes that are gone
+
+    def put(self, statuses: Iterable[WorkerStatus]) -> None:
+        """Add the statuses of one round of polling."""
+        for status in statuses:
+            for name, count in self._last.get(status.worker, {}).items():
+                if status.counters.get(name, 0) < count:
+                    self._earlier[status.worker, name] += count
+            self._last[status.worker] = dict(status.counters)
+
+    def total(self, counter: str) -> int:
+        """Return a total. `counter` is "role/name", which sums over the role's workers, or "role/rank/name"."""
+        whose, name = counter.rsplit("/", 1)
+        workers = [worker for worker in list(self._last) if f"{worker}/".startswith(f"{whose}/")]
+        return sum(self._last[worker].get(name, 0) + self._earlier[worker, name] for worker in workers)

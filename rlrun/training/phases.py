@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rlrun.observability.counter_totals import CounterTotals
-from rlrun.observability.live.console import Console
-from rlrun.observability.telemetry import Telemetry
+from rlrun.observability.console import Console
+from rlrun.observability.telemetry import CounterTotals, Telemetry
 from rlrun.system.run_lock import RunLock
 from rlrun.watchdog.watchdog import Watchdog
 

@@ -18,14 +18,13 @@ from rlrun.config.sections import seal
 from rlrun.controller.controller import Controller
 from rlrun.data import checkpoint_folder
 from rlrun.data.messages import Span
+from rlrun.observability.console import Console
 from rlrun.observability.disk_speed import DiskSpeed
-from rlrun.observability.live.console import Console
-from rlrun.observability.logs import close_worker_logs, open_worker_log
-from rlrun.observability.memory_growth import MemoryGrowth
 from rlrun.observability.metrics import MetricSinks
-from rlrun.observability.run_files import PLAN, TIMELINE
+from rlrun.observability.run_files import PLAN, TIMELINE, close_worker_logs, open_worker_log
 from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import TimelineWriter
+from rlrun.observability.trends import MemoryGrowth
 from rlrun.placement.budget import budget
 from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES

@@ -6,10 +6,9 @@ import threading
 import time
 
 from rlrun.controller.workers import Workers
-from rlrun.observability.live.console import Console
-from rlrun.observability.memory_growth import MemoryGrowth
-from rlrun.observability.stragglers import Stragglers
+from rlrun.observability.console import Console
 from rlrun.observability.telemetry import Telemetry
+from rlrun.observability.trends import MemoryGrowth, Stragglers
 from rlrun.training.phases import Phases
 from rlrun.training.stop_signal import StopSignal
 from rlrun.watchdog.watchdog import Watchdog

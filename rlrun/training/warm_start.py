@@ -18,7 +18,7 @@ from rlrun.data.fit import World, compare
 from rlrun.data.lerobot import dataset_digest
 from rlrun.data.lerobot.reader import demonstrated
 from rlrun.data.messages import PolicySpaces
-from rlrun.observability.ablation import ABLATION, ablation_sentence
+from rlrun.observability.records import ABLATION, ablation_sentence
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Session

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlrun.config.provenance import as_tree
 from rlrun.config.schema import RunConfig
-from rlrun.observability.silence import FIRST
+from rlrun.observability.telemetry import FIRST
 from rlrun.watchdog.samples import IN_A_ROW, Samples
 from rlrun.watchdog.slowness import MIN_REPORT_S
 

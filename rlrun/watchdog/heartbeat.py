@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlrun.data.messages import WorkerStatus
-from rlrun.observability.logs import log_name
-from rlrun.observability.run_files import BOARD, JsonLines
+from rlrun.observability.run_files import BOARD, JsonLines, log_name
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.storage_error import is_storage_error
 

@@ -19,8 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlrun.data.messages import WorkerStatus
-from rlrun.observability.logs import log_name
-from rlrun.observability.run_files import LOGS
+from rlrun.observability.run_files import LOGS, log_name
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.watchdog import node_state
 

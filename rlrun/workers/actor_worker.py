@@ -25,8 +25,8 @@ from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.data.recording import Recording
 from rlrun.data.seeds import ranks_of
 from rlrun.observability.disk_speed import flush_seconds
-from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
+from rlrun.observability.timeline import profiled
 from rlrun.policies.opening import open_to_shard
 from rlrun.policies.policy import Policy
 from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observations

@@ -17,8 +17,8 @@ from rlrun.config.schema import RunConfig
 from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation
 from rlrun.data.seeds import episode_seeds, sampling_keys
 from rlrun.envs.restarting_env import RestartingEnv
-from rlrun.observability.profile import CallProfile
 from rlrun.observability.telemetry import Telemetry
+from rlrun.observability.timeline import CallProfile
 from rlrun.workers.tally import StepTally
 from rlrun.workers.trajectory_builder import TrajectoryBuilder
 

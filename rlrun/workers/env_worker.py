@@ -24,9 +24,9 @@ from rlrun.data.seeds import ranks_of, rollout_of, sampling_keys
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import NoPicture
-from rlrun.observability.logs import open_log
-from rlrun.observability.profile import CallProfile
+from rlrun.observability.run_files import open_log
 from rlrun.observability.telemetry import Telemetry
+from rlrun.observability.timeline import CallProfile
 from rlrun.workers.collector import Collector, EpisodeLedger
 from rlrun.workers.demo_recording import record_episodes, write_dataset
 from rlrun.workers.recorder import Recorder

@@ -10,8 +10,8 @@ from pathlib import Path
 from rlrun.config.schema import RolloutBackendKind, RunConfig
 from rlrun.data.message_checks import check_observation
 from rlrun.data.messages import ActionChunk, Observation, PolicySpaces, SharedBucket, WeightBucket
-from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
+from rlrun.observability.timeline import profiled
 from rlrun.policies.spec import policy_spec
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend

@@ -29,7 +29,7 @@ CALLS = {  # module -> class -> methods in which faults can be injected
     "rlrun.workers.trajectory_builder": {"TrajectoryBuilder": ("shards",)},
     "rlrun.workers.rollout_worker": {"RolloutWorker": ("load", "act", "apply", "join_weight_group")},
     "rlrun.workers.actor_worker": {"ActorWorker": ("join", "load", "update", "pack", "save")},
-    "rlrun.observability.live.console": {"Console": ("workers",)},
+    "rlrun.observability.console": {"Console": ("workers",)},
     "rlrun.observability.metrics": {"MetricSinks": ("log",)},
 }
 NAME = "RLRUN_FAULTS_NAME"  # of the worker, for the simulator that it starts in a process of its own

@@ -9,15 +9,12 @@ from functools import partial
 from html import escape
 from pathlib import Path
 
-from rlrun.observability.differences import Difference
-from rlrun.observability.live.step_line import percent
-from rlrun.observability.records import EvaluationRecord
+from rlrun.observability.records import EvaluationRecord, RunRecord, read_run
+from rlrun.observability.report.charts import STYLE, Axis, Band, Series, line_chart
 from rlrun.observability.report.curves import main_curves_of
-from rlrun.observability.report.run_groups import SEED, RunGroup, curve, evaluation_curve, grouped
-from rlrun.observability.report.style import STYLE
-from rlrun.observability.report.svg_charts import Axis, Band, Series, line_chart
+from rlrun.observability.report.differences import SEED, Difference, RunGroup, curve, evaluation_curve, grouped
 from rlrun.observability.run_files import METRICS, REPORT
-from rlrun.observability.run_record import RunRecord, read_run
+from rlrun.observability.step_line import percent
 from rlrun.system.errors import visible
 
 NUM_COLOURS = 8

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from rlrun.observability.live.step_line import BUSY, TIMES, percent
-from rlrun.observability.metric_catalogue import training_tag
-from rlrun.observability.report.svg_charts import Axis, Mark, Series, format_value, line_chart, stacked_chart
-from rlrun.observability.run_record import RunRecord
+from rlrun.observability.metrics import training_tag
+from rlrun.observability.records import RunRecord
+from rlrun.observability.report.charts import Axis, Mark, Series, format_value, line_chart, stacked_chart
+from rlrun.observability.step_line import BUSY, TIMES, percent
 
 
 @dataclass(frozen=True)

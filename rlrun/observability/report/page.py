@@ -8,16 +8,15 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from rlrun.observability.live.step_line import duration, percent
-from rlrun.observability.memory_growth import slope_of
-from rlrun.observability.metric_catalogue import METRICS, Group
+from rlrun.observability.metrics import CATALOGUE, Group
+from rlrun.observability.records import RunRecord, read_run
 from rlrun.observability.report import curves
-from rlrun.observability.report.placement_picture import placement_picture
-from rlrun.observability.report.result import result_section
-from rlrun.observability.report.style import STYLE
+from rlrun.observability.report.charts import STYLE
+from rlrun.observability.report.result import placement_picture, result_section
 from rlrun.observability.run_files import REPORT
-from rlrun.observability.run_record import RunRecord, read_run
+from rlrun.observability.step_line import duration, percent
 from rlrun.observability.timeline import is_work
+from rlrun.observability.trends import slope_of
 from rlrun.system.errors import visible
 
 MAX_VIDEOS = 6
@@ -165,7 +164,7 @@ def _worker_bar(worker: str, seconds: dict[str, float], colours: dict[str, str])
 def _memory(record: RunRecord) -> str:
     """Return a table of the memory metrics: their last values, and how fast they grow."""
     rows = []
-    for name in (metric.name for metric in METRICS if metric.group is Group.memory):
+    for name in (metric.name for metric in CATALOGUE if metric.group is Group.memory):
         second_half = record.metrics[len(record.metrics) // 2 :]
         known = [line for line in second_half if line.get(name) is not None]
         if known:

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from rlrun.actor.imitation import ablation_rows, exchanged_losses, imitation_step
-from rlrun.observability.ablation import EXCHANGED, HELD, ablation_sentence
+from rlrun.observability.records import EXCHANGED, HELD, ablation_sentence
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import demonstrations, learner, tiny_config
 

@@ -12,11 +12,15 @@ import pytest
 from rlrun.config import provenance
 from rlrun.config.loader import load
 from rlrun.data.messages import EpisodeReport
-from rlrun.observability.intervals import wilson_interval
-from rlrun.observability.records import EvaluationRecord, record_evaluation, summarize_evaluation
+from rlrun.observability.records import (
+    EvaluationRecord,
+    read_run,
+    record_evaluation,
+    summarize_evaluation,
+    wilson_interval,
+)
 from rlrun.observability.report.comparison import comparison_page, run_folders, write_comparison
-from rlrun.observability.report.run_groups import curve, evaluation_curve, grouped
-from rlrun.observability.run_record import read_run
+from rlrun.observability.report.differences import curve, evaluation_curve, grouped
 from rlrun.report import main
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlrun.data.messages import WorkerStatus
-from rlrun.observability.counter_totals import CounterTotals
+from rlrun.observability.telemetry import CounterTotals
 
 
 def status(worker: str, **counters: int) -> WorkerStatus:

@@ -7,9 +7,8 @@ from math import comb
 import numpy as np
 import pytest
 
-from rlrun.observability.differences import between, mcnemar_p, paired_interval
-from rlrun.observability.intervals import wilson_interval
-from rlrun.observability.records import EpisodeOutcome, EvaluationRecord
+from rlrun.observability.records import EpisodeOutcome, EvaluationRecord, wilson_interval
+from rlrun.observability.report.differences import between, mcnemar_p, paired_interval
 
 
 def evaluation(successes: list[bool], first_seed: int = 0, void: tuple[int, ...] = ()) -> EvaluationRecord:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.observability.gpus import GpuReading, GpuSampler, read_gpus
+from rlrun.observability.dashboard import GpuReading, GpuSampler, read_gpus
 from rlrun.system.nvidia_smi import UnansweredError
 from tests.standins.nvidia_smi import stand_in
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rlrun.observability.intervals import wilson_interval
+from rlrun.observability.records import wilson_interval
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.schema import Verbosity
-from rlrun.observability.logs import close_worker_logs, open_worker_log
+from rlrun.observability.run_files import close_worker_logs, open_worker_log
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def test_the_last_opened_file_takes_over_and_closing_detaches(tmp_path: Path) ->
 
 def test_a_fatal_signal_leaves_its_stack(tmp_path: Path) -> None:
     program = (
-        "import os, signal, sys; from rlrun.observability.logs import open_worker_log\n"
+        "import os, signal, sys; from rlrun.observability.run_files import open_worker_log\n"
         "from rlrun.config.schema import Verbosity; open_worker_log(sys.argv[1], 'env/0', Verbosity.normal)\n"
         "def simulate(): os.kill(os.getpid(), signal.SIGSEGV)\n"
         "simulate()"

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from rlrun.data.messages import WorkerStatus
-from rlrun.observability import memory_growth
-from rlrun.observability.memory_growth import SETTLING_STEPS, MemoryGrowth, slope_of, steady_slope
+from rlrun.observability import trends
 from rlrun.observability.telemetry import Telemetry
+from rlrun.observability.trends import SETTLING_STEPS, MemoryGrowth, slope_of, steady_slope
 
 MB = 10**6
 
@@ -19,7 +19,7 @@ MB = 10**6
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of tests take no time."""
-    monkeypatch.setattr(memory_growth, "SETTLING_S", 0.0)
+    monkeypatch.setattr(trends, "SETTLING_S", 0.0)
 
 
 def status(
@@ -117,5 +117,5 @@ def test_the_memory_of_a_simulator_in_its_own_process_is_the_worker_s() -> None:
 
 
 def test_the_first_minute_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_growth, "SETTLING_S", 60.0)
+    monkeypatch.setattr(trends, "SETTLING_S", 60.0)
     assert told(lambda step: 300 + 35 * step, 60) == {}

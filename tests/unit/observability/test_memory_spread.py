@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rlrun.data.messages import WorkerStatus
-from rlrun.observability.memory_spread import free_memory, outlier_workers
 from rlrun.observability.telemetry import Telemetry
+from rlrun.observability.trends import free_memory, outlier_workers
 
 GB = 10**9
 

@@ -160,7 +160,7 @@ def test_an_unreachable_server_does_not_stop_the_run(
     monkeypatch.delenv("WANDB_MODE", raising=False)  # which would decide
     monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nothing listens there
-    monkeypatch.setattr("rlrun.observability.sinks.wandb_run.INIT_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("rlrun.observability.wandb_run.INIT_TIMEOUT_S", 2.0)
     write_with_wandb(tmp_path, config)
     assert "W&B online run could not start" in caplog.text
     assert len(list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))) == 1
@@ -178,7 +178,7 @@ def write_with_wandb(run_dir: Path, config: RunConfig) -> None:
 def test_the_driver_stays_light(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from rlrun.config.schema import RunConfig\n"
-        "from rlrun.observability.metrics import MetricSinks; import rlrun.observability.live.console, rlrun.report\n"
+        "from rlrun.observability.metrics import MetricSinks; import rlrun.observability.console, rlrun.report\n"
         "sinks = MetricSinks(Path(sys.argv[1]), RunConfig()); sinks.log(1, {'a': 1.0}); sinks.close()\n"
         "print(sorted({'torch', 'ray', 'transformers', 'mujoco', 'tensorflow'} & set(sys.modules)))"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.schema import LoggingConfig
-from rlrun.observability.profile import CallProfile, profiled
+from rlrun.observability.timeline import CallProfile, profiled
 
 
 def test_chosen_steps_leave_a_trace_even_when_they_fail(tmp_path: Path) -> None:

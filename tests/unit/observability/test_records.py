@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlrun.data.messages import EnvTally, EpisodeReport, WorkerLoss
-from rlrun.observability.intervals import wilson_interval
 from rlrun.observability.records import (
     episode_metrics,
     read_evaluations,
@@ -12,6 +11,7 @@ from rlrun.observability.records import (
     record_evaluation,
     summarize_evaluation,
     tally_metrics,
+    wilson_interval,
 )
 from rlrun.observability.run_files import read_json_lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlrun.data.messages import WorkerStatus
-from rlrun.observability.stragglers import Stragglers
+from rlrun.observability.trends import Stragglers
 
 
 def statuses(second: int, ms_per_step: dict[str, float], per_second: float = 0.4, pid: int = 1) -> list[WorkerStatus]:

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("wandb")
 
 KEY = "0123456789" * 4
-ASK = "import json\nfrom rlrun.observability.sinks.wandb_run import modes\nprint(json.dumps(modes()))"
+ASK = "import json\nfrom rlrun.observability.wandb_run import modes\nprint(json.dumps(modes()))"
 
 
 def modes(home: Path, **variables: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rlrun
-from rlrun.observability.metric_catalogue import METRICS, Group
+from rlrun.observability.metrics import CATALOGUE, Group
 from rlrun.observability.run_files import read_metrics
 from rlrun.observability.timeline import read_events, summary
 
@@ -25,12 +25,12 @@ OF_THE_FILE = "num_null_metrics"  # trackers take NaN as it is
 def test_every_metric_of_a_run_is_in_the_table(tmp_path: Path) -> None:
     rlrun.run(rlrun.load_config(["run=cartpole", *SMALL, f"output_dir={tmp_path}"]))
     logged = set().union(*read_metrics(tmp_path)) - {"step", "time_s"}
-    known = {metric.name for metric in METRICS if metric.group is not Group.eval}
+    known = {metric.name for metric in CATALOGUE if metric.group is not Group.eval}
     assert logged - known == set()
     assert known - logged <= NOT_HERE
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     tags = set(events.Tags()["scalars"])
-    assert {metric.tag for metric in METRICS if metric.name not in {*NOT_HERE, OF_THE_FILE}} <= tags
+    assert {metric.tag for metric in CATALOGUE if metric.name not in {*NOT_HERE, OF_THE_FILE}} <= tags
     assert {tag.partition("/")[0] for tag in tags} == {group.name for group in Group}
     assert [scalar.step for scalar in events.Scalars("eval/success_rate")] == [0, 2]
     _all_roles_are_profiled(tmp_path)

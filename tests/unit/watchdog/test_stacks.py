@@ -96,7 +96,7 @@ def test_without_ptrace_the_process_writes_its_own_stacks(tmp_path, monkeypatch)
     monkeypatch.setattr(stacks.sysconfig, "get_path", lambda name: str(tmp_path))  # no py-spy there
     code = (
         "import sys, time; from pathlib import Path; from rlrun.config.schema import Verbosity\n"
-        "from rlrun.observability.logs import open_worker_log\n"
+        "from rlrun.observability.run_files import open_worker_log\n"
         "def nap(path): print(path, flush=True); time.sleep(60)\n"
         "nap(open_worker_log(Path(sys.argv[1]), 'env/0', Verbosity.normal))"
     )

@@ -15,9 +15,8 @@ from rich.console import ConsoleDimensions
 
 from rlrun.config.schema import RunConfig, Verbosity
 from rlrun.data.messages import WorkerStatus
-from rlrun.observability.gpus import GpuReading
-from rlrun.observability.live.console import Console
-from rlrun.observability.live.dashboard import Dashboard
+from rlrun.observability.console import Console
+from rlrun.observability.dashboard import Dashboard, GpuReading
 
 STEP = {"success_rate": 0.5, "approx_kl": 0.01, "step_s": 2.0, "anything_else": 7.0}
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
@@ -121,7 +120,7 @@ def test_plain_progress_is_printed_rarely(
     for done in range(100):
         console.progress("collecting", done, 100)
     assert capsys.readouterr().out == "start\n"
-    monkeypatch.setattr("rlrun.observability.live.console.PLAIN_PERIOD_S", 0.0)
+    monkeypatch.setattr("rlrun.observability.console.PLAIN_PERIOD_S", 0.0)
     console.progress("collecting", 100, 100)
     assert "collecting 100/100" in capsys.readouterr().out
 
@@ -140,7 +139,7 @@ LIVE = """
 import sys, time
 from pathlib import Path
 from rlrun.config.schema import RunConfig
-from rlrun.observability.live.console import Console
+from rlrun.observability.console import Console
 console = Console(RunConfig(), Path("run"))
 console.start()
 console.progress("collecting", 3, 16)

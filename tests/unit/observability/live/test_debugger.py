@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.schema import RunConfig
-from rlrun.observability.live.console import Console
+from rlrun.observability.console import Console
 from rlrun.system.errors import RunError
 from rlrun.system.process_io import refuse_breakpoints
 

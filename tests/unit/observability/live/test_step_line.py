@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlrun.observability.live.step_line import duration, memory, percent, quantity, step_line, time_shares
+from rlrun.observability.step_line import duration, memory, percent, quantity, step_line, time_shares
 
 
 def test_the_line_of_a_step() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import bdb
 import inspect
 import logging
+import os
+import pdb
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 from rich.console import Console as Terminal
@@ -20,12 +23,33 @@ from rich.text import Text
 
 from rlrun.config.schema import RunConfig, Verbosity
 from rlrun.data.messages import WorkerStatus
-from rlrun.observability.gpus import GpuSampler
-from rlrun.observability.live.dashboard import ONCE, Dashboard
-from rlrun.observability.live.debugger import open_debugger
-from rlrun.observability.live.step_line import duration, step_line
+from rlrun.observability.dashboard import ONCE, Dashboard, GpuSampler
+from rlrun.observability.step_line import duration, step_line
 from rlrun.system.errors import hanging
-from rlrun.system.process_io import lasting
+from rlrun.system.process_io import give_terminal_back, lasting
+
+
+class Debugger(pdb.Pdb):
+    """Python's debugger. Quitting raises KeyboardInterrupt: BdbQuit would pass for a fault of whatever was running."""
+
+    def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """Handle an event of the traced program."""
+        try:
+            return super().trace_dispatch(frame, event, arg)
+        except bdb.BdbQuit:
+            sys.settrace(None)
+            raise KeyboardInterrupt from None
+
+
+def open_debugger(frame: FrameType | None) -> None:
+    """Stop in `frame`. The variable PYTHONBREAKPOINT names another debugger, as it does for Python."""
+    give_terminal_back()  # simulators have none
+    if os.environ.get("PYTHONBREAKPOINT"):
+        sys.__breakpointhook__()
+        return
+    print("breakpoint: c continues without the live view, q ends the run", flush=True)
+    Debugger(nosigint=True).set_trace(frame)
+
 
 logger = logging.getLogger(__name__)
 logger.addHandler(logging.NullHandler())  # else warnings without a log file are printed twice

@@ -1,1 +1,0 @@
-"""The console output of a running run."""

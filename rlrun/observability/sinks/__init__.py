@@ -1,1 +1,0 @@
-"""The sinks of metrics: JSONL, TensorBoard, W&B; one file each."""

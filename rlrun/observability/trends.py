@@ -1,0 +1,277 @@
+"""Warnings from trends: memory that grows or differs between workers, and workers that are slower than their peers."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from rlrun.data.messages import WorkerStatus
+from rlrun.observability.step_line import duration
+
+SETTLING_STEPS, SETTLING_S = 10, 60.0  # caches and buffers of a new process grow meanwhile
+LEAST_STEPS = 20  # further ones, before a growth is called steady
+_KEPT = 120  # steps
+_FAR = 3  # pairs of steps that are at least this part of the series apart judge whether a growth is steady
+_STEADY = 0.1  # share of those pairs that may show no growth
+_MOST_POINTS = 400  # for a slope; more are thinned out
+_NOTEWORTHY = 0.05  # share of the fastest growth of a node
+_AGAIN = 0.5  # a node is warned of again when the time that is left has fallen to this share
+
+
+@dataclass
+class _Worker:
+    """Memory of one process, by step."""
+
+    pid: int
+    host: str
+    peak: int = 0  # since the last step, bytes; 0: no status came
+    latest: int = 0  # the last one that is known
+    num_steps: int = 0  # since the process was first seen
+    first_seen: float = field(default_factory=time.monotonic)
+    points: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_KEPT))  # step, bytes
+
+    @property
+    def has_settled(self) -> bool:
+        return self.num_steps > SETTLING_STEPS and time.monotonic() - self.first_seen >= SETTLING_S
+
+
+class MemoryGrowth:
+    """Collects statuses, from any thread; asks nobody.
+
+    Example::
+
+        memory = MemoryGrowth()
+        memory.put(statuses)                # about once a second
+        memory.end_step(7)                  # {"memory_env": 182.0, "memory_free": 3100.0}, in MB
+        memory.warnings(7, 100, 3.1)        # ["env/1 grows by 35 MB a step: node vm will be full in about 40:12 …"]
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._workers: dict[str, _Worker] = {}
+        self._free: dict[str, int] = {}  # host -> least since the last step, bytes
+        self._latest_free: dict[str, int] = {}  # host -> least in the last step with a status
+        self._told_s: dict[str, float] = {}  # host -> time that was left at its last warning
+
+    def put(self, statuses: Iterable[WorkerStatus]) -> None:
+        """Take what workers use now, and what is free on their nodes."""
+        with self._lock:
+            for status in statuses:
+                worker = self._workers.get(status.worker)
+                if worker is None or (worker.pid, worker.host) != (status.pid, status.host):
+                    worker = self._workers[status.worker] = _Worker(status.pid, status.host)
+                worker.peak = max(worker.peak, status.host_memory_bytes)
+                self._free[status.host] = min(
+                    self._free.get(status.host, status.host_free_bytes), status.host_free_bytes
+                )
+
+    def end_step(self, step: int) -> dict[str, float]:
+        """Return, in MB, the most memory of a worker of each role since the last step, and the least that was free.
+
+        Steps may be shorter than the time between two statuses: the last values stay.
+        """
+        with self._lock:
+            found: dict[str, float] = {}
+            for name, worker in self._workers.items():
+                worker.num_steps += 1
+                if worker.peak and worker.has_settled:
+                    worker.points.append((step, worker.peak))
+                worker.latest, worker.peak = worker.peak or worker.latest, 0
+                key = f"memory_{name.partition('/')[0]}"
+                found[key] = max(found.get(key, 0.0), worker.latest / 1e6)
+            self._latest_free, self._free = self._free or self._latest_free, {}
+            if self._latest_free:
+                found["memory_free"] = min(self._latest_free.values()) / 1e6
+            return found
+
+    def warnings(self, step: int, num_steps: int, step_s: float) -> list[str]:
+        """Return a sentence on each node that will be full before the run ends, once in a while.
+
+        step: training steps done, of `num_steps`. step_s: usual duration of a step.
+        """
+        with self._lock:
+            growing: dict[str, dict[int, tuple[float, str]]] = defaultdict(dict)  # host -> pid -> bytes a step, worker
+            for name, worker in self._workers.items():
+                slope = steady_slope(list(worker.points))
+                if slope > 0:
+                    growing[worker.host][worker.pid] = (slope, name)
+            sentences = [
+                self._sentence(host, list(found.values()), step_s, num_steps - step) for host, found in growing.items()
+            ]
+        return [sentence for sentence in sentences if sentence]
+
+    def _sentence(self, host: str, growing: Sequence[tuple[float, str]], step_s: float, steps_left: int) -> str:
+        growing = [one for one in growing if one[0] >= _NOTEWORTHY * max(growing)[0]]
+        total = sum(slope for slope, _ in growing)
+        left = self._latest_free.get(host, 0) / total  # steps
+        left_s = left * step_s
+        if left > steps_left or left_s > _AGAIN * self._told_s.get(host, float("inf")):
+            return ""
+        self._told_s[host] = left_s
+        slope, worker = max(growing)
+        others = f" ({len(growing)} workers there by {total / 1e6:.3g} MB)" if len(growing) > 1 else ""
+        return (
+            f"{worker} grows by {slope / 1e6:.3g} MB a step{others}: node {host} will be full in about "
+            f"{duration(left_s)}, {left:.0f} steps"
+        )
+
+
+def slope_of(points: Sequence[tuple[float, float]]) -> float:
+    """Return the Theil-Sen slope, the median over pairs, which single outliers do not move; 0 for less than two."""
+    thinned = points[:: -(-len(points) // _MOST_POINTS) or 1]
+    slopes = _slopes(thinned, 1)
+    return median(slopes) if slopes else 0.0
+
+
+def steady_slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return `slope_of` if nearly all pairs of distant steps show growth; 0 for a jump, for noise, for few points."""
+    if len(points) < LEAST_STEPS:
+        return 0.0
+    distant = sorted(_slopes(points, len(points) // _FAR))
+    return slope_of(points) if distant[int(_STEADY * len(distant))] > 0 else 0.0
+
+
+def _slopes(points: Sequence[tuple[float, float]], apart: int) -> list[float]:
+    return [
+        (after - before) / (later - earlier)
+        for i, (earlier, before) in enumerate(points)
+        for later, after in points[i + apart :]
+        if later > earlier
+    ]
+
+
+OUTLIER_SHARE = 0.1  # of the median of the peers
+OUTLIER_BYTES = 500e6  # a smaller difference is noise of allocators
+
+
+def free_memory(statuses: Sequence[WorkerStatus]) -> str:
+    """Describe the free memory in one line.
+
+    Example: "free device memory 61.2 to 63.0 GB over 8 workers; host memory 700.1 GB on train-0".
+    """
+    devices = [status.device_free_bytes for status in statuses if status.device_free_bytes is not None]
+    hosts = {status.host: status.host_free_bytes for status in statuses}
+    parts = []
+    if devices:
+        parts.append(f"free device memory {_gb(min(devices))} to {_gb(max(devices))} GB over {len(devices)} workers")
+    parts.append("free host memory " + ", ".join(f"{_gb(free)} GB on {host}" for host, free in hosts.items()))
+    return "; ".join(parts)
+
+
+def outlier_workers(statuses: Sequence[WorkerStatus]) -> list[str]:
+    """Return a sentence about each worker whose free device memory or used host memory differs from its role's.
+
+    Ranks of one FSDP group do the same work. A rank that differs offloads state that the others keep, shares its
+    accelerator with a leftover process, or has read more than its part.
+    """
+    roles: dict[str, list[WorkerStatus]] = defaultdict(list)
+    for status in statuses:
+        roles[status.worker.split("/")[0]].append(status)
+    outliers = []
+    for peers in roles.values():
+        devices = [status.device_free_bytes for status in peers if status.device_free_bytes is not None]
+        outliers += _outliers(peers, devices, "free device memory")
+        outliers += _outliers(peers, [float(status.host_memory_bytes) for status in peers], "host memory in use")
+    return outliers
+
+
+def _outliers(peers: Sequence[WorkerStatus], amounts: Sequence[float], what: str) -> list[str]:
+    if len(amounts) < max(2, len(peers)):
+        return []
+    usual = median(amounts)
+    return [
+        f"{status.worker} on {status.host}: {_gb(amount)} GB {what}, {_gb(usual)} GB on most of its peers"
+        for status, amount in zip(peers, amounts, strict=True)
+        if abs(amount - usual) > max(OUTLIER_BYTES, OUTLIER_SHARE * usual)
+    ]
+
+
+def _gb(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:.1f}"
+
+
+WINDOW_S = 60.0
+TIMES = 3.0  # of the peers' median time for a unit of work
+_BUSY = 0.3  # share of the window; a slow worker that hardly works holds up nobody
+_AGAIN_S = 600.0  # between two sentences on one worker
+_FIRST = 3  # minutes of a worker that later ones are compared with
+_UNITS = {"env": "chunk step", "rollout": "row of an answer"}
+_WORK = {"env": ("simulated_us", "chunk_steps"), "rollout": ("acted_us", "chunks")}  # role -> time and units of work
+
+
+class Stragglers:
+    """Compares the counters of workers over the last minute, with their peers' and with their own first minutes.
+
+    Example::
+
+        stragglers = Stragglers()
+        for sentence in stragglers.found(workers.statuses()): console.warning(sentence)   # about once a second
+    """
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, dict[str, tuple[int, int, int]]]] = deque()  # (s, worker -> pid, µs, units)
+        self._said: dict[str, float] = {}
+        self._first: dict[tuple[str, int], list[float]] = {}  # (worker, pid) -> µs for a unit, in its first minutes
+        self._minute_ends = 0.0
+
+    def found(self, statuses: Iterable[WorkerStatus], now: float | None = None) -> Iterator[str]:
+        """Yield a sentence for each straggler. now: monotonic seconds; None: the present."""
+        now = time.monotonic() if now is None else now
+        self._seen.append((now, {one.worker: (one.pid, *_work(one)) for one in statuses}))
+        while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW_S:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        if now - since < WINDOW_S:
+            return
+        is_minute_over = now >= self._minute_ends
+        if is_minute_over:
+            self._minute_ends = now + WINDOW_S
+        for role in _WORK:
+            took = dict(self._took(role, before))
+            for worker, (busy_us, units) in took.items():
+                first = self._first.setdefault((worker, self._seen[-1][1][worker][0]), [])
+                if is_minute_over and len(first) < _FIRST:
+                    first.append(busy_us / units)
+                is_busy = busy_us >= _BUSY * 1e6 * (now - since)
+                if not is_busy or now - self._said.get(worker, -_AGAIN_S) < _AGAIN_S:
+                    continue
+                peers = [us / count for peer, (us, count) in took.items() if peer != worker]
+                text = _sentence(worker, _UNITS[role], busy_us / units, peers, first, now - since)
+                if text:
+                    self._said[worker] = now
+                    yield text
+
+    def _took(self, role: str, before: dict[str, tuple[int, int, int]]) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Yield (worker, (microseconds, units)) of the window, for processes that worked and lived through it."""
+        for worker, (pid, us, units) in self._seen[-1][1].items():
+            then = before.get(worker)
+            if worker.startswith(f"{role}/") and then is not None and then[0] == pid and units > then[2]:
+                yield worker, (us - then[1], units - then[2])
+
+
+def _sentence(
+    worker: str, unit: str, mine: float, peers: list[float], first: list[float], window_s: float
+) -> str | None:
+    """Return what is wrong with the time for a unit of work; all times are microseconds."""
+    here = f"{worker} takes {mine / 1000:.3g} ms for a {unit}"
+    if peers and mine >= TIMES * max(usual := statistics.median(peers), 1.0):
+        return (
+            f"{here}, its peers {usual / 1000:.3g} ms, in the last {window_s:.0f} s: they wait for it; compare its "
+            "node (clocks, load, GPU) with theirs"
+        )
+    if len(first) == _FIRST and mine >= TIMES * max(usual := statistics.median(first), 1.0):
+        return (
+            f"{here} in the last {window_s:.0f} s, and took {usual / 1000:.3g} ms in its first minutes: it grows "
+            "slower; look at its memory, and at the load and clocks of its node"
+        )
+    return None
+
+
+def _work(status: WorkerStatus) -> tuple[int, int]:
+    names = _WORK.get(status.worker.partition("/")[0])
+    return (0, 0) if names is None else (status.counters.get(names[0], 0), status.counters.get(names[1], 0))
