@@ -32,9 +32,8 @@ from rlrun.actor import process_group
 from rlrun.actor.updates import Learner
 from rlrun.config.schema import AttentionKernel, CompileBackend
 from rlrun.data.messages import Trajectory
-from rlrun.placement.actor_memory import actor_memory
-from rlrun.placement.compute_time import peak_flops
-from rlrun.placement.policy_size import policy_size
+from rlrun.placement.memory import actor_memory, policy_size
+from rlrun.placement.step_cost import peak_flops
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.size import PolicySize

@@ -101,8 +101,8 @@ def touched_bytes(driver: psutil.Process) -> int:
 
 def held_frame_bytes() -> float:
     """Frames of an env worker of the default run: its trajectory, the shards cut from it, and these in the store."""
-    from rlrun.placement.policy_size import count_parameters, policy_size
-    from rlrun.placement.traffic import step_bytes
+    from rlrun.placement.memory import count_parameters, policy_size
+    from rlrun.placement.step_cost import step_bytes
 
     config = load([])
     choice_bytes = policy_size(config, count_parameters(config)).choice_bytes

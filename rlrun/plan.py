@@ -17,10 +17,10 @@ def main(config: RunConfig) -> ExitStatus:
     """Plan for `placement.inventory`, else for the running cluster of `cluster.address`, else for this machine."""
     from rlrun.cluster.launch import Machines
     from rlrun.placement.budget import budget
-    from rlrun.placement.input_fit import planned_fit
     from rlrun.placement.plan_tables import PlanPage
     from rlrun.placement.planner import plan
     from rlrun.placement.this_machine import known_inventory
+    from rlrun.placement.verdict import planned_fit
 
     if config.placement.inventory is not None:  # no cluster is needed, nor asked
         machines, inventory = None, known_inventory(config)

@@ -19,12 +19,11 @@ from rlrun.doctor.optional_packages import driver_packages, open_packages
 from rlrun.doctor.situation import Situation
 from rlrun.doctor.trials import groups, jobs
 from rlrun.placement.budget import budget
-from rlrun.placement.input_fit import planned_fit
 from rlrun.placement.inventory import Inventory
-from rlrun.placement.plan import Plan
+from rlrun.placement.plan import ROLES, Plan
 from rlrun.placement.planner import plan
-from rlrun.placement.request import ROLES
 from rlrun.placement.this_machine import interfaces
+from rlrun.placement.verdict import planned_fit
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.machine_load import local_load, trial_factor
 from rlrun.system.network import LOOPBACK, free_port

@@ -23,8 +23,7 @@ from rlrun.cluster.waits import wait_for
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Inventory, NodeInfo
-from rlrun.placement.network import interface_towards
-from rlrun.placement.path_mtu import PathMtu, measure_path, require_path
+from rlrun.placement.network import PathMtu, interface_towards, measure_path, require_path
 from rlrun.placement.this_machine import interfaces, known_inventory, spill_space, this_node
 from rlrun.system.machine_load import local_load, trial_factor
 

@@ -33,7 +33,7 @@ from rlrun.cluster.membership import HealthCheck, RayNode, admits, no_head, ray_
 from rlrun.cluster.ray_address import NamedCluster
 from rlrun.cluster.waits import told_if_slow
 from rlrun.config.schema import RunConfig
-from rlrun.placement.accelerators import find_accelerators
+from rlrun.placement.this_machine import find_accelerators
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import LockedFolder, TemporaryFolder, folder_for_ray, open_parent, remove_stale
 from rlrun.system.process_io import SHIELDED, PreemptedError, signal_handlers_kept, signals_held

@@ -28,7 +28,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan, Slot
-from rlrun.placement.replan import replanned
+from rlrun.placement.planner import replanned
 from rlrun.system.errors import ExitStatus, RunError
 
 _POLL_S = 1.0

@@ -441,7 +441,7 @@ class NodeConfig(Section):
 
 @dataclass
 class PlacementConfig(Section):
-    """Which worker runs where. `rlrun/placement/request.py` reads both spellings; configs/placement/ has examples."""
+    """Which worker runs where. `rlrun/placement/plan.py` reads both spellings; configs/placement/ has examples."""
 
     nodes: dict[str, Any] = field(default_factory=dict)  # node groups by name; empty: one group of all nodes
     roles: dict[str, Any] = field(default_factory=dict)  # role -> "0-7" or {on:, accelerators:, ...}; empty: by rule

@@ -14,8 +14,7 @@ from rlrun.data.fit import CameraMatch, policy_cameras
 from rlrun.data.message_checks import WRONG_AGAIN, WRONG_MESSAGE
 from rlrun.data.messages import PolicySpaces, Spaces, WorkerLoss
 from rlrun.observability.trends import free_memory, outlier_workers
-from rlrun.placement.load_waves import load_bytes, loading_room, waves
-from rlrun.placement.policy_size import count_parameters
+from rlrun.placement.memory import count_parameters, load_bytes, loading_room, waves
 from rlrun.system.errors import ExitStatus, RunError
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rlrun.doctor.facts import GpuFacts, NodeFacts
 from rlrun.doctor.finding import Finding, Status
 from rlrun.doctor.situation import Situation, size
-from rlrun.placement.load_waves import load_bytes
+from rlrun.placement.memory import load_bytes
 from rlrun.system.nvidia_smi import major_version
 
 FAKE = "RLRUN_FAKE_ACCELERATORS"

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlrun.data.fit import Fit
 from rlrun.doctor.optional_packages import PackageFacts
-from rlrun.placement.path_mtu import PathMtu
+from rlrun.placement.network import PathMtu
 
 
 @dataclass(frozen=True)

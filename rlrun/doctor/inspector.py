@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from rlrun.doctor import collective, links, measure
 from rlrun.doctor.assignment import Assignment
 from rlrun.doctor.facts import LinkFacts, NodeFacts, PairFacts, PathFacts
-from rlrun.placement.path_mtu import measure_path
+from rlrun.placement.network import measure_path
 from rlrun.system.network import free_port
 
 

@@ -17,8 +17,8 @@ from rlrun.cluster.membership import joined
 from rlrun.config.schema import RunConfig
 from rlrun.nodes.process import Head, NodeProcess, NodeSettings, check_ports
 from rlrun.nodes.settings import PREFIX, choose_directories, decide, directories, group_here, num_expected
-from rlrun.placement.path_mtu import measure_path, require_path
-from rlrun.placement.request import read_request
+from rlrun.placement.network import measure_path, require_path
+from rlrun.placement.plan import read_request
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import LockedFolder, holders, open_parent, remove_stale
 from rlrun.system.process_io import put_back, signals_held

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from rlrun.config.schema import RunConfig
 from rlrun.nodes.process import NodeSettings, check_shared_memory
-from rlrun.placement.accelerators import find_accelerators
 from rlrun.placement.inventory import Interface, NodeInfo
 from rlrun.placement.network import local_address
+from rlrun.placement.plan import GroupRequest, Request, read_request, refused
 from rlrun.placement.planner import fits
-from rlrun.placement.request import GroupRequest, Request, read_request, refused
-from rlrun.placement.this_machine import interfaces, this_node
+from rlrun.placement.this_machine import find_accelerators, interfaces, this_node
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import folder_for_ray
 from rlrun.system.network import require_ipv4, require_ipv4_name

@@ -13,15 +13,21 @@ from dataclasses import dataclass, replace
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import OptimizerKind, RolloutBackendKind, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.placement.actor_memory import NUM_BYTES, actor_memory, trained_and_frozen
-from rlrun.placement.compute_time import StepTimes, step_times
 from rlrun.placement.inventory import GIGABYTE, Inventory
-from rlrun.placement.load_waves import load_bytes, loading_room, waves
-from rlrun.placement.plan import Plan
-from rlrun.placement.policy_size import count_parameters, policy_size
-from rlrun.placement.request import refused
-from rlrun.placement.traffic import LinkBudget, StoreBudget, links, step_bytes, stores
-from rlrun.placement.weight_buffers import device_bytes, weight_buffers
+from rlrun.placement.memory import (
+    NUM_BYTES,
+    actor_memory,
+    count_parameters,
+    device_bytes,
+    load_bytes,
+    loading_room,
+    policy_size,
+    trained_and_frozen,
+    waves,
+    weight_buffers,
+)
+from rlrun.placement.plan import Plan, refused
+from rlrun.placement.step_cost import LinkBudget, StepTimes, StoreBudget, links, step_bytes, step_times, stores
 from rlrun.policies.size import PolicySize
 
 HELD_BACK_BYTES, HELD_BACK_SHARE = 3 * GIGABYTE, 0.05  # of every accelerator

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rlrun.config.schema import RunConfig
-from rlrun.placement.suggestions import suggestions
-from rlrun.placement.verdict import remarks, verdict, warnings
+from rlrun.placement.verdict import remarks, suggestions, verdict, warnings
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
 from rlrun.config.simulator_spec import ACTOR_ALLOCATOR, EXACT_PINNING, Setting, setting, simulator_spec
+from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
-from rlrun.placement.plan import NO_CHECK, Choice, Plan, PlannedNode, Slot
-from rlrun.placement.request import ROLES, GroupRequest, RoleRequest, read_ranks, read_request, refused
+from rlrun.placement.plan import (
+    NO_CHECK,
+    ROLES,
+    Choice,
+    GroupRequest,
+    Plan,
+    PlannedNode,
+    RoleRequest,
+    Slot,
+    read_ranks,
+    read_request,
+    refused,
+)
 
 
 @dataclass(frozen=True)
@@ -361,3 +373,28 @@ def _environment(config: RunConfig, role: str, seat: _Seat, cores: dict[str, int
     if seat.accelerators:
         return (*settings, setting("TORCH_FR_BUFFER_SIZE", 2000), setting("TORCH_NCCL_DUMP_ON_TIMEOUT", 1))
     return tuple(settings)
+
+
+def place(slot: Slot) -> tuple[str, tuple[int, ...]]:
+    """Return a worker's node and accelerators. Example: place(slot) == ("sim-0", (3,))."""
+    return slot.node, slot.accelerators
+
+
+def replanned(config: RunConfig, old: Plan, living: Inventory, lost: Collection[str]) -> Plan:
+    """Plan for the nodes that are alive now. Raises RunError (exit status 3) if the run does not fit on them.
+
+    lost: names of nodes lost since `old` was made; a node that came back is in `living` as well. Actor ranks keep
+    their places unless one of them is lost: they hold the trained weights, and can only move together.
+    """
+    fresh = plan(config, living)
+    budget(config, fresh, living)
+    actors = list(zip(old.of("actor"), fresh.of("actor"), strict=True))
+    moved = [after for before, after in actors if place(before) != place(after)]
+    if moved and not any(before.node in lost for before, _ in actors):
+        raise refused(
+            f"{moved[0].name}, which is alive, would have to move to {moved[0].node}.",
+            "placement.roles.actor",
+            cause="Without the lost node, accelerators are numbered differently.",
+            remedy="Give the actor ranks a node group of their own: their places then do not depend on other nodes.",
+        )
+    return fresh

@@ -2,19 +2,212 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import socket
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
 from rlrun.config.schema import RunConfig
-from rlrun.placement.accelerators import find_accelerators
-from rlrun.placement.inventory import THIS_MACHINE, Interface, Inventory, NodeInfo
-from rlrun.placement.inventory_file import load_inventory
+from rlrun.placement.inventory import (
+    GIGABYTE,
+    THIS_MACHINE,
+    WITHOUT_RT_CORES,
+    Accelerator,
+    Interface,
+    Inventory,
+    NodeInfo,
+    load_inventory,
+)
+from rlrun.system import nvidia_smi
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import folder_for_ray
 from rlrun.system.machine_load import host_memory, num_cores
+from rlrun.system.nvidia_smi import UnansweredError
+
+# For tests: "A100:8:80" declares 8 accelerators of 80 GB, "RTX 4090:4:24:rt" accelerators with RT cores.
+# Nodes of a test cluster plan and reserve them; no worker can compute on them.
+FAKE_ACCELERATORS = "RLRUN_FAKE_ACCELERATORS"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_QUERY_S = 10
+_CUDA_S = 120  # importing torch on a busy machine
+_ASK_CUDA = """
+import json, torch
+count = torch.cuda.device_count()
+found = [torch.cuda.get_device_properties(i) for i in range(count)]
+print(json.dumps([[one.name, one.total_memory] for one in found]))
+"""
+# Signs of a device or driver: Linux, WSL 2, Jetson.
+_SIGNS = ("dev/nvidia[0-9]*", "dev/nvidiactl", "proc/driver/nvidia/version", "dev/dxg", "dev/nvgpu", "dev/nvhost-gpu")
+_PCI_VENDOR, _PCI_DISPLAY = "0x10de", "0x03"
+
+
+@dataclass(frozen=True)
+class FoundAccelerators:
+    """The accelerators of a machine, and a sentence on each thing that could not be found out about them."""
+
+    devices: tuple[Accelerator, ...]
+    doubts: tuple[str, ...] = ()
+
+
+def find_accelerators(root: Path = Path("/")) -> FoundAccelerators:
+    """Return the accelerators of this machine, or the fake ones that its environment declares.
+
+    Those that CUDA_VISIBLE_DEVICES excludes are hidden. root: the folder of dev, proc and sys. Raises RunError if
+    nvidia-smi cannot list them, CUDA cannot either, and the machine has some.
+    """
+    declared = os.environ.get(FAKE_ACCELERATORS)
+    if declared:
+        return FoundAccelerators(parse_fake_accelerators(declared))
+    try:
+        lines = nvidia_smi.query(("name", "memory.total", "uuid"), timeout_s=_QUERY_S)
+    except UnansweredError as error:
+        return _without_nvidia_smi(error, root)
+    visible = _visible_devices([uuid for _, _, uuid in lines])
+    devices = [
+        _accelerator(name, nvidia_smi.num_bytes(memory), i in visible) for i, (name, memory, _) in enumerate(lines)
+    ]
+    return _with_memory(devices, [memory for _, memory, _ in lines])
+
+
+def parse_fake_accelerators(declared: str) -> tuple[Accelerator, ...]:
+    """Parse "model:count:memory_gb", with ":rt" for RT cores. Raises RunError.
+
+    Example: "A100:8:80" -> (Accelerator("A100", 80_000_000_000, False, is_fake=True),) * 8
+    """
+    model, *fields = declared.split(":")
+    if (
+        not model
+        or len(fields) not in (2, 3)
+        or not all(f.isdigit() for f in fields[:2])
+        or fields[2:] not in ([], ["rt"])
+    ):
+        raise RunError(
+            f"{FAKE_ACCELERATORS} cannot be parsed.",
+            FAKE_ACCELERATORS,
+            declared,
+            remedy="Write model:count:memory_gb, such as A100:8:80, with :rt appended for RT cores. Unset it outside "
+            "tests.",
+            exit_status=ExitStatus.placement,
+        )
+    count, memory_gb = int(fields[0]), int(fields[1])
+    return (Accelerator(model, memory_gb * GIGABYTE, has_rt_cores=fields[2:] == ["rt"], is_fake=True),) * count
+
+
+def _accelerator(model: str, memory_bytes: int | None, is_visible: bool) -> Accelerator:
+    """Example: "NVIDIA A100-SXM4-80GB", 85_899_345_920."""
+    has_rt_cores = not WITHOUT_RT_CORES.search(model)
+    return Accelerator(model, memory_bytes or None, has_rt_cores, is_hidden=not is_visible)
+
+
+def _with_memory(devices: list[Accelerator], said: list[str]) -> FoundAccelerators:
+    """Ask CUDA for memory that nvidia-smi does not know. said: its words for the memory of each."""
+    unknown = [i for i, device in enumerate(devices) if device.memory_bytes is None and not device.is_hidden]
+    if not unknown:
+        return FoundAccelerators(tuple(devices))
+    by_cuda = _ask_cuda()
+    if len(by_cuda) == len(devices):
+        devices = [
+            _accelerator(device.model, device.memory_bytes or memory, not device.is_hidden)
+            for device, (_, memory) in zip(devices, by_cuda, strict=True)
+        ]
+    doubts = [
+        f"the memory of accelerator {i} ({devices[i].model}) is not known: nvidia-smi says '{said[i]}', and CUDA does "
+        "not answer; the plan does not judge whether its workers fit (placement.inventory can state its memory)"
+        for i in unknown
+        if devices[i].memory_bytes is None
+    ]
+    return FoundAccelerators(tuple(devices), tuple(doubts))
+
+
+def _without_nvidia_smi(error: UnansweredError, root: Path) -> FoundAccelerators:
+    """Return what CUDA lists; none if there is no sign of a device. Raises RunError if there is one, or may be."""
+    if _hides_all():
+        return FoundAccelerators(())
+    by_cuda = [] if error.is_late else _ask_cuda()
+    if by_cuda:
+        visible = _visible_devices([""] * len(by_cuda))
+        devices = tuple(_accelerator(name, memory, i in visible) for i, (name, memory) in enumerate(by_cuda))
+        return FoundAccelerators(devices, (f"{error}; the accelerators of this machine are those that CUDA lists",))
+    sign = _sign_of_device(root)
+    if sign is None and not error.is_late:
+        told = f"{error}; CUDA lists no accelerator, and neither /dev, /proc nor the PCI bus shows one: none is used"
+        return FoundAccelerators((), (told,))
+    raise RunError(
+        "The accelerators of this machine cannot be listed.",
+        cause=str(error) if sign is None else f"{error}\nCUDA lists none either, and {sign} shows that there is one.",
+        remedy="The driver hangs: look at `dmesg`, and restart the machine or take it out of the plan."
+        if error.is_late
+        else "Repair the driver: after its update, restart the machine; start containers with the GPUs. To compute "
+        f"without accelerators: export {VISIBLE}= (empty).",
+        exit_status=ExitStatus.placement,
+    ) from error
+
+
+def _ask_cuda() -> list[tuple[str, int]]:
+    """Return name and bytes of every device that CUDA lists, in nvidia-smi's order; [] if it lists none or fails.
+
+    It is asked in a process of its own, since a context takes memory of the device.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != VISIBLE}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _ASK_CUDA],
+            env=environment | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_CUDA_S,
+            check=False,
+        )
+        return [(str(name), int(memory)) for name, memory in json.loads(done.stdout.splitlines()[-1])]
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError, TypeError):
+        return []
+
+
+def _sign_of_device(root: Path) -> str | None:
+    """Return a path that shows an NVIDIA device or its driver; None if nothing does."""
+    for pattern in _SIGNS:
+        for path in root.glob(pattern):
+            return str(path)
+    for vendor in root.glob("sys/bus/pci/devices/*/vendor"):
+        try:
+            is_display = (vendor.parent / "class").read_text().startswith(_PCI_DISPLAY)
+            if is_display and vendor.read_text().strip() == _PCI_VENDOR:
+                return str(vendor.parent)
+        except OSError:
+            continue
+    return None
+
+
+def _hides_all() -> bool:
+    """Return whether CUDA_VISIBLE_DEVICES names no device at all, as "" and "-1" do."""
+    named = os.environ.get(VISIBLE)
+    return named is not None and named.strip() in ("", "-1", "NoDevFiles")
+
+
+def _visible_devices(uuids: list[str]) -> set[int]:
+    """Return the indices that CUDA_VISIBLE_DEVICES names, by number or by a beginning of the UUID; all if it is unset.
+
+    CUDA ignores all entries after the first that names no device; so does this. Example: "2,3" -> {2, 3}
+    """
+    named = os.environ.get(VISIBLE)
+    if named is None:
+        return set(range(len(uuids)))
+    found: set[int] = set()
+    for entry in map(str.strip, named.split(",")):
+        is_uuid = entry.startswith("GPU-")
+        matches = [i for i, uuid in enumerate(uuids) if entry == str(i) or (is_uuid and uuid.startswith(entry))]
+        if len(matches) != 1:
+            break
+        found.add(matches[0])
+    return found
+
 
 RAY_DISK_SHARE = 0.95
 

@@ -26,8 +26,8 @@ from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import TimelineWriter
 from rlrun.observability.trends import MemoryGrowth
 from rlrun.placement.budget import budget
+from rlrun.placement.plan import ROLES
 from rlrun.placement.planner import plan
-from rlrun.placement.request import ROLES
 from rlrun.system.errors import RUN_FOLDER, RunError
 from rlrun.system.run_lock import RunLock
 from rlrun.system.storage_error import refusal

@@ -10,8 +10,8 @@ import pytest
 from rlrun.config.loader import load
 from rlrun.controller import recovery
 from rlrun.controller.controller import Controller
+from rlrun.placement.plan import ROLES
 from rlrun.placement.planner import plan
-from rlrun.placement.request import ROLES
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import ExitStatus, RunError
 from tests.workers import start_workers

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from rlrun.config.loader import load
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.placement.policy_size import count_parameters, policy_size
+from rlrun.placement.memory import count_parameters, policy_size
 from rlrun.policies.lerobot.statistics import MODES, Statistics
 from rlrun.policies.pi.config import HEADS
 from rlrun.policies.pi.folder import EMBEDDINGS, PALIGEMMA_FOLDER, StoredPi, read_folder, write_folder

@@ -9,8 +9,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.placement.budget import budget
-from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
-from rlrun.placement.inventory_file import load_inventory
+from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo, load_inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from rlrun.placement.sglang_memory_check import DEAD_SWITCH, OLD_SWITCH, SWITCH, switch_environment
+from rlrun.placement.node_environment import DEAD_SWITCH, OLD_SWITCH, SWITCH, switch_environment
 from tests.unit.placement.sglang_generations import TRAPS, applied, raises_on_imbalance
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

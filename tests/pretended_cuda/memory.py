@@ -17,8 +17,7 @@ from torch.nn import functional as F
 from benchmarks.gpu_7b import PARAMETERS, Workload, workload
 from rlrun.actor.sharding import _checkpoint_activations
 from rlrun.algorithms.losses import ppo_policy_loss, value_loss
-from rlrun.placement.actor_memory import activation_bytes
-from rlrun.placement.policy_size import policy_size
+from rlrun.placement.memory import activation_bytes, policy_size
 from rlrun.policies import sampling
 from rlrun.policies.adapters import add_adapters
 from rlrun.policies.openvla_oft.model import OpenVLAOFT

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks import gpu_7b
 from benchmarks.gpu.workload import RandomWeights, policy, workload
-from rlrun.placement.policy_size import policy_size
+from rlrun.placement.memory import policy_size
 from rlrun.system.errors import ExitStatus
 
 

@@ -21,9 +21,8 @@ from benchmarks.gpu.table import is_passed, markdown
 from benchmarks.gpu.training_run import RolloutKiller
 from rlrun.config.loader import load
 from rlrun.config.schema import WeightTransport
-from rlrun.placement.accelerators import FAKE_ACCELERATORS
 from rlrun.placement.planner import plan
-from rlrun.placement.this_machine import known_inventory
+from rlrun.placement.this_machine import FAKE_ACCELERATORS, known_inventory
 
 CARD, PRETENDED = Machine(1), Machine(1, is_pretended=True)
 

@@ -16,8 +16,8 @@ from rlrun.actor.updates import Learner
 from rlrun.config.schema import OptimizerKind, Precision, ShardingStrategy
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.observability.telemetry import Telemetry
-from rlrun.placement import policy_size as sizes
-from rlrun.placement.actor_memory import actor_memory, trained_and_frozen
+from rlrun.placement import memory as sizes
+from rlrun.placement.memory import actor_memory, trained_and_frozen
 from rlrun.policies.opening import open_to_shard
 from tests.unit.actor.bitsandbytes_library import make_importable
 from tests.unit.actor.official_folder import official_run, write_official

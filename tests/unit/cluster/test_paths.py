@@ -9,7 +9,7 @@ import pytest
 from rlrun.cluster import probe
 from rlrun.cluster.membership import RayNode
 from rlrun.cluster.probe import path_fault, path_faults, require_paths
-from rlrun.placement.path_mtu import PathMtu
+from rlrun.placement.network import PathMtu
 from rlrun.system.errors import RunError
 
 HERE = RayNode("train", "a", "127.0.0.1", 2, 0, is_head=True, port=7001)

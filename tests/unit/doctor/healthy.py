@@ -27,7 +27,7 @@ from rlrun.envs.libero.node_checks import DrawingFacts
 from rlrun.envs.omnigibson.node_measure import SimulatorFacts
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
-from rlrun.placement.path_mtu import PathMtu
+from rlrun.placement.network import PathMtu
 from rlrun.placement.planner import plan
 
 GB = 10**9

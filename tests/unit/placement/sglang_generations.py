@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packaging.version import Version
 
-from rlrun.placement.sglang_memory_check import DEAD_SWITCH, OLD_SWITCH, SWITCH
+from rlrun.placement.node_environment import DEAD_SWITCH, OLD_SWITCH, SWITCH
 
 TRAPS = [
     {},

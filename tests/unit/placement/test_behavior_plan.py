@@ -8,7 +8,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.placement.budget import Budget, budget
-from rlrun.placement.inventory_file import load_inventory
+from rlrun.placement.inventory import load_inventory
 from rlrun.placement.planner import plan
 
 INVENTORY = Path(__file__).parents[3] / "configs" / "inventory_example.yaml"

@@ -19,13 +19,11 @@ from rlrun.config.schema import (
     ShardingStrategy,
     WeightTransport,
 )
-from rlrun.placement.actor_memory import activation_bytes, actor_memory
 from rlrun.placement.budget import Budget, budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
+from rlrun.placement.memory import activation_bytes, actor_memory, count_parameters, device_bytes, policy_size
 from rlrun.placement.planner import plan
-from rlrun.placement.policy_size import count_parameters, policy_size
-from rlrun.placement.suggestions import suggestions
-from rlrun.placement.weight_buffers import device_bytes
+from rlrun.placement.verdict import suggestions
 from rlrun.policies.size import PolicySize
 from rlrun.system.errors import RunError
 

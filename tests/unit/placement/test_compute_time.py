@@ -7,10 +7,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from rlrun.config.schema import RunConfig
-from rlrun.placement.compute_time import LAUNCH_S, REACHED, forward_flops, step_times, update_flops
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
+from rlrun.placement.memory import count_parameters, policy_size
 from rlrun.placement.planner import plan
-from rlrun.placement.policy_size import count_parameters, policy_size
+from rlrun.placement.step_cost import LAUNCH_S, REACHED, forward_flops, step_times, update_flops
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings

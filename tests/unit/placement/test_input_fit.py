@@ -11,7 +11,7 @@ import pytest
 from rlrun.config.checks import OF_INPUTS
 from rlrun.config.loader import load
 from rlrun.data.lerobot import DemoFeatures, DemoWriter, Episode
-from rlrun.placement.input_fit import planned_fit
+from rlrun.placement.verdict import planned_fit
 
 RUN = ["run=single_process"]
 

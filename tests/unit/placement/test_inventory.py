@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.schema import RunConfig
-from rlrun.placement import accelerators
-from rlrun.placement.accelerators import FAKE_ACCELERATORS, find_accelerators, parse_fake_accelerators
-from rlrun.placement.inventory import Accelerator, Inventory
-from rlrun.placement.inventory_file import load_inventory
-from rlrun.placement.this_machine import known_inventory, this_node
+from rlrun.placement import this_machine
+from rlrun.placement.inventory import Accelerator, Inventory, load_inventory
+from rlrun.placement.this_machine import (
+    FAKE_ACCELERATORS,
+    find_accelerators,
+    known_inventory,
+    parse_fake_accelerators,
+    this_node,
+)
 from rlrun.system.errors import ExitStatus, RunError
 from tests.standins.nvidia_smi import stand_in
 
@@ -81,7 +85,7 @@ def test_accelerators_are_those_that_nvidia_smi_lists(tmp_path: Path, monkeypatc
     assert first == Accelerator("NVIDIA H100 80GB HBM3", 81559 * 2**20, False)
     assert len(others) == 2 and all(accelerator.has_rt_cores for accelerator in others)
     command.write_text("#!/bin/sh\nexec sleep 30\n")
-    monkeypatch.setattr(accelerators, "_QUERY_S", 0.2)
+    monkeypatch.setattr(this_machine, "_QUERY_S", 0.2)
     with pytest.raises(RunError, match="cannot be listed") as hung:
         this_node()
     assert "has not answered for 0.2 s" in hung.value.cause and hung.value.exit_status is ExitStatus.placement
@@ -112,7 +116,7 @@ NA = "echo 'NVIDIA GB10, [N/A], GPU-1a'"
 def test_a_failing_nvidia_smi_is_told_and_cuda_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     stand_in(tmp_path, monkeypatch, FAILED)
-    monkeypatch.setattr(accelerators, "_ask_cuda", lambda: [("NVIDIA A100", 80 * 10**9)])
+    monkeypatch.setattr(this_machine, "_ask_cuda", lambda: [("NVIDIA A100", 80 * 10**9)])
     found = find_accelerators(tmp_path)
     assert [(a.model, a.memory_bytes) for a in found.devices] == [("NVIDIA A100", 80 * 10**9)]
     assert "no communication with the driver" in found.doubts[0] and "CUDA lists" in found.doubts[0]
@@ -122,7 +126,7 @@ def test_a_failing_nvidia_smi_does_not_mean_no_gpu(tmp_path: Path, monkeypatch: 
     """With a sign of a device it is refused, without one it is told; who wants none can say so."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     stand_in(tmp_path, monkeypatch, FAILED)
-    monkeypatch.setattr(accelerators, "_ask_cuda", list)
+    monkeypatch.setattr(this_machine, "_ask_cuda", list)
     assert find_accelerators(tmp_path).devices == ()
     assert "no communication with the driver" in find_accelerators(tmp_path).doubts[0]
     device = tmp_path / "sys/bus/pci/devices/0000:07:00.0"
@@ -142,9 +146,9 @@ def test_unknown_memory_is_asked_of_cuda_and_is_not_zero(
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     stand_in(tmp_path, monkeypatch, NA.replace("[N/A]", said))
-    monkeypatch.setattr(accelerators, "_ask_cuda", lambda: [("NVIDIA GB10", 120 * 10**9)])
+    monkeypatch.setattr(this_machine, "_ask_cuda", lambda: [("NVIDIA GB10", 120 * 10**9)])
     assert find_accelerators().devices[0].memory_bytes == 120 * 10**9 and not find_accelerators().doubts
-    monkeypatch.setattr(accelerators, "_ask_cuda", list)
+    monkeypatch.setattr(this_machine, "_ask_cuda", list)
     found = find_accelerators()
     assert found.devices[0].memory_bytes is None
     assert f"'{said}'" in found.doubts[0] and "does not judge" in found.doubts[0]
@@ -158,9 +162,9 @@ def test_cuda_is_asked_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pyte
     python.write_text('#!/bin/sh\necho "[[\\"$CUDA_DEVICE_ORDER${CUDA_VISIBLE_DEVICES-}\\", 7]]"\n')
     python.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(python))
-    assert accelerators._ask_cuda() == [("PCI_BUS_ID", 7)]
+    assert this_machine._ask_cuda() == [("PCI_BUS_ID", 7)]
     python.write_text("#!/bin/sh\necho no torch >&2; exit 1\n")
-    assert accelerators._ask_cuda() == []
+    assert this_machine._ask_cuda() == []
 
 
 def test_declared_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:

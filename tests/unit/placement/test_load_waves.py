@@ -6,7 +6,7 @@ import pytest
 
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.placement.inventory import NodeInfo
-from rlrun.placement.load_waves import BASE_BYTES, load_bytes, loading_room, waves
+from rlrun.placement.memory import BASE_BYTES, load_bytes, loading_room, waves
 from rlrun.placement.plan import Choice, Plan, PlannedNode, Slot
 
 GB = 10**9

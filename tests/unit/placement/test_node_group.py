@@ -6,7 +6,7 @@ import pytest
 
 from rlrun.nodes.settings import group_of, num_expected
 from rlrun.placement.inventory import Accelerator, NodeInfo
-from rlrun.placement.request import GroupRequest, Request
+from rlrun.placement.plan import GroupRequest, Request
 from rlrun.system.errors import RunError
 
 GROUPS = (GroupRequest("train", 1, "A100"), GroupRequest("sim", 2, "RTX 4090", names=("sim-0", "sim-1")))

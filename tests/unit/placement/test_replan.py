@@ -10,8 +10,7 @@ import pytest
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
-from rlrun.placement.planner import plan
-from rlrun.placement.replan import place, replanned
+from rlrun.placement.planner import place, plan, replanned
 from rlrun.system.errors import ExitStatus, RunError
 
 A100 = Accelerator("A100", 80 * 10**9, has_rt_cores=False)

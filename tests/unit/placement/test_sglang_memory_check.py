@@ -9,7 +9,7 @@ import pytest
 from packaging.version import Version
 
 from rlrun.controller.local_workers import make_worker
-from rlrun.placement.sglang_memory_check import DEAD_SWITCH, OLD_SWITCH, SWITCH, installed_version, switch_environment
+from rlrun.placement.node_environment import DEAD_SWITCH, OLD_SWITCH, SWITCH, installed_version, switch_environment
 from rlrun.system.errors import RunError
 from tests.unit.placement.sglang_generations import TRAPS, applied, raises_on_imbalance
 

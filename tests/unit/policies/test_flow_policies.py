@@ -11,8 +11,8 @@ import torch
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.placement.actor_memory import activation_bytes, trained_and_frozen
-from rlrun.placement.compute_time import act_flops, forward_flops, update_flops
+from rlrun.placement.memory import activation_bytes, trained_and_frozen
+from rlrun.placement.step_cost import act_flops, forward_flops, update_flops
 from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.flow.settings import FlowSettings, Trains, trained_parts
 from rlrun.policies.flow.tokens import FlowChoice

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
-from rlrun.placement.policy_size import policy_size
+from rlrun.placement.memory import policy_size
 from rlrun.policies.folder_kind import spec_of
 from rlrun.policies.lerobot.config import ACTION, PREPROCESSOR, STATE, LeRobotConfig
 from rlrun.policies.lerobot.processors import NORMALIZE, RENAME, write_processors

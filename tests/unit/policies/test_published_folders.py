@@ -12,7 +12,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from rlrun.placement.policy_size import count_parameters
+from rlrun.placement.memory import count_parameters
 from rlrun.policies.base_folder import ADAPTER_CONFIG, ADAPTER_FILE
 from rlrun.policies.openvla_oft.checkpoint import find_policy, load_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT

@@ -8,7 +8,7 @@ import pytest
 
 from rlrun.cluster.ray_address import named_cluster
 from rlrun.config.schema import RunConfig
-from rlrun.placement.inventory_file import load_inventory
+from rlrun.placement.inventory import load_inventory
 from rlrun.system import network
 from rlrun.system.errors import RunError
 from rlrun.system.network import require_ipv4, require_ipv4_name

@@ -7,13 +7,164 @@ block saves for its backward pass. tests/unit/actor/test_memory_estimate.py comp
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from rlrun.config.schema import OptimizerKind, Precision, RunConfig, ShardingStrategy
-from rlrun.placement.load_waves import ranks_of_a_copy
+from rlrun.config.schema import (
+    ClusterKind,
+    OptimizerKind,
+    Precision,
+    RolloutBackendKind,
+    RunConfig,
+    ShardingStrategy,
+    WeightTransport,
+)
+from rlrun.config.simulator_spec import simulator_spec
+from rlrun.placement.plan import Plan, Slot
+from rlrun.policies.base_folder import base_of, has_only_adapters
+from rlrun.policies.counting import counted
+from rlrun.policies.folder_kind import CONFIG_FILE, spec_of
 from rlrun.policies.size import PolicySize, Stack, unit_limit
+from rlrun.policies.spec import policy_spec
+from rlrun.policies.weight_headers import parameters_in, readable
 
+COMPARE = "Compare it with the config.json that its author published: a value was changed, or rlrun lacks this variant."
+
+
+def policy_size(config: RunConfig, num_parameters: int) -> PolicySize:
+    """num_parameters: as `count_parameters` gives it."""
+    spec, spaces = policy_spec(config), simulator_spec(config.env).planned_spaces(config.env)
+    if spec.size is not None:
+        size = spec.size
+        if config.policy.path is None:
+            return size(config, spaces, num_parameters)
+        folder = Path(config.policy.path)
+        spec_of(folder, config)  # another kind's config.json is told as such
+        return readable(folder / CONFIG_FILE, lambda: size(config, spaces, num_parameters), remedy=COMPARE)
+    num_pixels = spaces.num_images * config.env.image_size**2 * 3
+    return PolicySize(num_parameters, (), num_pixels, config.policy.num_action_chunks * spaces.num_actions)
+
+
+def count_parameters(config: RunConfig) -> int:
+    """Parameters of `policy.path`, from its safetensors headers; else those that a new policy will have."""
+    if config.policy.path is not None:
+        folder = Path(config.policy.path)
+        found = parameters_in(base_of(folder) if has_only_adapters(folder) else folder)
+        if found:
+            return found
+    spec, spaces = policy_spec(config), simulator_spec(config.env).planned_spaces(config.env)
+    return spec.num_parameters(config, spaces) if spec.num_parameters is not None else counted(spec, config, spaces)
+
+
+_BUCKETS_IN_FLIGHT = 2  # one is sent while the next one is packed
+
+
+@dataclass(frozen=True)
+class WeightBuffers:
+    """Bytes by node, for nodes that need any.
+
+    Example: a 7 B policy in bf16, actor and rollout workers on one node: host {"train-0": 15_000_000_000}, store {}.
+    """
+
+    host: dict[str, int]  # reused for every version, except in one process
+    store: dict[str, int]  # only while a version is in transit
+
+
+def weight_buffers(config: RunConfig, plan: Plan, weight_bytes: int) -> WeightBuffers:
+    """Return the buffers for one policy version of `weight_bytes`, as it is sent."""
+    if not plan.of("actor"):
+        return WeightBuffers({}, {})
+    actor, rollouts = plan.of("actor")[0].node, [slot.node for slot in plan.of("rollout")]
+    in_flight = min(weight_bytes, _BUCKETS_IN_FLIGHT * config.weight_sync.bucket_bytes)
+    received = weight_bytes if config.rollout.backend is RolloutBackendKind.sglang else in_flight
+    is_on_devices = bool(device_bytes(config, plan))
+    if config.cluster.kind is ClusterKind.local:
+        return WeightBuffers({actor: weight_bytes}, {})
+    if config.weight_sync.transport is WeightTransport.collective:
+        host: dict[str, int] = defaultdict(int, {actor: 0 if is_on_devices else in_flight})
+        for node in rollouts:  # each rollout worker has its own buffers
+            host[node] += 0 if is_on_devices and received == in_flight else received
+        return WeightBuffers(dict(host), {})
+    if set(rollouts) == {actor}:  # one node: all workers share the actor's memory
+        return WeightBuffers({actor: weight_bytes}, {})
+    return WeightBuffers({}, {actor: in_flight} | dict.fromkeys(rollouts, received))
+
+
+def device_bytes(config: RunConfig, plan: Plan) -> int:
+    """Return the bytes of buckets that actor rank 0 and each rollout worker hold on an accelerator; 0 without NCCL."""
+    is_nccl = config.weight_sync.transport is WeightTransport.collective and plan.sync_backend.value == "nccl"
+    return _BUCKETS_IN_FLIGHT * config.weight_sync.bucket_bytes if is_nccl else 0
+
+
+BASE_BYTES = 600_000_000  # of a process that has imported torch and transformers
 NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
+RESERVE = 0.1  # share of a node's memory for other processes
+
+
+def load_bytes(config: RunConfig, num_parameters: int) -> dict[str, int]:
+    """Map each role to the peak host memory of one worker while it loads.
+
+    An actor rank reads its shards from the files, tensor by tensor; a rollout worker reads a whole copy, each in its
+    own precision. Mapped files do not count, since the kernel can drop their pages. Env workers load no policy.
+    """
+    shards = num_parameters * NUM_BYTES[config.actor.optimizer_precision] // ranks_of_a_copy(config)
+    return {
+        "actor": BASE_BYTES + shards,
+        "rollout": BASE_BYTES + NUM_BYTES[config.rollout.precision] * num_parameters,
+        "env": 0,
+    }
+
+
+def ranks_of_a_copy(config: RunConfig) -> int:
+    """Return the number of actor ranks that share one copy of the parameters."""
+    actor = config.actor
+    if actor.sharding is ShardingStrategy.no_shard:
+        return 1
+    if actor.sharding is ShardingStrategy.hybrid_shard:
+        return actor.fsdp_size or actor.num_workers
+    return actor.num_workers
+
+
+def waves(slots: tuple[Slot, ...], bytes_per_worker: int, free_bytes: Mapping[str, int]) -> list[tuple[Slot, ...]]:
+    """Divide workers into waves that load one after another.
+
+    slots: workers of one role. free_bytes: node -> memory for loading; a missing node has no limit. In every wave each
+    node loads as many workers as fit, but at least one: the doctor checks that one fits.
+
+    Example: four workers of 30 GB on a node with 70 GB free load in two waves of two.
+    """
+    if bytes_per_worker <= 0:
+        return [slots]
+    waiting = list(slots)
+    found: list[tuple[Slot, ...]] = []
+    while waiting:
+        room = {slot.node: max(1, free_bytes.get(slot.node, 2**62) // bytes_per_worker) for slot in waiting}
+        wave = []
+        for slot in waiting:
+            if room[slot.node] > 0:
+                room[slot.node] -= 1
+                wave.append(slot)
+        found.append(tuple(wave))
+        taken = {slot.rank for slot in wave}
+        waiting = [slot for slot in waiting if slot.rank not in taken]
+    return found
+
+
+def loading_room(plan: Plan, free_bytes: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Map each node to the bytes available for loading, according to the inventory.
+
+    free_bytes: worker -> free memory that it measured on its node, an upper limit for that node.
+    """
+    room = {planned.node.name: int((1 - RESERVE) * planned.node.memory_bytes) for planned in plan.nodes}
+    for slot in plan.slots:
+        measured = (free_bytes or {}).get(slot.name)
+        if measured is not None:
+            room[slot.node] = min(room[slot.node], int((1 - RESERVE) * measured))
+    return room
+
+
 _UNITS_AT_ONCE = 2  # the one that computes and the next one, which is gathered at the same time
 _NUMBERS_PER_SCALE = 256  # 8-bit moments share one float32 scale per 256 numbers
 _LOGIT_COPIES = 6  # float32 numbers per bin and action token: logits, their log-softmax, entropy
