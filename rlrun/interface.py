@@ -120,7 +120,7 @@ def load_policy(
     import torch
 
     from rlrun.config.loader import config_of_guest
-    from rlrun.policies.folder_kind import CONFIG_FILE, spec_of
+    from rlrun.policies.folders import CONFIG_FILE, spec_of
     from rlrun.policies.opening import open_policy
 
     place = Path(folder)

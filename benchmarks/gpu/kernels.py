@@ -14,7 +14,7 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import LeftOut, Row, Seen, row
 from benchmarks.gpu.workload import INSTRUCTIONS, filled_policy, observation_of, workload
 from rlrun.config.schema import AttentionKernel, CompileBackend
-from rlrun.policies import sampling
+from rlrun.policies import distributions
 from rlrun.policies.openvla_oft import attention
 from tests.numerics import norm_error
 
@@ -64,17 +64,17 @@ def inductor(machine: Machine) -> Seen:
 def sampled(machine: Machine) -> Seen:
     """Tokens, log-probabilities and entropy of the same logits and keys on both."""
     logits = 3 * torch.randn(256, 56, 256, generator=torch.Generator().manual_seed(0))
-    drawn = sampling.uniforms(np.arange(256, dtype=np.uint64), 56)
+    drawn = distributions.uniforms(np.arange(256, dtype=np.uint64), 56)
     there = logits.to(machine.device)
-    ours, reference = (sampling.sample_tokens(x, 1.6, drawn) for x in (there, logits))
+    ours, reference = (distributions.sample_tokens(x, 1.6, drawn) for x in (there, logits))
     apart = (ours.cpu() - reference).abs()
     chosen = reference.to(machine.device)
     pairs = [
         (
-            sampling.token_logprobs(there, chosen, 1.6),
-            sampling.token_logprobs(logits, reference, 1.6),
+            distributions.token_logprobs(there, chosen, 1.6),
+            distributions.token_logprobs(logits, reference, 1.6),
         ),
-        (sampling.entropy(there, 1.6), sampling.entropy(logits, 1.6)),
+        (distributions.entropy(there, 1.6), distributions.entropy(logits, 1.6)),
     ]
     error = max(norm_error(a.cpu(), b) for a, b in pairs)
     share = float((apart > 0).double().mean())

@@ -15,14 +15,14 @@ from rlrun.actor.updates import Learner
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data.messages import ActionChunk, Frames, Observation, Trajectory
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.compilation import compile_policy
 from rlrun.policies.openvla_oft.config import OFFICIAL_TOWERS, OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.policies.openvla_oft.processor import ImageStatistics, Processor
 from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
-from rlrun.policies.processor import ImageStatistics, Processor
-from rlrun.policies.stored_weights import fill
+from rlrun.policies.policy import compile_policy
 from rlrun.policies.tokenizer import word_tokenizer
+from rlrun.policies.weight_files import fill
 from rlrun.rollout.hf import HFBackend
 from rlrun.rollout.unsent_weights import unsent_names
 

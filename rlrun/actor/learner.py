@@ -21,15 +21,15 @@ from rlrun.config.lr_schedule import decayed
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.compilation import compile_policy
 from rlrun.policies.offloading import Move, local
+from rlrun.policies.policy import compile_policy
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from rlrun.policies.distributions import ActionDistribution
     from rlrun.policies.policy import Policy
-    from rlrun.policies.stored_weights import StoredWeights
+    from rlrun.policies.weight_files import StoredWeights
 
 
 class ReferenceWeights:

@@ -19,10 +19,10 @@ from torch.utils.checkpoint import checkpoint
 
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig, Precision, ShardingStrategy
-from rlrun.policies.adapter_values import Adapter, is_adapter_name, merged, plain_name, unchanging_names
+from rlrun.policies.adapters import Adapter, is_adapter_name, merged, plain_name, unchanging_names
 from rlrun.policies.offloading import Offloader, Place, local
 from rlrun.policies.size import unit_limit
-from rlrun.policies.stored_weights import StoredWeights, fill
+from rlrun.policies.weight_files import StoredWeights, fill
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:

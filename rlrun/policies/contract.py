@@ -21,10 +21,9 @@ from torch import Tensor, nn
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.data.messages import Spaces
-from rlrun.policies.counting import counted
-from rlrun.policies.folder_kind import CONFIG_FILE
+from rlrun.policies.folders import CONFIG_FILE
 from rlrun.policies.policy import ImitationPolicy, Policy
-from rlrun.policies.spec import DemonstratedTask, PolicySpec
+from rlrun.policies.spec import DemonstratedTask, PolicySpec, counted
 
 ROWS = 6
 TOLERANCE = 1e-4  # for log-probabilities and values, relative to the larger of 1 and their size

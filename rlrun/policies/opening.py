@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from rlrun.config.schema import RunConfig
-from rlrun.policies.folder_kind import spec_of, unfit
+from rlrun.policies.folders import spec_of, unfit
 from rlrun.policies.policy import Policy
-from rlrun.policies.stored_weights import StoredWeights
+from rlrun.policies.weight_files import StoredWeights
 from rlrun.system.errors import ExitStatus, RunError
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from rlrun.config.checks import Faults, not_multiple
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import Section
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from rlrun.policies.policy import Policy
-    from rlrun.policies.stored_weights import StoredWeights
+    from rlrun.policies.weight_files import StoredWeights
 
 
 @dataclass(frozen=True)
@@ -118,4 +119,51 @@ def require_observations(spec: PolicySpec, spaces: Spaces) -> None:
             value=spec.name,
             cause=f"It shows {spaces.num_images} images and {spaces.num_proprio} proprioceptive numbers.",
             remedy="Take another kind of policy, or make the simulator show it.",
+        )
+
+
+def counted(spec: PolicySpec, config: RunConfig, spaces: PlannedSpaces) -> int:
+    """Return the parameters of a policy that begins from scratch; 0 for other policies, whose count is unknown."""
+    if spec.from_scratch is None:
+        return 0
+    import torch  # importing torch takes seconds: a plan only does so if a spec has no closed form
+
+    num_actions = spaces.num_actions
+    low, high = (-1.0,) * num_actions, (1.0,) * num_actions
+    assumed = Spaces(num_actions, None, low, high, spaces.num_proprio, spaces.num_images)
+    with torch.device("meta"):
+        policy = spec.from_scratch(config, assumed)
+    return sum(parameter.numel() for parameter in policy.module.parameters())
+
+
+class TransformerSizes(Protocol):
+    """The sizes among a policy's own settings."""
+
+    patch_size: int
+    vision_hidden_size: int
+    vision_num_heads: int
+    llm_hidden_size: int
+    llm_num_heads: int
+
+
+def check_head_sizes(config: RunConfig, section: str, own: TransformerSizes) -> Faults:
+    """Check that patches divide the image, heads divide the hidden sizes, and rotary heads are even.
+
+    section: "policy.<kind>.", for messages. A policy from a folder has its own sizes and is not checked.
+    """
+    if config.policy.path is not None:
+        return
+    yield from not_multiple("env.image_size", config.env.image_size, section + "patch_size", own.patch_size)
+    for part, width, heads in (
+        ("vision", own.vision_hidden_size, own.vision_num_heads),
+        ("llm", own.llm_hidden_size, own.llm_num_heads),
+    ):
+        yield from not_multiple(f"{section}{part}_hidden_size", width, f"{section}{part}_num_heads", heads)
+    if own.llm_hidden_size % own.llm_num_heads == 0 and own.llm_hidden_size // own.llm_num_heads % 2:
+        yield RunError(
+            "Each head of the language model needs an even size.",
+            key=section + "llm_hidden_size",
+            value=own.llm_hidden_size,
+            cause=f"Rotary positions turn pairs; {own.llm_hidden_size} / {own.llm_num_heads} heads is odd.",
+            remedy=f"Take {own.llm_hidden_size + own.llm_num_heads}.",
         )

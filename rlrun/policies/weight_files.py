@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
+from rlrun.policies.adapters import first_value, is_adapter_name, plain_name
 from rlrun.system import local_files
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -243,3 +247,119 @@ def _mapped(file: Path) -> dict[str, Tensor]:
     if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
         raise ValueError("it holds something else than tensors by name")
     return loaded
+
+
+MAX_FILE_BYTES = 5_000_000_000  # as in published checkpoints
+
+
+def write_weights(
+    folder: Path, named_tensors: Iterable[tuple[str, Tensor]], max_file_bytes: int = MAX_FILE_BYTES
+) -> None:
+    """Write tensors as they arrive; at most one file's worth is held.
+
+    A tensor larger than `max_file_bytes` gets a file of its own. Remaining files of an earlier save are removed.
+    Raises OSError if a file cannot be written.
+    """
+    for old in folder.glob("model*.safetensors*"):
+        old.unlink()
+    files: list[list[str]] = []
+    held: dict[str, Tensor] = {}
+    num_bytes = total_bytes = 0
+    for name, tensor in named_tensors:
+        size = tensor.numel() * tensor.element_size()
+        if held and num_bytes + size > max_file_bytes:
+            files.append(_write(folder, len(files), held))
+            held, num_bytes = {}, 0
+        held[name] = tensor.detach().to("cpu").contiguous()
+        num_bytes, total_bytes = num_bytes + size, total_bytes + size
+    files.append(_write(folder, len(files), held))
+    _name(folder, files, total_bytes)
+
+
+def _write(folder: Path, index: int, tensors: dict[str, Tensor]) -> list[str]:
+    # safetensors would write a slice as the whole storage behind it
+    whole = {name: t if t.numel() == _storage_numel(t) else t.clone() for name, t in tensors.items()}
+    try:
+        save_file(whole, folder / f".part-{index}", metadata={"format": "pt"})
+    except SafetensorError as error:  # this error hides the cause on the disk
+        raise OSError(str(error)) from error
+    return list(whole)
+
+
+def _storage_numel(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
+
+
+def _name(folder: Path, files: list[list[str]], total_bytes: int) -> None:
+    """Rename the files to include their number, which is known only after the last one."""
+    if len(files) == 1:
+        (folder / ".part-0").rename(folder / WEIGHTS_FILE)
+        return
+    weight_map: dict[str, str] = {}
+    for index, names in enumerate(files):
+        name = f"model-{index + 1:05}-of-{len(files):05}.safetensors"
+        (folder / f".part-{index}").rename(folder / name)
+        weight_map |= dict.fromkeys(names, name)
+    index_file = {"metadata": {"total_size": total_bytes}, "weight_map": dict(sorted(weight_map.items()))}
+    (folder / INDEX_FILE).write_text(json.dumps(index_file, indent=2) + "\n")
+
+
+class StoredWeights:
+    """All tensors of one policy: those of its folder, and the new parts that the folder lacks, made when read."""
+
+    def __init__(self, files: WeightFiles, new_parts: Mapping[str, Callable[[], Tensor]], seed: int):
+        """seed: for adapters, which no folder contains."""
+        self._files, self._new_parts, self.seed = files, new_parts, seed
+
+    def in_order(self) -> Iterator[str]:
+        """Yield every name once, file by file."""
+        yield from (name for name in self._files.in_order() if name not in self._new_parts)
+        yield from self._new_parts
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
+        """Return rows start..stop of the first axis. Raises RunError if a file is damaged."""
+        if name not in self._new_parts:
+            return self._files.read(name, start, stop)
+        tensor = self._new_parts[name]()
+        return tensor[start:stop] if tensor.ndim else tensor
+
+    def close(self) -> None:
+        """Unmap the file that is open."""
+        self._files.close()
+
+
+@torch.no_grad()
+def fill(module: nn.Module, weights: StoredWeights, device: torch.device | str) -> None:
+    """Give a module on the meta device its memory on `device`, and its values; without communication.
+
+    For a sharded module each rank reads its own rows: beside its shards it holds one tensor's rows at a time.
+    """
+    module.to_empty(device=device)
+    restore: Callable[[], None] | None = getattr(module, "restore_buffers", None)  # buffers that no folder contains
+    if restore is not None:
+        restore()
+    targets = {plain_name(name): tensor for name, tensor in module.state_dict().items()}
+    for name in weights.in_order():
+        target = targets.pop(name)
+        local, rows = _own_rows(target)
+        if local.numel():
+            local.copy_(weights.read(name, rows.start, rows.stop))
+    weights.close()
+    for name, target in targets.items():
+        if not is_adapter_name(name):
+            raise ValueError(f"nothing was read for {name}")
+        local, rows = _own_rows(target)
+        local.copy_(first_value(name, target.shape, weights.seed)[rows])
+
+
+def _own_rows(tensor: Tensor) -> tuple[Tensor, slice]:
+    """Return this rank's part of a tensor, and its rows in the whole tensor."""
+    if not isinstance(tensor, DTensor):
+        return tensor, slice(0, None)
+    rows = range(tensor.shape[0])
+    for axis, placement in enumerate(tensor.placements):
+        if placement.is_shard():  # like torch.chunk: parts of equal size, the last ones shorter or empty
+            size = -(-len(rows) // tensor.device_mesh.size(axis))
+            start = size * tensor.device_mesh.get_local_rank(axis)
+            rows = rows[start : start + size]
+    return tensor.to_local(), slice(rows.start, rows.stop)

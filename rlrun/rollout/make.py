@@ -27,8 +27,8 @@ def make_backend(
         return make_sglang(config, Path(policy_folder), progress)
     import torch
 
-    from rlrun.policies.compilation import compile_policy
     from rlrun.policies.opening import open_to_act
+    from rlrun.policies.policy import compile_policy
     from rlrun.rollout.hf import HFBackend
 
     dtype = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]

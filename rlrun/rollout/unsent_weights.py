@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def unsent_names(policy: Policy, config: RunConfig) -> set[str]:
     """The module's names of weights that stay as the policy folder has them, whatever the actor learns."""
-    from rlrun.policies.adapter_values import is_adapter_name, plain_name, unchanging_names
+    from rlrun.policies.adapters import is_adapter_name, plain_name, unchanging_names
 
     lora, dead = config.actor.lora, policy.frozen_names()
     if lora.rank == 0:

@@ -30,7 +30,7 @@ from rlrun.observability.timeline import profiled
 from rlrun.policies.opening import open_to_shard
 from rlrun.policies.policy import Policy
 from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observations
-from rlrun.policies.stored_weights import StoredWeights
+from rlrun.policies.weight_files import StoredWeights
 from rlrun.system.errors import RunError
 from rlrun.system.network import free_port
 from rlrun.weight_sync.buckets import BucketLayout, CarriedSender, WeightSender, lay_out, pack

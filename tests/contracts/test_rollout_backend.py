@@ -22,8 +22,8 @@ from rlrun.config.schema import (
     SglangConfig,
 )
 from rlrun.data.messages import ActionChunk, Frames, Observation, WeightBucket
+from rlrun.policies.distributions import token_logprobs
 from rlrun.policies.openvla_oft.checkpoint import find_policy, load_policy, save_policy
-from rlrun.policies.sampling import token_logprobs
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
 from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock

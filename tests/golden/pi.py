@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.pi.folder import StoredPi, read_folder
+from rlrun.policies.pi.folder import LEROBOT_PADDING, StoredPi, read_folder
 from rlrun.policies.pi.network import PiNetwork
-from rlrun.policies.pi.pictures import LEROBOT_PADDING
-from rlrun.policies.pi.processor import PiProcessor
+from rlrun.policies.pi.policy import PiProcessor
 from rlrun.policies.pi.settings import PiSettings, StateInPrompt
-from rlrun.policies.stored_weights import StoredWeights, fill
+from rlrun.policies.weight_files import StoredWeights, fill
 from scripts.oracles.smolvla import CAMERAS, INSTRUCTION, NUM_ACTIONS, NUM_STATES, learned, observed
 
 SPACES = PlannedSpaces(len(CAMERAS), NUM_STATES, NUM_ACTIONS)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from rlrun.policies.smolvla.folder import read_folder
-from rlrun.policies.smolvla.pictures import pixels
-from rlrun.policies.stored_weights import StoredWeights, fill
+from rlrun.policies.smolvla.policy import pixels
+from rlrun.policies.weight_files import StoredWeights, fill
 from scripts.oracles.smolvla import INSTRUCTION, NUM_ACTIONS, NUM_STATES, learned, observed
 
 

@@ -26,14 +26,20 @@ from torch import Tensor
 from rlrun.config.loader import load
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.placement.memory import count_parameters, policy_size
-from rlrun.policies.lerobot.statistics import MODES, Statistics
+from rlrun.policies.flow.lerobot_config import MODES, Statistics
 from rlrun.policies.pi.config import HEADS
-from rlrun.policies.pi.folder import EMBEDDINGS, PALIGEMMA_FOLDER, StoredPi, read_folder, write_folder
+from rlrun.policies.pi.folder import (
+    EMBEDDINGS,
+    OPENPI_PADDING,
+    PALIGEMMA_FOLDER,
+    StoredPi,
+    pixels,
+    read_folder,
+    write_folder,
+)
 from rlrun.policies.pi.network import PiNetwork
-from rlrun.policies.pi.pictures import OPENPI_PADDING, pixels
-from rlrun.policies.pi.processor import PiProcessor, prompt_with_state
-from rlrun.policies.pi.settings import PiSettings, StateInPrompt
-from rlrun.policies.pi.size import pi_config
+from rlrun.policies.pi.policy import PiProcessor, prompt_with_state
+from rlrun.policies.pi.settings import PiSettings, StateInPrompt, pi_config
 from rlrun.policies.pi.spec import SPEC
 from rlrun.system.errors import RunError
 from scripts.oracles.openvla_oft import drawn

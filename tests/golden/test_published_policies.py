@@ -16,7 +16,7 @@ from tokenizers.models import WordLevel
 
 from rlrun.policies.openvla_oft.config import OFFICIAL_TOWERS, OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT, PolicyOutput
-from rlrun.policies.processor import ImageStatistics, Processor
+from rlrun.policies.openvla_oft.processor import ImageStatistics, Processor
 from scripts.oracles.openvla_oft import NUM_ACTIONS, NUM_CHUNKS, PROMPTS, SIDE, VOCABULARY, WIDTH, drawn, statistics
 
 DATA = Path(__file__).parents[1] / "data" / "published"

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.policies.flow.prefix import LayeredPrefix
-from rlrun.policies.flow.vision_sizes import PatchPositions
+from rlrun.policies.flow.networks import LayeredPrefix
+from rlrun.policies.flow.settings import PatchPositions
 from rlrun.policies.smolvla.config import SmolVLAConfig
 from rlrun.policies.smolvla.network import SmolVLANetwork
-from rlrun.policies.smolvla.pictures import pixels
+from rlrun.policies.smolvla.policy import pixels
 from scripts.oracles.openvla_oft import drawn
 from scripts.oracles.smolvla import VARIANTS, configured, learned, observed, sketch
 from tests.numerics import assert_norm_close, norm_error

@@ -17,12 +17,12 @@ import torch
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from rlrun.policies.lerobot.statistics import Quantiles, Standardization, Statistics
+from rlrun.policies.flow.lerobot_config import Quantiles, Standardization, Statistics
 from rlrun.policies.smolvla.config import SmolVLAConfig, VLMSizes
 from rlrun.policies.smolvla.folder import StoredSmolVLA, read_folder, write_folder
 from rlrun.policies.smolvla.network import SmolVLANetwork
 from rlrun.policies.tokenizer import word_tokenizer
-from rlrun.policies.weight_writer import write_weights
+from rlrun.policies.weight_files import write_weights
 from rlrun.system.errors import RunError
 from scripts.oracles.openvla_oft import drawn
 from scripts.oracles.smolvla import CAMERAS, INSTRUCTION, NUM_ACTIONS, NUM_STATES, configured, statistics

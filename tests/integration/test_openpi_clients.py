@@ -20,7 +20,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Spaces
 from rlrun.envs import r1pro
 from rlrun.policies.openvla_oft.checkpoint import save_policy
-from rlrun.policies.openvla_oft.new_policy import new_policy
+from rlrun.policies.openvla_oft.policy import new_policy
 from rlrun.policies.spec import DemonstratedTask, policy_spec
 from rlrun.system.errors import ExitStatus
 from tests.integration.openpi import OpenpiClient

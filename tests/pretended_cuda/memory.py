@@ -18,7 +18,7 @@ from benchmarks.gpu_7b import PARAMETERS, Workload, workload
 from rlrun.actor.sharding import _checkpoint_activations
 from rlrun.algorithms.losses import ppo_policy_loss, value_loss
 from rlrun.placement.memory import activation_bytes, policy_size
-from rlrun.policies import sampling
+from rlrun.policies import distributions
 from rlrun.policies.adapters import add_adapters
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.openvla_oft.policy import VlaPolicy
@@ -79,7 +79,7 @@ def _loss(model: OpenVLAOFT, rows: int) -> Tensor:
     pixels = torch.zeros(rows, 6 * model.config.num_images, *size, device="cuda").bfloat16()
     output = model(ids, None, pixels)
     of_token, of_row = torch.ones(rows, num_tokens, device="cuda"), torch.ones(rows, device="cuda")
-    logprobs = sampling.token_logprobs(output.action_logits, of_token.byte(), 1.0)
+    logprobs = distributions.token_logprobs(output.action_logits, of_token.byte(), 1.0)
     policy_loss, _ = ppo_policy_loss(logprobs, of_token, of_row, of_token, 0.2, 0.28, 3.0, "token-mean")
     critic_loss, _ = value_loss(output.value, of_row, of_row, of_row, 0.2, 10.0)
     return policy_loss + critic_loss

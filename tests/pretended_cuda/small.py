@@ -12,8 +12,7 @@ from rlrun.actor.updates import Learner
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data.messages import Frames, Observation, Trajectory
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.openvla_oft.new_policy import new_policy
-from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.policies.openvla_oft.policy import VlaPolicy, new_policy
 from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
 from rlrun.policies.spec import DemonstratedTask
 from rlrun.rollout.hf import HFBackend

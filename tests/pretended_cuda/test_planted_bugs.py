@@ -12,10 +12,10 @@ from tests.pretended_cuda import small
 from tests.pretended_cuda.conftest import Run
 
 BUGS = {
-    "uniform numbers": ("rlrun.policies.sampling", "sample_tokens", "uniforms.to(logits.device)", "uniforms"),
+    "uniform numbers": ("rlrun.policies.distributions", "sample_tokens", "uniforms.to(logits.device)", "uniforms"),
     "targets": ("rlrun.actor.learning_batch", "LearningBatch.rows", "(0, index).to(device)", "(0, index)"),
     "positions": ("rlrun.policies.openvla_oft.model", "OpenVLAOFT._hidden", ", device=embeds.device)", ")"),
-    "crop": ("rlrun.policies.processor", "_center_crop", "device=pixels.device, ", ""),
+    "crop": ("rlrun.policies.openvla_oft.processor", "_center_crop", "device=pixels.device, ", ""),
     "tokens as an array": ("rlrun.rollout.hf", "HFBackend.act", "tokens.cpu().numpy()", "tokens.numpy()"),
 }
 

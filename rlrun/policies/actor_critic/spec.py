@@ -11,8 +11,7 @@ from rlrun.config.checks import Faults, not_multiple
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.data.messages import Spaces
-from rlrun.policies.actor_critic.config import MODEL_TYPE
-from rlrun.policies.actor_critic.settings import CnnSettings, MlpSettings
+from rlrun.policies.actor_critic.settings import MODEL_TYPE, CnnSettings, MlpSettings
 from rlrun.policies.spec import PolicySpec
 from rlrun.system.errors import RunError
 

@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rlrun.policies import sampling
+from rlrun.policies import distributions
 from rlrun.policies.distributions import ActionDistribution
-from rlrun.policies.flow.flow_sde import FlowSde
-from rlrun.policies.flow.method import ChunkShape, Field, FlowMethod
+from rlrun.policies.flow.method import ChunkShape, Field, FlowMethod, FlowSde
 from rlrun.policies.flow.model import Answer, Point
 
 NODES, WEIGHTS = (torch.tensor(x) for x in np.polynomial.hermite_e.hermegauss(16))  # of the entropy's integral
@@ -62,7 +61,7 @@ class SteeredNoise(ActionDistribution):
 
     def sample(self, keys: np.ndarray) -> Tensor:
         """Return float32 [B, W + A + K]; row b depends on `keys[b]` and its own observation."""
-        numbers = sampling.normals(keys, self._shape.num_actions).to(self.mean)
+        numbers = distributions.normals(keys, self._shape.num_actions).to(self.mean)
         return self._acted(self.mean + self.log_std.exp() * numbers)
 
     def most_likely(self) -> Tensor:

@@ -19,13 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.policies import sampling
+from rlrun.policies import distributions
 from rlrun.policies.distributions import ActionDistribution
-from rlrun.policies.flow.distribution import normal_logprobs
-from rlrun.policies.flow.method import ChunkShape, Field, FlowMethod
+from rlrun.policies.flow.method import ChunkShape, Field, FlowChain, FlowMethod, normal_logprobs
 from rlrun.policies.flow.model import Answer, Point
 from rlrun.policies.flow.settings import FirstNoise
-from rlrun.policies.flow.tokens import FlowChain
 
 ENTROPY = 0.5 * math.log(2 * math.pi * math.e)  # of a standard normal number
 
@@ -96,7 +94,7 @@ class ChainSampler(ActionDistribution):
         """Return float32 [B, F*S*D + K]; row b depends on `keys[b]` and its own observation."""
         shape, num_steps = self._shape, self._method.num_steps
         own, executed = shape.num_steps * shape.num_dims, shape.num_executed * shape.num_actions
-        numbers = self._temperature * sampling.normals(keys, own + num_steps * executed).float()
+        numbers = self._temperature * distributions.normals(keys, own + num_steps * executed).float()
         start = shape.first_noise(self._method.first_noise, numbers[:, :own])
         return self._flow(start, numbers[:, own:].unflatten(1, (num_steps, executed)))
 

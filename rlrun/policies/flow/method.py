@@ -5,14 +5,17 @@ Shape legend: B rows, F points of the flow, S control steps and D dimensions of 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from rlrun.policies import sampling
+from rlrun.policies import distributions
 from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.flow.model import Answer, Point
 from rlrun.policies.flow.settings import FirstNoise
@@ -43,7 +46,7 @@ class ChunkShape:
     def fixed_noise(self, num_rows: int) -> Tensor:
         """Return the same standard normal numbers for every row, float32 [B, S, D]: a first noise to act without
         randomness. Zero would not do: the mean of the noise is far from any that a network has seen."""
-        numbers = sampling.normals(np.zeros(1, np.uint64), self.num_steps * self.num_dims).float()
+        numbers = distributions.normals(np.zeros(1, np.uint64), self.num_steps * self.num_dims).float()
         return numbers.view(1, self.num_steps, self.num_dims).repeat(num_rows, 1, 1)
 
     def replaced(self, x: Tensor, executed: Tensor) -> Tensor:
@@ -67,3 +70,249 @@ class FlowMethod(ABC):
     @abstractmethod
     def judged(self, shape: ChunkShape, tokens: Tensor, answer: Answer, temperature: float) -> ActionDistribution:
         """Return the distribution of these choices. answer: at `point`."""
+
+
+@dataclass(frozen=True)
+class FlowSde:
+    """The steps of a sampler. Example: FlowSde(4, 0.5) has the times 1, 0.75, 0.5 and 0.25."""
+
+    num_steps: int  # K
+    noise_level: float  # a
+
+    @property
+    def size(self) -> float:
+        """Size d of a step."""
+        return 1.0 / self.num_steps
+
+    @cached_property
+    def times(self) -> tuple[float, ...]:
+        """Time before each of the K steps."""
+        return tuple(1.0 - k / self.num_steps for k in range(self.num_steps))
+
+    @cached_property
+    def stds(self) -> tuple[float, ...]:
+        """Deviation that the random step adds, if it is step k."""
+        second = 1.0 - self.size  # stands for the first time, 1, in the denominator
+        rates = (t / (1.0 - min(t, second)) for t in self.times)
+        return tuple(self.noise_level * (rate * self.size) ** 0.5 for rate in rates)
+
+    def time_of(self, step: Tensor) -> Tensor:
+        """Return the time before step k: float32 [B] of int64 [B]."""
+        return _taken(self.times, step)
+
+    def std_of(self, step: Tensor) -> Tensor:
+        """Return the deviation of step k as the random one: float32 [B] of int64 [B]."""
+        return _taken(self.stds, step)
+
+    def euler(self, x: Tensor, velocity: Tensor) -> Tensor:
+        """Return x after one deterministic step; all [...]."""
+        return x - self.size * velocity
+
+    def mean(self, x: Tensor, velocity: Tensor, step: Tensor) -> Tensor:
+        """Return the mean after a random step: x, velocity [B, ...], step int64 [B]."""
+        shape = (-1, *(1,) * (x.ndim - 1))
+        time, std = self.time_of(step).view(shape), self.std_of(step).view(shape)
+        noise = x + (1.0 - time) * velocity
+        return self.euler(x, velocity) - std.square() / (2.0 * time) * noise
+
+
+def _taken(values: tuple[float, ...], step: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=step.device)[step]
+
+
+@dataclass(frozen=True, eq=False)
+class FlowChoice:
+    """Of Flow-SDE, the random step of each row: its number, x before and after it, its mean, and the final action."""
+
+    step: Tensor  # int64 [B]
+    before: Tensor  # float32 [B, S, D]
+    after: Tensor  # float32 [B, K], the executed control steps and real dimensions
+    mean: Tensor  # float32 [B, K], of `after` under the policy that acted: for the KL from it
+    action: Tensor  # float32 [B, K], normalised
+
+    def packed(self) -> Tensor:
+        """Return float32 [B, 1 + S*D + 3K], the tokens of this choice."""
+        return torch.cat([self.step[:, None].float(), self.before.flatten(1), self.after, self.mean, self.action], 1)
+
+    @classmethod
+    def of(cls, tokens: Tensor, num_steps: int, num_dims: int) -> FlowChoice:
+        """Unpack tokens of a network with S = num_steps and D = num_dims."""
+        own = num_steps * num_dims
+        num_executed = (tokens.shape[1] - 1 - own) // 3
+        step, before, *executed = tokens.float().split([1, own, *[num_executed] * 3], dim=1)
+        return cls(step[:, 0].round().long(), before.unflatten(1, (num_steps, num_dims)), *executed)
+
+
+@dataclass(frozen=True, eq=False)
+class FlowChain:
+    """Of Flow-Noise, x before every step, and the action after the last one."""
+
+    before: Tensor  # float32 [B, F, S, D]
+    action: Tensor  # float32 [B, K], normalized
+
+    def packed(self) -> Tensor:
+        """Return float32 [B, F*S*D + K], the tokens of this chain."""
+        return torch.cat([self.before.flatten(1), self.action], dim=1)
+
+    @classmethod
+    def of(cls, tokens: Tensor, num_flow_steps: int, num_steps: int, num_dims: int) -> FlowChain:
+        """Unpack tokens of F = num_flow_steps, S = num_steps and D = num_dims."""
+        own = num_flow_steps * num_steps * num_dims
+        before, action = tokens[:, :own].float(), tokens[:, own:].float()
+        return cls(before.unflatten(1, (num_flow_steps, num_steps, num_dims)), action)
+
+
+class FlowStep(ActionDistribution):
+    """The random step that `tokens` name, for learning: its velocity was computed in the forward pass."""
+
+    def __init__(self, shape: ChunkShape, mean: Tensor, std: Tensor):
+        self._shape = shape
+        self.mean = mean  # float32 [B, K]
+        self.std = std  # float32 [B, 1]
+
+    @classmethod
+    def of(
+        cls, sde: FlowSde, shape: ChunkShape, choice: FlowChoice, velocity: Tensor, temperature: float = 1.0
+    ) -> FlowStep:
+        """Return the step of a choice. velocity: float32 [B, S, D], at `choice.before`; temperature: of the noise."""
+        mean = shape.executed(sde.mean(choice.before, velocity, choice.step))
+        return cls(shape, mean, (sde.std_of(choice.step) * temperature)[:, None])
+
+    def sample(self, keys: np.ndarray) -> Tensor:
+        raise TypeError("this distribution judges choices; call the policy without tokens to draw some")
+
+    def most_likely(self) -> Tensor:
+        raise TypeError("this distribution judges choices; call the policy without tokens to draw some")
+
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        """Return float32 [B, K]. tokens: those that the forward pass was given."""
+        after = FlowChoice.of(tokens, self._shape.num_steps, self._shape.num_dims).after
+        return normal_logprobs(after, self.mean, self.std)
+
+    def statistic(self, tokens: Tensor) -> Tensor:
+        """Return the means, float32 [B, K]: deviations depend on the step only, which the tokens name."""
+        return self.mean
+
+    def exact_kl(self, reference: Tensor) -> Tensor:
+        """Return float32 [B, K]. Both normal distributions have the same deviation."""
+        return 0.5 * ((self.mean - reference) / self.std).square()
+
+    def kl_from_behavior(self, tokens: Tensor) -> Tensor:
+        """Return float32 [B, K]."""
+        return self.exact_kl(FlowChoice.of(tokens, self._shape.num_steps, self._shape.num_dims).mean)
+
+    def entropy(self) -> Tensor:
+        return (0.5 * math.log(2 * math.pi * math.e) + self.std.log()).expand(self.mean.shape)
+
+    def first(self, num_rows: int) -> FlowStep:
+        return FlowStep(self._shape, self.mean[:num_rows], self.std[:num_rows])
+
+
+class FlowSampler(ActionDistribution):
+    """Draws chunks by K flow steps over a prefix, for acting. The random step is drawn by each row's own key."""
+
+    def __init__(
+        self,
+        sde: FlowSde,
+        shape: ChunkShape,
+        field: Field,
+        num_rows: int,
+        temperature: float,
+        first_noise: FirstNoise = FirstNoise.drawn,
+    ):
+        """temperature: a factor of all noise that is drawn."""
+        self._sde, self._shape, self._field, self._first_noise = sde, shape, field, first_noise
+        self._num_rows, self._temperature = num_rows, temperature
+        self._drawn: tuple[Tensor, FlowStep] | None = None  # the last choices, which are judged next
+
+    def sample(self, keys: np.ndarray) -> Tensor:
+        """Return float32 [B, W]; row b depends on `keys[b]` and its own observation."""
+        shape = self._shape
+        own = shape.num_steps * shape.num_dims
+        numbers = distributions.normals(keys, own + shape.num_executed * shape.num_actions + 1)
+        step = (torch.special.ndtr(numbers[:, -1]) * self._sde.num_steps).long().clamp(max=self._sde.num_steps - 1)
+        noise = self._temperature * numbers[:, :-1].float()
+        return self._flow(shape.first_noise(self._first_noise, noise[:, :own]), noise[:, own:], step)
+
+    def most_likely(self) -> Tensor:
+        """Return float32 [B, W]: the ODE from one fixed noise."""
+        shape = self._shape
+        noise = torch.zeros(self._num_rows, shape.num_executed * shape.num_actions)
+        return self._flow(shape.fixed_noise(self._num_rows), noise, None)
+
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        return self._judged(tokens).logprobs(tokens)
+
+    def entropy(self) -> Tensor:
+        """Return float32 [B, K]: of the last drawn step; before a draw, the mean over all steps."""
+        if self._drawn is not None:
+            return self._drawn[1].entropy()
+        mean = sum(map(math.log, self._sde.stds)) / self._sde.num_steps + math.log(self._temperature)
+        size = (self._num_rows, self._shape.num_executed * self._shape.num_actions)
+        return torch.full(size, 0.5 * math.log(2 * math.pi * math.e) + mean)
+
+    def first(self, num_rows: int) -> FlowSampler:
+        return FlowSampler(self._sde, self._shape, self._field, num_rows, self._temperature, self._first_noise)
+
+    def _flow(self, x: Tensor, noise: Tensor, random_step: Tensor | None) -> Tensor:
+        """Run all steps from x [B, S, D]. noise: [B, K], of the random step; None: no step is random, and the first
+        one is stored."""
+        sde, shape = self._sde, self._shape
+        time = torch.ones(self._num_rows)
+        probe, _ = self._field(x, time, self._num_rows)
+        x, noise = x.to(probe.device), noise.to(probe.device)
+        chosen = torch.zeros(self._num_rows, dtype=torch.int64) if random_step is None else random_step
+        chosen = chosen.to(probe.device)
+        before, at_choice, after, chosen_mean = x, probe, torch.zeros_like(noise), torch.zeros_like(noise)
+        for k in range(sde.num_steps):
+            velocity = probe
+            if k > 0:
+                velocity, _ = self._field(x, torch.full_like(time, sde.times[k]), self._num_rows)
+            following = sde.euler(x, velocity)
+            is_random = chosen == k
+            mean = shape.executed(sde.mean(x, velocity, torch.full_like(chosen, k)))
+            drawn = mean + sde.stds[k] * noise
+            before = torch.where(is_random[:, None, None], x, before)
+            at_choice = torch.where(is_random[:, None, None], velocity, at_choice)
+            after = torch.where(is_random[:, None], drawn, after)
+            chosen_mean = torch.where(is_random[:, None], mean, chosen_mean)
+            if random_step is not None:
+                stochastic = shape.replaced(following, drawn)
+                following = torch.where(is_random[:, None, None], stochastic, following)
+            x = following
+        choice = FlowChoice(chosen, before, after, chosen_mean, shape.executed(x))
+        tokens = choice.packed()
+        self._drawn = tokens, FlowStep.of(sde, shape, choice, at_choice, self._temperature)
+        return tokens
+
+    def _judged(self, tokens: Tensor) -> FlowStep:
+        if self._drawn is not None and self._drawn[0] is tokens:
+            return self._drawn[1]
+        choice = FlowChoice.of(tokens, self._shape.num_steps, self._shape.num_dims)
+        velocity, _ = self._field(choice.before, self._sde.time_of(choice.step), self._num_rows)
+        return FlowStep.of(self._sde, self._shape, choice, velocity, self._temperature)
+
+
+@dataclass(frozen=True)
+class FlowSdeMethod(FlowMethod):
+    """One random step."""
+
+    sde: FlowSde
+    first_noise: FirstNoise = FirstNoise.drawn
+
+    def sampler(self, shape: ChunkShape, answer: Answer, field: Field, temperature: float) -> ActionDistribution:
+        return FlowSampler(self.sde, shape, field, answer.num_rows, temperature, self.first_noise)
+
+    def point(self, shape: ChunkShape, tokens: Tensor) -> Point:
+        choice = FlowChoice.of(tokens, shape.num_steps, shape.num_dims)
+        return Point(choice.before[:, None], self.sde.time_of(choice.step)[:, None])
+
+    def judged(self, shape: ChunkShape, tokens: Tensor, answer: Answer, temperature: float) -> ActionDistribution:
+        assert answer.velocity is not None
+        choice = FlowChoice.of(tokens, shape.num_steps, shape.num_dims)
+        return FlowStep.of(self.sde, shape, choice, answer.velocity[:, 0], temperature)
+
+
+def normal_logprobs(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Return the log-density of each number, float32, of x; std of a shape that broadcasts."""
+    return -0.5 * ((x - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)

@@ -6,17 +6,78 @@ prefix, W their width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from rlrun.policies.flow.noise_actor import NoiseActor
-from rlrun.policies.flow.noise_head import NoiseHead
-from rlrun.policies.flow.settings import CriticInput, Steering, Trains
-from rlrun.policies.value_head import ValueHead
+from rlrun.algorithms.losses import masked_mean
+from rlrun.data.seeds import mixed
+from rlrun.policies import distributions
+from rlrun.policies.flow.settings import NOISE_SIZES, CriticInput, Steering, Trains
+from rlrun.policies.value_head import ValueHead, linear_in_float32
+
+
+class Perceptron(nn.Module):
+    """The layers, initialized by fan-in; the weights of the last one have the deviation `last_std`."""
+
+    def __init__(self, sizes: list[int], last_std: float):
+        super().__init__()
+        self._last_std = last_std
+        self.layers = nn.ModuleList(nn.Linear(fan_in, fan_out) for fan_in, fan_out in pairwise(sizes))
+
+    @torch.no_grad()
+    def initialize(self) -> None:
+        """Draw the weights."""
+        for layer in self.layers:
+            assert isinstance(layer, nn.Linear)
+            layer.weight.normal_(std=self._last_std if layer is self.layers[-1] else layer.weight.shape[1] ** -0.5)
+            layer.bias.zero_()
+
+
+ACTOR_LAST_STD = 0.01  # of the last layer's weights: small, so that first the noise is standard normal before tanh
+LOG_STD_RANGE = (-5.0, 1.0)
+
+
+class NoiseActor(Perceptron):
+    """Summary of a prefix [B, W] -> (means [B, A], logarithms of deviations [B, A]), of numbers before tanh."""
+
+    def __init__(self, width: int, hidden_sizes: list[int], num_numbers: int):
+        super().__init__([width, *hidden_sizes, 2 * num_numbers], ACTOR_LAST_STD)
+
+    def forward(self, summary: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute in float32, whatever the precision of the weights."""
+        x = summary.float()
+        for layer in self.layers:
+            assert isinstance(layer, nn.Linear)
+            x = linear_in_float32(x if layer is self.layers[0] else F.gelu(x), layer.weight, layer.bias)
+        mean, log_std = x.chunk(2, dim=-1)
+        return mean, log_std.clamp(*LOG_STD_RANGE)
+
+
+LAST_STD = 0.02  # of the last layer's weights: small, so that the noise begins in the middle of its range
+
+
+class NoiseHead(Perceptron):
+    """Hidden of action tokens [..., W] -> deviations [..., D], whose logarithms lie within those of the range."""
+
+    def __init__(self, width: int, num_dims: int, noise_range: tuple[float, float]):
+        super().__init__([width, *NOISE_SIZES, num_dims], LAST_STD)
+        self._low, self._high = map(math.log, noise_range)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Compute in float32."""
+        x = hidden.float()
+        for layer in self.layers:
+            assert isinstance(layer, nn.Linear)
+            x = F.linear(x, layer.weight.float(), layer.bias.float()).tanh()
+        return (self._low + (self._high - self._low) * (x + 1.0) / 2.0).exp()
 
 
 @dataclass(frozen=True)
@@ -184,3 +245,39 @@ class FlowModel(nn.Module):
             noise_actor = NoiseActor(width, sizes.steering.hidden_sizes, sizes.num_actions)
             noise_actor.initialize()
         return value_head, noise_head, noise_actor
+
+
+TIME_ALPHA = 1.5  # times are Beta(1.5, 1): more of them near the noise, as openpi and LeRobot draw them
+TIME_RANGE = (0.001, 1.0)  # of the drawn times
+
+
+@dataclass(frozen=True, eq=False)
+class Matching:
+    """The points at which velocities are compared, and the velocities that are right there."""
+
+    point: Point
+    target: Tensor  # float32 [B, S, D]
+
+    @classmethod
+    def drawn(cls, actions: Tensor, count: int) -> Matching:
+        """Draw a time and noise for each row. actions: normalised, float32 [B, S, D].
+
+        count: of losses before this one. The same count gives the same draws, so that a resumed run repeats itself.
+        """
+        num_rows, num_numbers = len(actions), actions[0].numel()
+        keys = mixed((np.uint64(count) << np.uint64(32)) + np.arange(num_rows, dtype=np.uint64))
+        numbers = distributions.normals(keys, num_numbers + 1).float()
+        noise = numbers[:, 1:].view(actions.shape).to(actions)
+        low, high = TIME_RANGE
+        uniform = torch.special.ndtr(numbers[:, 0])
+        time = (low + (high - low) * uniform.pow(1.0 / TIME_ALPHA)).to(actions)
+        at = time[:, None, None]
+        return cls(Point((at * noise + (1.0 - at) * actions)[:, None], time[:, None]), noise - actions)
+
+    def loss(self, velocity: Tensor, step_valid: Tensor, num_actions: int) -> Tensor:
+        """Return the mean square over real dimensions of valid control steps; 0 if none is valid.
+
+        velocity: float32 [B, S, D]; step_valid: bool [B, C].
+        """
+        errors = (velocity - self.target)[:, : step_valid.shape[1], :num_actions].square().mean(-1)
+        return masked_mean(errors, step_valid)

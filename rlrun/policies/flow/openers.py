@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rlrun.policies.flow.opening import FlowFolder
     from rlrun.policies.flow.policy import FlowPolicy
-    from rlrun.policies.stored_weights import StoredWeights
+    from rlrun.policies.weight_files import StoredWeights
 
 
 @dataclass(frozen=True)

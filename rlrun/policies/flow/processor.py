@@ -15,8 +15,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from rlrun.policies.lerobot.config import LeRobotConfig
-from rlrun.policies.lerobot.statistics import Statistics
+from rlrun.policies.flow.lerobot_config import LeRobotConfig, Statistics
 from rlrun.system.errors import RunError
 
 CACHED_PROMPTS = 1024

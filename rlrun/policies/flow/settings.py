@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from rlrun.config.checks import Faults
+from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, POSITIVE, Section, bounded
+from rlrun.system.errors import RunError
 
 NOISE_SIZES = (128, 64)  # hidden layers of the head of learned noise: pi-RL's
 
@@ -93,3 +97,83 @@ def trained_parts(own: FlowSettings, is_new: bool) -> Trains:
         return Trains.heads
     keeps_vlm = not is_new if own.train_expert_only is None else own.train_expert_only
     return Trains.expert if keeps_vlm else Trains.everything
+
+
+MLP_RATIO = 4  # of a new tower
+
+
+class PatchPositions(Enum):
+    """Which position embedding a patch of a picture gets."""
+
+    exact = "exact"  # row and column of the patch
+    shifted = "shifted"  # one less each, 0 stays, as in trainings in float32 by LeRobot 0.4 with transformers 4
+
+
+@dataclass(frozen=True)
+class VisionSizes:
+    """Sizes of a SigLIP tower; the defaults are those of SmolVLM2-500M."""
+
+    hidden_size: int = 768
+    intermediate_size: int = 3072
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    image_size: int = 512  # pixels per side
+    patch_size: int = 16
+    layer_norm_eps: float = 1e-6
+
+
+def new_vision_sizes(own: FlowSettings, image_size: int) -> VisionSizes:
+    """Return the sizes of a new policy's tower. image_size: pixels per side."""
+    return VisionSizes(
+        hidden_size=own.vision_hidden_size,
+        intermediate_size=MLP_RATIO * own.vision_hidden_size,
+        num_hidden_layers=own.vision_num_layers,
+        num_attention_heads=own.vision_num_heads,
+        image_size=image_size,
+        patch_size=own.patch_size,
+    )
+
+
+def check_flow(config: RunConfig, own: FlowSettings, vlm_parts: Sequence[str]) -> Faults:
+    """Check learned noise, and that adapters are where something trains.
+
+    vlm_parts: those of the VLM, as actor.lora.targets names them.
+    """
+    section = f"policy.{config.policy.kind}."
+    yield from _check_noise(section, own)
+    yield from _check_adapters(config, section, own, vlm_parts)
+
+
+def _check_noise(section: str, own: FlowSettings) -> Faults:
+    found = own.noise_range
+    if len(found) != 2 or found[0] >= found[1]:
+        yield RunError(
+            "The range of learned noise has no two deviations.",
+            key=section + "noise_range",
+            value=found,
+            cause="It is the smallest and the largest deviation of a flow step.",
+            remedy=f"Set {section}noise_range=[0.08, 0.16].",
+        )
+
+
+def _check_adapters(config: RunConfig, section: str, own: FlowSettings, vlm_parts: Sequence[str]) -> Faults:
+    lora, trains = config.actor.lora, trained_parts(own, is_new=config.policy.path is None)
+    if lora.rank == 0 or trains is Trains.everything:
+        return
+    if trains is Trains.heads:
+        yield RunError(
+            "DSRL leaves the network as it is, and adapters would change it.",
+            key="actor.lora.rank",
+            value=lora.rank,
+            remedy=f"Set actor.lora.rank=0, or another {section}sampling.",
+        )
+        return
+    frozen = [part for part in lora.targets if part in vlm_parts]
+    if frozen:
+        yield RunError(
+            f"Adapters in {', '.join(frozen)} would never train.",
+            key="actor.lora.targets",
+            value=lora.targets,
+            cause=f"The VLM is computed without gradients ({section}train_expert_only).",
+            remedy=f"Set {section}train_expert_only=false: beside adapters the VLM keeps its weights anyway.",
+        )

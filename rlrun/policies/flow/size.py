@@ -16,12 +16,12 @@ from rlrun.policies.flow.settings import (
     FlowSettings,
     Sampling,
     Trains,
+    VisionSizes,
     steering,
     trained_parts,
 )
-from rlrun.policies.flow.vision_sizes import VisionSizes
+from rlrun.policies.folders import readable
 from rlrun.policies.size import PolicySize, Stack
-from rlrun.policies.weight_headers import readable
 from rlrun.system.local_files import read_json
 
 

@@ -6,8 +6,10 @@ S = L + N*P (+1 with proprioception) + K (+1 with the stop token), D width of th
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,8 +20,8 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput
 
 from rlrun.config.schema import AttentionKernel
+from rlrun.policies.openvla_oft.attention import ATTENTION, Packing
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
-from rlrun.policies.openvla_oft.packing import ATTENTION, Packing
 from rlrun.policies.openvla_oft.vision import Attention, AttentionPool, LayerScale, VisionBackbone, VisionTower
 from rlrun.policies.value_head import LAST_VALUE_STD, ValueHead, linear_in_float32
 
@@ -224,3 +226,26 @@ class OpenVLAOFT(PreTrainedModel):
 
 AutoConfig.register("openvla", OpenVLAOFTConfig, exist_ok=True)
 AutoModel.register(OpenVLAOFTConfig, OpenVLAOFT, exist_ok=True)
+
+
+NEW_PARTS = ("value_head.", "proprio_projector.", "action_queries.")
+
+
+def new_parts(model: OpenVLAOFT, seed: int) -> dict[str, Callable[[], Tensor]]:
+    """Return name -> a function that makes the float32 tensor on the CPU, for every new part of `model` (meta or not).
+
+    Each tensor is made when it is read. Values are the same on every rank, however the rest is loaded. Action
+    queries begin as zeros, with which official checkpoints were trained.
+    """
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items() if name.startswith(NEW_PARTS)}
+    last = next((name for name in reversed(shapes) if name.startswith("value_head.")), None)
+    return {name: partial(_first_value, name, shape, name == last, seed) for name, shape in shapes.items()}
+
+
+def _first_value(name: str, shape: torch.Size, is_last: bool, seed: int) -> Tensor:
+    """Return a value as `OpenVLAOFT._init_weights` does: by fan-in, biases zero. is_last: of the value head."""
+    with torch.device("cpu"):
+        if len(shape) != 2:
+            return torch.zeros(shape)
+        generator = torch.Generator().manual_seed(seed * 2**32 + zlib.crc32(name.encode()))
+        return torch.empty(shape).normal_(std=LAST_VALUE_STD if is_last else shape[1] ** -0.5, generator=generator)

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.config.checks import Faults
 from rlrun.config.schema import RunConfig
-from rlrun.policies.head_sizes import check_head_sizes
-from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
-from rlrun.policies.openvla_oft.size import num_parameters, policy_size
-from rlrun.policies.spec import DemonstratedTask, PolicySpec
+from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings, num_parameters, policy_size
+from rlrun.policies.spec import DemonstratedTask, PolicySpec, check_head_sizes
 
 if TYPE_CHECKING:
     import torch
 
     from rlrun.policies.openvla_oft.policy import VlaPolicy
-    from rlrun.policies.stored_weights import StoredWeights
+    from rlrun.policies.weight_files import StoredWeights
 
 ADAPTABLE_PARTS = ("language_model", "vision_backbone", "projector", "proprio_projector", "value_head")
 
@@ -27,26 +25,26 @@ def _recognizes(described: Mapping[str, Any]) -> bool:
 
 
 def _open(folder: Path, dtype: torch.dtype, device: torch.device, run: RunConfig | None) -> VlaPolicy:
-    from rlrun.policies.openvla_oft.opening import open_vla  # importing transformers takes seconds
+    from rlrun.policies.openvla_oft.policy import open_vla  # importing transformers takes seconds
 
     return open_vla(folder, dtype, device, run)
 
 
 def _open_to_shard(folder: Path, run: RunConfig) -> tuple[VlaPolicy, StoredWeights]:
-    from rlrun.policies.openvla_oft.opening import open_vla_to_shard
+    from rlrun.policies.openvla_oft.policy import open_vla_to_shard
 
     return open_vla_to_shard(folder, run)
 
 
 def _open_with_adapters(folder: Path, dtype: torch.dtype, device: torch.device, run: RunConfig) -> VlaPolicy:
-    from rlrun.policies.openvla_oft.opening import open_vla_with_adapters
+    from rlrun.policies.openvla_oft.policy import open_vla_with_adapters
 
     return open_vla_with_adapters(folder, dtype, device, run)
 
 
 def _from_demonstrations(config: RunConfig, task: DemonstratedTask) -> VlaPolicy:
-    from rlrun.policies.openvla_oft.new_policy import new_policy
     from rlrun.policies.openvla_oft.policy import VlaPolicy as Class
+    from rlrun.policies.openvla_oft.policy import new_policy
 
     return Class(*new_policy(config.policy, config.env, task, config.seed))
 

@@ -8,37 +8,109 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
+from torch.nn import functional as F
 
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.flow.lerobot_export import (
+from rlrun.policies.flow.lerobot_config import MODES, Normalizer, Statistics
+from rlrun.policies.flow.lerobot_processors import (
+    BATCH,
+    DEVICE,
+    NORMALIZE,
+    RENAME,
+    Step,
+    read_statistics,
+    tokenize,
+    tokenizer_file,
+    write_processors,
+    write_tokenizer,
+)
+from rlrun.policies.flow.opening import (
     REMARK,
     refuse_export,
     settings_to_export,
     stored_tensors,
     write_first_noise,
 )
-from rlrun.policies.lerobot.processors import BATCH, DEVICE, NORMALIZE, RENAME, Step, tokenize, write_processors
-from rlrun.policies.lerobot.statistics import Statistics
-from rlrun.policies.lerobot.stored_statistics import read_statistics
-from rlrun.policies.lerobot.tokenizers import tokenizer_file, write_tokenizer
-from rlrun.policies.pi.config import EMBEDDINGS, HEADS, PiConfig, PiSizes
+from rlrun.policies.pi.config import EMBEDDINGS, HEADS, PiConfig, PiSizes, full_name, is_openpi, kind_of, read_config
+from rlrun.policies.pi.config import MODES as MODE_OF
 from rlrun.policies.pi.network import PiNetwork
-from rlrun.policies.pi.openpi import full_name, is_openpi, kind_of, read_config
-from rlrun.policies.pi.openpi_statistics import read_openpi_statistics
-from rlrun.policies.pi.pictures import LEROBOT_PADDING
 from rlrun.policies.pi.settings import PiSettings, StateInPrompt
 from rlrun.policies.spec import LeRobotFolder
 from rlrun.policies.tokenizer import read_tokenizer
-from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse
-from rlrun.policies.weight_writer import write_weights
+from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse, write_weights
+
+STATISTICS_FILE = "norm_stats.json"
+EPS = 1e-6  # openpi adds it to deviations and ranges, in both directions
+
+
+def read_openpi_statistics(folder: Path, config: PiConfig, given: str | None) -> Statistics:
+    """Read the statistics of the first dimensions. given: the file; None: the only one in assets/.
+
+    Raises RunError if there is none, or more than one to choose from.
+    """
+    files = [Path(given)] if given else sorted((folder / "assets").rglob(STATISTICS_FILE))
+    if len(files) != 1 or not files[0].is_file():
+        refuse(
+            f"{folder} has {len(files)} files {STATISTICS_FILE} in assets/, where one is needed.",
+            "Name it with policy.pi.norm_stats_path=FILE.",
+        )
+    stored = read_json(files[0])
+    found = stored.get("norm_stats", stored)
+    return Statistics(
+        _normalizer(files[0], found, "state", config.num_proprio, MODE_OF[config.type]),
+        _normalizer(files[0], found, "actions", config.num_actions, MODE_OF[config.type]),
+    )
+
+
+def _normalizer(file: Path, found: Mapping[str, Any], name: str, size: int, mode: str) -> Normalizer:
+    kind = MODES[mode]
+    values = [found.get(name, {}).get(part) for part in kind.parts]
+    if any(value is None or len(value) < size for value in values):
+        refuse(
+            f"{file} lacks {' and '.join(kind.parts)} of {size} dimensions of {name}.",
+            "Compute it with openpi's scripts/compute_norm_stats.py on data of the run's state and actions.",
+        )
+    low, high = (np.asarray(value[:size], np.float32) for value in values if value is not None)
+    for part, numbers in zip(kind.parts, (low, high), strict=True):
+        if len(wrong := np.flatnonzero(~np.isfinite(numbers))):
+            refuse(
+                f"{file}: {part}[{wrong[0]}] of {name} is {numbers[wrong[0]]}, and {len(wrong) - 1} more are so.",
+                "Compute it again without the episodes that hold NaN.",
+            )
+    return kind(low, high + np.float32(EPS))
+
+
+# LeRobot pads pictures in [0, 1] by -1, and then scales them to [-1, 1]. Its policies were trained with that, where
+# pictures are no squares. openpi pads by black.
+LEROBOT_PADDING, OPENPI_PADDING = -3.0, -1.0
+
+
+def pixels(images: Tensor, size: int, padding: float) -> Tensor:
+    """Convert uint8 [B, N, H, W, 3] -> float32 [B, N, 3, size, size], on the device of the images.
+
+    size: pixels per side; padding: the value beside a picture. Bilinear without antialiasing, as in LeRobot.
+    """
+    x = images.flatten(0, 1).permute(0, 3, 1, 2).to(torch.float32) / 255.0
+    height, width = x.shape[2:]
+    inner = height, width
+    if inner != (size, size):
+        ratio = max(height, width) / size
+        inner = int(height / ratio), int(width / ratio)
+        x = F.interpolate(x, size=inner, mode="bilinear", align_corners=False)
+    top, left = (size - inner[0]) // 2, (size - inner[1]) // 2
+    beside = left, size - inner[1] - left, top, size - inner[0] - top
+    return F.pad(x * 2.0 - 1.0, beside, value=padding).unflatten(0, images.shape[:2])
+
 
 CONFIG_FILE = "config.json"
 PALIGEMMA_FOLDER = "paligemma"

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
+from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, bounded
-from rlrun.policies.flow.settings import FlowSettings
+from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.policies.flow.lerobot_config import features, numbered
+from rlrun.policies.flow.settings import FlowSettings, new_vision_sizes
+from rlrun.policies.flow.size import NetworkSize, described, flow_size, vision_stack
+from rlrun.policies.folders import named_parameters_in
+from rlrun.policies.pi.config import (
+    EMBEDDINGS,
+    HEADS,
+    MODES,
+    GemmaSizes,
+    PiConfig,
+    PiSizes,
+    full_name,
+    is_openpi,
+    kind_of,
+    read_config,
+)
+from rlrun.policies.size import PolicySize, Stack
 
 
 class Version(Enum):
@@ -34,3 +54,116 @@ class PiSettings(FlowSettings):
     llm_num_heads: int = bounded(4, COUNT)
     expert_hidden_size: int = bounded(72, COUNT)
     expert_intermediate_size: int = bounded(192, COUNT)
+
+
+PADDED = 32  # dimensions of state and actions at least, as in released policies
+ASSUMED_WORDS = 320  # of the vocabulary, while the instructions are unknown
+PROMPT_LENGTH = 512  # tokens; a small tokenizer makes one of every number of the state
+
+
+def new_config(
+    config: RunConfig, num_actions: int, num_proprio: int, cameras: Sequence[str], vocab_size: int = ASSUMED_WORDS
+) -> PiConfig:
+    """Return the architecture."""
+    own, side = config.policy.section(PiSettings), config.env.image_size
+    chunk, kind = config.policy.num_action_chunks, own.version.name
+    shared = {
+        "depth": own.llm_num_layers,
+        "num_heads": own.llm_num_heads,
+        "num_kv_heads": 1,
+        "head_dim": own.llm_hidden_size // own.llm_num_heads,
+    }
+    sizes = PiSizes(
+        language=GemmaSizes(own.llm_hidden_size, own.llm_intermediate_size, **shared),
+        expert=GemmaSizes(own.expert_hidden_size, own.expert_intermediate_size, **shared),
+        vision=new_vision_sizes(own, side),
+        vocab_size=vocab_size,
+    )
+    return PiConfig(
+        **features(cameras, side, num_proprio, num_actions),
+        normalization_mapping={"VISUAL": "IDENTITY", "STATE": MODES[kind], "ACTION": MODES[kind]},
+        type=kind,
+        chunk_size=chunk,
+        n_action_steps=chunk,
+        max_state_dim=max(PADDED, num_proprio),
+        max_action_dim=max(PADDED, num_actions),
+        tokenizer_max_length=PROMPT_LENGTH,
+        num_inference_steps=own.num_flow_steps,
+        image_resolution=(side, side),
+        sizes=sizes,
+    )
+
+
+PUBLISHED_PARAMETERS = {"pi0": 3_238_048_528, "pi05": 3_353_433_872}  # without the heads over words
+
+
+def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -> PolicySize:
+    """Return the size by `policy.path`, else by the settings of a new policy."""
+    network = pi_config(config, spaces)
+    num_parameters -= _unread_parameters(config)
+    return flow_size(
+        config, config.policy.section(PiSettings), spaces, num_parameters, _sizes(network, spaces.num_images)
+    )
+
+
+def _sizes(network: PiConfig, num_images: int) -> NetworkSize:
+    sizes, width, dims = network.sizes, network.sizes.expert.width, network.max_action_dim
+    tokens = num_images * sizes.tokens_per_image + network.tokenizer_max_length
+    with_state = [] if network.is_adaptive else [(network.max_state_dim, width)]
+    with_time = [(width, width)] if network.is_adaptive else [(2 * width, width)]
+    modulation = 2 * 3 * (width + 1) * width if network.is_adaptive else 0
+    return NetworkSize(
+        vision=sizes.vision,
+        stacks=(
+            vision_stack(sizes.vision, num_images, "vision_tower"),
+            _stack(sizes.language, tokens, "language_model"),
+            _stack(sizes.expert, network.chunk_size + len(with_state), "gemma_expert", modulation),
+        ),
+        projections=((dims, width), (width, dims), (width, width), *with_time, *with_state),
+        summary_width=2 * sizes.language.width + network.max_state_dim,
+        chunk_size=network.chunk_size,
+    )
+
+
+def pi_config(config: RunConfig, spaces: PlannedSpaces) -> PiConfig:
+    """Return the architecture; a folder that is not on this machine counts as the published one."""
+    own = config.policy.section(PiSettings)
+    if config.policy.path is None:
+        return new_config(config, spaces.num_actions, spaces.num_proprio, numbered(spaces.num_images))
+    found, own_sizes = described(config, "config.json"), described(config, "paligemma/config.json")
+    sizes = PiSizes.of(own_sizes) if own_sizes else PiSizes()
+    if is_openpi(found):
+        stored = _stored_parameters(config)
+        return read_config(found, kind_of(stored) if stored else own.version.name, sizes, spaces)
+    return PiConfig.of({"type": own.version.name} | found, sizes)
+
+
+def _unread_parameters(config: RunConfig) -> int:
+    """Return the parameters in the files of `policy.path` that the network does not have: the heads over words."""
+    stored = _stored_parameters(config)
+    of_paligemma, of_expert = HEADS
+    # files hold the embeddings under one name or under both
+    doubled = stored.get(of_paligemma, 0) if EMBEDDINGS in stored else 0
+    return doubled + stored.get(of_expert, 0)
+
+
+def _stored_parameters(config: RunConfig) -> dict[str, int]:
+    """Return the parameters in the files of `policy.path` by the names of PiNetwork; {}: there are no files."""
+    if config.policy.path is None:
+        return {}
+    found = named_parameters_in(Path(config.policy.path))
+    return {full_name(name): count for name, count in found.items()}
+
+
+def _stack(sizes: GemmaSizes, num_tokens: int, part: str, modulation: int = 0) -> Stack:
+    return Stack(
+        sizes.width,
+        sizes.mlp_dim,
+        sizes.depth,
+        num_tokens,
+        part,
+        is_gated=True,
+        query_width=sizes.num_heads * sizes.head_dim,
+        key_width=sizes.num_kv_heads * sizes.head_dim,
+        modulation_parameters=modulation,
+    )

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 from rlrun.config.checks import Faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.flow.checks import check_flow
+from rlrun.policies.flow.lerobot_config import cameras_in
 from rlrun.policies.flow.openers import Openers
-from rlrun.policies.head_sizes import check_head_sizes
-from rlrun.policies.lerobot.config import cameras_in
-from rlrun.policies.pi.config import PROMPT_LENGTH
-from rlrun.policies.pi.openpi import is_openpi
-from rlrun.policies.pi.settings import PiSettings
-from rlrun.policies.pi.size import PUBLISHED_PARAMETERS, policy_size
-from rlrun.policies.spec import DemonstratedTask, LeRobotFolder, PolicySpec
+from rlrun.policies.flow.settings import check_flow
+from rlrun.policies.pi.config import PROMPT_LENGTH, is_openpi
+from rlrun.policies.pi.settings import PUBLISHED_PARAMETERS, PiSettings, policy_size
+from rlrun.policies.spec import DemonstratedTask, LeRobotFolder, PolicySpec, check_head_sizes
 
 if TYPE_CHECKING:
     from rlrun.policies.flow.opening import FlowFolder
@@ -29,13 +26,13 @@ def _recognizes(described: Mapping[str, Any]) -> bool:
 
 
 def _read(folder: Path, run: RunConfig | None) -> FlowFolder[PiPolicy]:
-    from rlrun.policies.pi.opening import pi_in  # importing transformers takes seconds
+    from rlrun.policies.pi.policy import pi_in  # importing transformers takes seconds
 
     return pi_in(folder, run)
 
 
 def _from_demonstrations(config: RunConfig, task: DemonstratedTask) -> PiPolicy:
-    from rlrun.policies.pi.new_policy import new_policy
+    from rlrun.policies.pi.policy import new_policy
 
     return new_policy(config, task)
 
@@ -44,7 +41,7 @@ def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
     """Return the parameters of a new policy, or of a released one for `policy.path`."""
     if config.policy.path is not None:
         return PUBLISHED_PARAMETERS[config.policy.section(PiSettings).version.name]
-    from rlrun.policies.pi.new_policy import num_parameters
+    from rlrun.policies.pi.policy import num_parameters
 
     return num_parameters(config, spaces.num_actions, spaces.num_proprio)
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from rlrun.policies.flow.vision_sizes import PatchPositions, VisionSizes
-from rlrun.policies.lerobot.config import LeRobotConfig
+from rlrun.policies.flow.lerobot_config import LeRobotConfig
+from rlrun.policies.flow.settings import PatchPositions, VisionSizes
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,27 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from rlrun.policies.flow.lerobot_export import REMARK, settings_to_export, stored_tensors, write_first_noise
-from rlrun.policies.flow.vision_sizes import PatchPositions
-from rlrun.policies.lerobot.processors import BATCH, DEVICE, NORMALIZE, RENAME, tokenize, write_processors
-from rlrun.policies.lerobot.statistics import Statistics
-from rlrun.policies.lerobot.stored_statistics import BUFFERS, read_statistics
-from rlrun.policies.lerobot.tokenizers import padding_token, tokenizer_file, write_tokenizer
+from rlrun.policies.flow.lerobot_config import Statistics
+from rlrun.policies.flow.lerobot_processors import (
+    BATCH,
+    BUFFERS,
+    DEVICE,
+    NORMALIZE,
+    RENAME,
+    padding_token,
+    read_statistics,
+    tokenize,
+    tokenizer_file,
+    write_processors,
+    write_tokenizer,
+)
+from rlrun.policies.flow.opening import REMARK, settings_to_export, stored_tensors, write_first_noise
+from rlrun.policies.flow.settings import PatchPositions
 from rlrun.policies.smolvla.config import SmolVLAConfig, VLMSizes
 from rlrun.policies.smolvla.network import SmolVLANetwork
 from rlrun.policies.spec import LeRobotFolder
 from rlrun.policies.tokenizer import read_tokenizer
-from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse
-from rlrun.policies.weight_writer import write_weights
+from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse, write_weights
 
 CONFIG_FILE = "config.json"
 VLM_FOLDER = "vlm"

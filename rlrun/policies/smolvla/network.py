@@ -13,15 +13,118 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers import LlamaConfig, SmolVLMConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+from transformers.models.smolvlm.modeling_smolvlm import SmolVLMConnector
 
-from rlrun.policies.fan_in import initialize_by_fan_in
-from rlrun.policies.flow.prefix import LayeredPrefix, visibility
-from rlrun.policies.flow.projections import LinearInFloat32, LinearInOwnType, sinusoidal
-from rlrun.policies.flow.vision import vision_tower
-from rlrun.policies.smolvla.config import SmolVLAConfig
-from rlrun.policies.smolvla.connector import connector
-from rlrun.policies.smolvla.layers import expert_layers, prefix_layers
+from rlrun.policies.flow.networks import (
+    LayeredPrefix,
+    LinearInFloat32,
+    LinearInOwnType,
+    after_attention,
+    attended,
+    heads,
+    initialize_by_fan_in,
+    prefix_pass,
+    rotated,
+    sinusoidal,
+    visibility,
+    vision_tower,
+)
+from rlrun.policies.smolvla.config import SmolVLAConfig, VLMSizes
+
+
+class _Layer(LlamaDecoderLayer):
+    def __init__(self, config: LlamaConfig):
+        super().__init__(config, layer_idx=0)  # without transformers' cache the index has no meaning
+
+
+class PrefixLayer(_Layer):
+    """A layer of the VLM: hidden [B, S, D] -> (hidden, keys, values); keys (rotated) and values [B, S, K, E]."""
+
+    def forward(self, hidden: Tensor, positions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """positions: int64 [B, S]; mask: bool [B, S, S], True where a row's token sees a column's."""
+        return prefix_pass(self, hidden, positions, mask)
+
+
+class SelfAttentionLayer(_Layer):
+    """A layer of the expert whose tokens attend to the prefix, and causally to each other: [B, T, D] -> [B, T, D]."""
+
+    def forward(self, hidden: Tensor, keys: Tensor, values: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
+        """keys, values: the prefix's [B, S, K, E]; positions: int64 [B, T], after those of the prefix; seen: bool
+        [B, S], False at padding."""
+        attention, x = self.self_attn, self.input_layernorm(hidden)
+        query = rotated(heads(attention.q_proj, x, attention.head_dim), positions)
+        key = torch.cat([keys, rotated(heads(attention.k_proj, x, attention.head_dim), positions)], dim=1)
+        value = torch.cat([values, heads(attention.v_proj, x, attention.head_dim)], dim=1)
+        length = hidden.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool, device=hidden.device).tril()
+        mask = torch.cat([seen[:, None].expand(-1, length, -1), causal.expand(len(seen), -1, -1)], dim=2)
+        return after_attention(self, hidden, attended(query, key, value, mask))
+
+
+class CrossAttentionLayer(_Layer):
+    """A layer of the expert whose tokens attend to the prefix only: [B, T, D] -> [B, T, D].
+
+    Its projections of keys and values take those of the VLM's layer.
+    """
+
+    def __init__(self, config: LlamaConfig, vlm_width: int):
+        """vlm_width: K*E of the VLM."""
+        super().__init__(config)
+        own_width, bias = config.num_key_value_heads * config.head_dim, config.attention_bias
+        self.self_attn.k_proj = nn.Linear(vlm_width, own_width, bias=bias)
+        self.self_attn.v_proj = nn.Linear(vlm_width, own_width, bias=bias)
+
+    def forward(self, hidden: Tensor, keys: Tensor, values: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
+        """As SelfAttentionLayer. Positions count from 0, while the keys keep the prefix's rotation (as in LeRobot)."""
+        attention, x = self.self_attn, self.input_layernorm(hidden)
+        query = rotated(heads(attention.q_proj, x, attention.head_dim), positions - positions[:, :1])
+        key = heads(attention.k_proj, keys.flatten(2), attention.head_dim)
+        value = heads(attention.v_proj, values.flatten(2), attention.head_dim)
+        return after_attention(self, hidden, attended(query, key, value, seen[:, None]))
+
+
+def prefix_layers(config: SmolVLAConfig) -> nn.ModuleList:
+    """Return the VLM's layers that run."""
+    text = config.vlm.text
+    llama = _llama(config, text.hidden_size, text.intermediate_size)
+    return nn.ModuleList(PrefixLayer(llama) for _ in range(config.num_layers))
+
+
+def expert_layers(config: SmolVLAConfig) -> nn.ModuleList:
+    """Return the expert's layers, one for each of the VLM's."""
+    text = config.vlm.text
+    llama = _llama(config, config.expert_width, config.expert_inner)
+    vlm_width = text.num_key_value_heads * text.head_dim
+    return nn.ModuleList(
+        CrossAttentionLayer(llama, vlm_width) if config.is_cross(i) else SelfAttentionLayer(llama)
+        for i in range(config.num_layers)
+    )
+
+
+def _llama(config: SmolVLAConfig, width: int, inner: int) -> LlamaConfig:
+    text = config.vlm.text
+    return LlamaConfig(
+        hidden_size=width,
+        intermediate_size=inner,
+        num_attention_heads=text.num_attention_heads,
+        num_key_value_heads=text.num_key_value_heads,
+        head_dim=text.head_dim,
+        rms_norm_eps=text.rms_norm_eps,
+        num_hidden_layers=config.num_layers,
+    )
+
+
+def connector(vlm: VLMSizes) -> SmolVLMConnector:
+    """Return the module [M, P, vision width] -> [M, P / scale_factor**2, D]."""
+    return SmolVLMConnector(
+        SmolVLMConfig(
+            text_config={"model_type": "llama", "hidden_size": vlm.text.hidden_size, "num_attention_heads": 1},
+            vision_config={"hidden_size": vlm.vision.hidden_size},
+            scale_factor=vlm.scale_factor,
+        )
+    )
 
 
 class Unread(nn.Module):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, POSITIVE_SHARE, bounded
-from rlrun.policies.flow.settings import FlowSettings
-from rlrun.policies.flow.vision_sizes import PatchPositions
+from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.policies.flow.lerobot_config import features, numbered
+from rlrun.policies.flow.settings import FlowSettings, PatchPositions, new_vision_sizes
+from rlrun.policies.flow.size import NetworkSize, described, flow_size, vision_stack
+from rlrun.policies.size import PolicySize, Stack
+from rlrun.policies.smolvla.config import SmolVLAConfig, TextSizes, VLMSizes
 
 
 @dataclass
@@ -16,3 +23,83 @@ class SmolVLASettings(FlowSettings):
     patch_positions: PatchPositions | None = None  # null: as the folder says, else exact
     llm_num_heads: int = bounded(3, COUNT)
     expert_width_multiplier: float = bounded(0.75, POSITIVE_SHARE)
+
+
+PADDED = 32  # dimensions of state and actions at least, as in released policies
+TOKENS_PER_SIDE = 4  # of a picture's tokens, if the patches allow it
+ASSUMED_WORDS = 64  # of the vocabulary, while the instructions are unknown
+
+
+def new_config(
+    config: RunConfig, num_actions: int, num_proprio: int, cameras: Sequence[str], vocab_size: int = ASSUMED_WORDS
+) -> SmolVLAConfig:
+    """Return the architecture of a new policy."""
+    own, size = config.policy.section(SmolVLASettings), config.env.image_size
+    chunk, heads = config.policy.num_action_chunks, own.llm_num_heads
+    text = TextSizes(
+        hidden_size=own.llm_hidden_size,
+        intermediate_size=own.llm_intermediate_size,
+        num_hidden_layers=own.llm_num_layers,
+        num_attention_heads=heads,
+        num_key_value_heads=1,
+        head_dim=own.llm_hidden_size // heads,
+        vocab_size=vocab_size,
+    )
+    scale = max(1, size // own.patch_size // TOKENS_PER_SIDE)
+    return SmolVLAConfig(
+        **features(cameras, size, num_proprio, num_actions),
+        chunk_size=chunk,
+        n_action_steps=chunk,
+        max_state_dim=max(PADDED, num_proprio),
+        max_action_dim=max(PADDED, num_actions),
+        resize_imgs_with_padding=(size, size),
+        num_steps=own.num_flow_steps,
+        vlm_model_name="vlm",
+        num_vlm_layers=own.llm_num_layers,
+        expert_width_multiplier=own.expert_width_multiplier,
+        vlm=VLMSizes(
+            vision=new_vision_sizes(own, size),
+            text=text,
+            scale_factor=scale,
+            fake_image_token_id=0,
+            global_image_token_id=0,
+        ),
+        patch_positions=own.patch_positions or PatchPositions.exact,
+    )
+
+
+def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -> PolicySize:
+    """Return the size by `policy.path`, else by the settings of a new policy."""
+    network = _config(config, spaces)
+    return flow_size(
+        config, config.policy.section(SmolVLASettings), spaces, num_parameters, _sizes(network, spaces.num_images)
+    )
+
+
+def _sizes(network: SmolVLAConfig, num_images: int) -> NetworkSize:
+    text, chunk, width, dims = network.vlm.text, network.chunk_size, network.expert_width, network.max_action_dim
+    attention: dict[str, Any] = {
+        "query_width": text.num_attention_heads * text.head_dim,
+        "key_width": text.num_key_value_heads * text.head_dim,
+    }
+    tokens, layers = network.prefix_tokens(num_images, network.tokenizer_max_length), network.num_layers
+    return NetworkSize(
+        vision=network.vlm.vision,
+        stacks=(
+            vision_stack(network.vlm.vision, num_images, "vision_model"),
+            Stack(text.hidden_size, text.intermediate_size, layers, tokens, "text_model", is_gated=True, **attention),
+            Stack(width, network.expert_inner, layers, chunk, "lm_expert", is_gated=True, **attention),
+        ),
+        projections=((dims, width), (width, dims), (2 * width, width), (width, width)),
+        summary_width=2 * text.hidden_size,
+        chunk_size=chunk,
+        dead_parameters=text.vocab_size * text.hidden_size,
+    )
+
+
+def _config(config: RunConfig, spaces: PlannedSpaces) -> SmolVLAConfig:
+    """Return the architecture; a folder that is not on this machine counts as the published one."""
+    if config.policy.path is None:
+        return new_config(config, spaces.num_actions, spaces.num_proprio, numbered(spaces.num_images))
+    vlm = VLMSizes.of(described(config, "vlm/config.json"))
+    return SmolVLAConfig.of(described(config, "config.json"), vlm)

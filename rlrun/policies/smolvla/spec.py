@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 from rlrun.config.checks import Faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.flow.checks import check_flow
+from rlrun.policies.flow.lerobot_config import cameras_in
 from rlrun.policies.flow.openers import Openers
-from rlrun.policies.head_sizes import check_head_sizes
-from rlrun.policies.lerobot.config import cameras_in
-from rlrun.policies.smolvla.settings import SmolVLASettings
-from rlrun.policies.smolvla.size import policy_size
-from rlrun.policies.spec import DemonstratedTask, LeRobotFolder, PolicySpec
+from rlrun.policies.flow.settings import check_flow
+from rlrun.policies.smolvla.settings import SmolVLASettings, policy_size
+from rlrun.policies.spec import DemonstratedTask, LeRobotFolder, PolicySpec, check_head_sizes
 
 if TYPE_CHECKING:
     from rlrun.policies.flow.opening import FlowFolder
@@ -27,13 +25,13 @@ def _recognizes(described: Mapping[str, Any]) -> bool:
 
 
 def _read(folder: Path, run: RunConfig | None) -> FlowFolder[SmolVLAPolicy]:
-    from rlrun.policies.smolvla.opening import smolvla_in  # importing transformers takes seconds
+    from rlrun.policies.smolvla.policy import smolvla_in  # importing transformers takes seconds
 
     return smolvla_in(folder, run)
 
 
 def _from_demonstrations(config: RunConfig, task: DemonstratedTask) -> SmolVLAPolicy:
-    from rlrun.policies.smolvla.new_policy import new_policy
+    from rlrun.policies.smolvla.policy import new_policy
 
     return new_policy(config, task)
 
@@ -42,7 +40,7 @@ def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
     """Return the parameters of a new policy, or of the released SmolVLA for `policy.path`."""
     if config.policy.path is not None:
         return RELEASED_PARAMETERS
-    from rlrun.policies.smolvla.new_policy import num_parameters
+    from rlrun.policies.smolvla.policy import num_parameters
 
     return num_parameters(config, spaces.num_actions, spaces.num_proprio)
 

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from rlrun.policies.distributions import Bins
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import ActionQueries, Projector, ProprioProjector
+from rlrun.policies.openvla_oft.processor import Processor
 from rlrun.policies.openvla_oft.vision import VisionBackbone
-from rlrun.policies.processor import Processor
 from rlrun.policies.value_head import ValueHead, linear_in_float32
 
 LM = "language_model."

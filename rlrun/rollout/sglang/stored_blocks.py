@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlrun.data.messages import TensorSlice
-from rlrun.policies.stored_weights import StoredWeights
+from rlrun.policies.weight_files import StoredWeights
 from rlrun.rollout.sglang.engine import TensorBlock
 
 BLOCK_BYTES = 256 * 1024 * 1024

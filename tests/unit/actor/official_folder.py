@@ -10,10 +10,10 @@ import torch
 from rlrun.config.schema import RunConfig
 from rlrun.policies.openvla_oft.config import OFFICIAL_TOWERS, OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
+from rlrun.policies.openvla_oft.processor import ImageStatistics, Processor
 from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
-from rlrun.policies.processor import ImageStatistics, Processor
 from rlrun.policies.tokenizer import word_tokenizer
-from rlrun.policies.weight_writer import write_weights
+from rlrun.policies.weight_files import write_weights
 from tests.unit.actor.tiny_run import A, P
 
 VOCABULARY = 512

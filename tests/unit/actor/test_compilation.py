@@ -14,8 +14,8 @@ from torch._dynamo.utils import counters
 from rlrun.config.schema import CompileBackend, RunConfig, ShardingStrategy
 from rlrun.data.messages import Spaces
 from rlrun.policies.actor_critic.policy import new_actor_critic
-from rlrun.policies.compilation import compile_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.policies.policy import compile_policy
 from rlrun.system.errors import RunError
 from tests.numerics import assert_as_exact, assert_moved_alike, assert_norm_close, computed_in_double, rounding
 from tests.unit.actor.rank_pool import RankPool

@@ -17,8 +17,7 @@ from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.openvla_oft.checkpoint import load_policy
-from rlrun.policies.openvla_oft.new_policy import new_policy
-from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.policies.openvla_oft.policy import VlaPolicy, new_policy
 from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
 from rlrun.policies.spec import DemonstratedTask
 from tests.numerics import assert_moved_alike, norm_error

@@ -21,8 +21,7 @@ from rlrun.config.schema import Precision, ShardingStrategy
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.opening import open_to_shard
 from rlrun.policies.openvla_oft.checkpoint import load_policy
-from rlrun.policies.stored_weights import StoredWeights
-from rlrun.policies.weight_writer import write_weights
+from rlrun.policies.weight_files import StoredWeights, write_weights
 from rlrun.system.errors import RunError
 from tests.unit.actor.official_folder import FILE_BYTES, official_run, write_official
 from tests.unit.actor.rank_pool import RankPool

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rlrun.algorithms.losses import imitation_loss
 from rlrun.policies.distributions import Bins
 from rlrun.policies.policy import ImitationPolicy
-from rlrun.policies.weight_writer import write_weights
+from rlrun.policies.weight_files import write_weights
 
 BINS = 256
 

@@ -21,7 +21,7 @@ from rlrun.config.schema import AlgorithmConfig
 from rlrun.data.messages import Trajectory
 from rlrun.policies.flow.dsrl import SteeredChoice, SteeredNoise
 from rlrun.policies.flow.method import ChunkShape
-from rlrun.policies.flow.noise_actor import NoiseActor
+from rlrun.policies.flow.model import NoiseActor
 from rlrun.system.errors import RunError
 
 WIDTH, A = 4, 2

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rlrun.data.lerobot.statistics import LIMIT, of_vectors, rare_motions, widened
-from rlrun.policies.action_bins import ActionBins, Bounds
-from rlrun.policies.lerobot.statistics import Quantiles, Standardization, of_demonstrations
+from rlrun.policies.flow.lerobot_config import Quantiles, Standardization, of_demonstrations
+from rlrun.policies.openvla_oft.statistics import ActionBins, Bounds
 
 FRAMES = 400
 

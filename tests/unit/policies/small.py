@@ -10,9 +10,9 @@ from torch import Tensor
 from rlrun.config.schema import EnvConfig, PolicyConfig
 from rlrun.data.messages import Frames
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
-from rlrun.policies.openvla_oft.new_policy import new_policy
+from rlrun.policies.openvla_oft.policy import new_policy
+from rlrun.policies.openvla_oft.processor import Processor
 from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
-from rlrun.policies.processor import Processor
 from rlrun.policies.spec import DemonstratedTask
 
 A, P, SIZE = 3, 5, 32

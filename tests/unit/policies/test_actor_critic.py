@@ -10,8 +10,7 @@ import torch
 
 from rlrun.config.schema import PolicyConfig, RunConfig
 from rlrun.data.messages import Spaces
-from rlrun.policies.actor_critic.policy import ActorCriticPolicy, new_actor_critic
-from rlrun.policies.actor_critic.running_statistics import CLIP, RunningStatistics
+from rlrun.policies.actor_critic.policy import CLIP, ActorCriticPolicy, RunningStatistics, new_actor_critic
 from rlrun.policies.actor_critic.settings import CnnSettings, MlpSettings
 from rlrun.policies.opening import open_policy
 from rlrun.system.errors import RunError

@@ -13,9 +13,9 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.placement.memory import activation_bytes, trained_and_frozen
 from rlrun.placement.step_cost import act_flops, forward_flops, update_flops
+from rlrun.policies.flow.method import FlowChoice
 from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.flow.settings import FlowSettings, Trains, trained_parts
-from rlrun.policies.flow.tokens import FlowChoice
 from rlrun.policies.opening import open_policy, open_to_shard
 from rlrun.policies.pi.config import GEMMA_2B, PiConfig
 from rlrun.policies.pi.network import PiNetwork
@@ -24,7 +24,7 @@ from rlrun.policies.smolvla.config import SmolVLAConfig
 from rlrun.policies.smolvla.network import SmolVLANetwork
 from rlrun.policies.smolvla.policy import SmolVLAPolicy
 from rlrun.policies.spec import DemonstratedTask, policy_spec
-from rlrun.policies.stored_weights import fill
+from rlrun.policies.weight_files import fill
 from rlrun.system.errors import RunError
 
 A, P, ROWS = 3, 5, 4

@@ -20,13 +20,13 @@ from rlrun.config.recorded import POLICY_CONFIG
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Spaces
-from rlrun.policies.lerobot.config import LeRobotConfig
-from rlrun.policies.lerobot.stored_statistics import read_statistics
+from rlrun.policies.flow.lerobot_config import LeRobotConfig
+from rlrun.policies.flow.lerobot_processors import read_statistics
+from rlrun.policies.folders import parameters_in
 from rlrun.policies.openvla_oft.checkpoint import load_policy, save_policy
 from rlrun.policies.smolvla.folder import read_folder
 from rlrun.policies.spec import policy_spec
 from rlrun.policies.weight_files import WeightFiles
-from rlrun.policies.weight_headers import parameters_in
 from rlrun.system.errors import RunError
 from tests.unit.policies.small import small_policy
 

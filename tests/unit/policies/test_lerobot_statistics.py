@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.policies.lerobot.statistics import MIN_STATE_STD, Normalizer, Quantiles, Standardization, of_demonstrations
+from rlrun.policies.flow.lerobot_config import MIN_STATE_STD, Normalizer, Quantiles, Standardization, of_demonstrations
 
 FOUND = {"mean": [0.2, 1.0], "std": [0.5, 0.0], "q01": [-0.8, 1.0], "q99": [1.2, 1.0]}
 NORM_STATS = {"proprio": FOUND, "action": FOUND}

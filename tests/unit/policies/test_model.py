@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaForCausalLM
 
 from rlrun.policies.openvla_oft.model import OpenVLAOFT, PolicyOutput
-from rlrun.policies.processor import PolicyInputs, Processor
+from rlrun.policies.openvla_oft.processor import PolicyInputs, Processor
 from tests.numerics import assert_all_norm_close, assert_as_exact, assert_norm_close, computed_in_double
 from tests.unit.policies.small import INSTRUCTIONS, A, small_policy, some_frames
 
@@ -213,7 +213,7 @@ def test_same_seed_same_weights() -> None:
 
 def test_default_sizes_stay_small() -> None:
     from rlrun.config.schema import EnvConfig, PolicyConfig
-    from rlrun.policies.openvla_oft.new_policy import new_policy
+    from rlrun.policies.openvla_oft.policy import new_policy
     from rlrun.policies.spec import DemonstratedTask
     from tests.unit.policies.small import statistics
 

@@ -17,12 +17,9 @@ from safetensors.numpy import load_file, save_file
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.placement.memory import policy_size
-from rlrun.policies.folder_kind import spec_of
-from rlrun.policies.lerobot.config import ACTION, PREPROCESSOR, STATE, LeRobotConfig
-from rlrun.policies.lerobot.processors import NORMALIZE, RENAME, write_processors
-from rlrun.policies.lerobot.statistics import Standardization, Statistics
-from rlrun.policies.lerobot.steps import POSTPROCESSOR
-from rlrun.policies.lerobot.stored_statistics import read_statistics
+from rlrun.policies.flow.lerobot_config import ACTION, PREPROCESSOR, STATE, LeRobotConfig, Standardization, Statistics
+from rlrun.policies.flow.lerobot_processors import NORMALIZE, POSTPROCESSOR, RENAME, read_statistics, write_processors
+from rlrun.policies.folders import spec_of
 from rlrun.policies.opening import open_policy, open_to_shard
 from rlrun.system.errors import RunError
 from tests.unit.policies.small import A, P

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
-from rlrun.policies.processor import ImageStatistics, Processor
+from rlrun.policies.openvla_oft.processor import ImageStatistics, Processor
 from rlrun.policies.tokenizer import prompt, word_tokenizer
 from rlrun.system.errors import RunError
 from tests.numerics import assert_norm_close, rounding

@@ -13,10 +13,9 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from rlrun.placement.memory import count_parameters
-from rlrun.policies.base_folder import ADAPTER_CONFIG, ADAPTER_FILE
+from rlrun.policies.folders import ADAPTER_CONFIG, ADAPTER_FILE, parameters_in
 from rlrun.policies.openvla_oft.checkpoint import find_policy, load_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
-from rlrun.policies.weight_headers import parameters_in
 from rlrun.system.errors import RunError
 from tests.unit.policies.small import some_frames
 from tests.unit.policies.test_checkpoint import CPU, WEIGHTS, a_run, folder, official  # noqa: F401

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 
-from rlrun.policies.sampling import entropy, sample_tokens, token_logprobs, uniforms
+from rlrun.policies.distributions import entropy, sample_tokens, token_logprobs, uniforms
 from tests.numerics import assert_norm_close, rounding
 
 

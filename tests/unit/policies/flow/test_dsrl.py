@@ -10,8 +10,7 @@ from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
 from rlrun.policies.flow.dsrl import SteeredChoice, SteeredNoise
-from rlrun.policies.flow.flow_sde import FlowSde
-from rlrun.policies.flow.method import ChunkShape
+from rlrun.policies.flow.method import ChunkShape, FlowSde
 from rlrun.policies.flow.policy import FlowPolicy
 from tests.numerics import assert_norm_close
 from tests.unit.policies.test_flow_policies import ROWS, A, chosen, frames, keys, new_policy

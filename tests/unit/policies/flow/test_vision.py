@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.policies.flow.vision import patch_positions, vision_tower
-from rlrun.policies.flow.vision_sizes import PatchPositions, VisionSizes
+from rlrun.policies.flow.networks import patch_positions, vision_tower
+from rlrun.policies.flow.settings import PatchPositions, VisionSizes
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from rlrun.policies.flow.prefix import LayeredPrefix
+from rlrun.policies.flow.networks import LayeredPrefix
 from rlrun.policies.smolvla.config import SmolVLAConfig, small
 from rlrun.policies.smolvla.network import SmolVLANetwork
 from tests.numerics import assert_all_norm_close, assert_norm_close, norm_error

@@ -2,17 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.policies.spec import PolicySpec, policy_spec
-from rlrun.policies.weight_headers import readable
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.local_files import read_json
+from rlrun.system.local_files import parse_json, read_json
+
+T = TypeVar("T")
+COPY = "It is damaged or was not copied completely: copy it again."
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+
+
+def parameters_in(folder: Path) -> int:
+    """Return the count of numbers in a folder's safetensors files; 0 without any. Raises RunError for a damaged one."""
+    return sum(prod(shape) for file in _weight_files(folder) for shape in _shapes_in(file).values())
+
+
+def named_parameters_in(folder: Path) -> dict[str, int]:
+    """Return the counts by tensor name. Raises RunError for a damaged file."""
+    return {name: prod(shape) for file in _weight_files(folder) for name, shape in _shapes_in(file).items()}
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
+
+
+def _shapes_in(file: Path) -> dict[str, list[int]]:
+    """Return the shapes of a file, whose header is a length (8 bytes) and JSON."""
+
+    def read() -> dict[str, list[int]]:
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            if size > MAX_HEADER_BYTES:
+                raise ValueError(f"its header would have {size} bytes")
+            header = parse_json(stream.read(size).decode())
+        return {name: tensor["shape"] for name, tensor in header.items() if name != "__metadata__"}
+
+    return readable(file, read)
+
+
+def readable(file: Path, read: Callable[[], T], remedy: str = COPY) -> T:
+    """Return the result of `read`. Raises RunError that names the file if it is damaged.
+
+    remedy: of a file that is whole, and holds what rlrun cannot use.
+    """
+    try:
+        return read()
+    except (OSError, ValueError, ArithmeticError, MemoryError, LookupError, TypeError, AttributeError) as error:
+        raise RunError(
+            f"{file} cannot be read.",
+            key="policy.path",
+            value=str(file.parent),
+            cause=f"{type(error).__name__}: {error}",
+            remedy=remedy,
+            exit_status=ExitStatus.bad_input,
+        ) from error
+
 
 CONFIG_FILE = "config.json"
 INNER_FOLDER = "pretrained_model"  # in which LeRobot's training checkpoints hold the policy
@@ -98,3 +149,33 @@ def _of_no_kind(folder: Path, described: Mapping[str, Any]) -> RunError:
         remedy="Give the folder of a policy of one of these kinds, or install the package that brings the other kind.",
         exit_status=ExitStatus.bad_input,
     )
+
+
+ADAPTER_FILE = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+_BASE_KEY = "base_model_name_or_path"
+
+
+def has_only_adapters(folder: Path) -> bool:
+    """Return whether a folder has adapters and no weights of its own."""
+    return {file.name for file in folder.glob("*.safetensors")} == {ADAPTER_FILE}
+
+
+def base_of(folder: Path) -> Path:
+    """Return the folder of the base policy, which adapter_config.json names: absolute, or relative to `folder`.
+
+    Raises RunError if it is not on this machine; nothing is downloaded.
+    """
+    file = folder / ADAPTER_CONFIG
+    named = readable(file, lambda: str(read_json(file)[_BASE_KEY]))
+    base = folder / named
+    if not base.is_dir() or has_only_adapters(base):
+        raise RunError(
+            f"The policy folder {folder} has only adapters, and the policy that they change is not at {base}.",
+            key="policy.path",
+            value=str(folder),
+            cause=f"{ADAPTER_CONFIG} names it {named!r}; nothing is downloaded",
+            remedy=f"Download {named}, and write its folder into {file} as {_BASE_KEY}.",
+            exit_status=ExitStatus.bad_input,
+        )
+    return base

@@ -1,1 +1,0 @@
-"""Folders in LeRobot's format: features of a policy, statistics, processors."""
