@@ -23,8 +23,8 @@ from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
 from rlrun.policies.policy import compile_policy
 from rlrun.policies.tokenizer import word_tokenizer
 from rlrun.policies.weight_files import fill
+from rlrun.rollout.backend import unsent_names
 from rlrun.rollout.hf import HFBackend
-from rlrun.rollout.unsent_weights import unsent_names
 
 ROBOTS = {"libero": (1, 7), "behavior": (3, 23)}  # images, action dimensions
 INSTRUCTIONS = ("turn on the radio", "turn on the radio on the table")  # of different lengths

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from rlrun.data.messages import ActionChunk, Observation, WeightBucket
+import numpy as np
+
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import ActionChunk, Frames, Observation, WeightBucket
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rlrun.policies.policy import Policy
 
 
 class RolloutBackend(ABC):
@@ -57,3 +64,82 @@ class RolloutBackend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free the device memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class ForwardBatch:
+    """Rows that need actions, followed by final frames, which only need values.
+
+    Example: two observations of 8 rows, one of them with 3 final frames, give 16 acting rows and 3 final rows.
+    """
+
+    observations: tuple[Observation, ...]
+    temperature: float  # 0: the most likely tokens
+
+    @classmethod
+    def of(cls, observations: Sequence[Observation]) -> ForwardBatch:
+        """Make the batch of observations. Raises ValueError if their temperatures differ."""
+        temperatures = {observation.temperature for observation in observations}
+        if len(temperatures) > 1:
+            raise ValueError(f"act() got observations of temperatures {sorted(temperatures)}; use separate calls")
+        return cls(tuple(observations), temperatures.pop())
+
+    @cached_property
+    def acting(self) -> Frames:
+        """The rows that need actions."""
+        return Frames.joined([observation.frames for observation in self.observations])
+
+    @cached_property
+    def final(self) -> Frames | None:
+        """The rows that only need values, or None."""
+        parts = [observation.final_frames for observation in self.observations if observation.final_frames is not None]
+        return Frames.joined(parts) if parts else None
+
+    @property
+    def all_rows(self) -> Frames:
+        """Acting rows, followed by final rows."""
+        return self.acting if self.final is None else Frames.joined([self.acting, self.final])
+
+    @property
+    def keys(self) -> np.ndarray:
+        """Sampling keys of the acting rows, uint64 [rows]."""
+        return np.concatenate([observation.sampling_keys for observation in self.observations])
+
+    def chunks(
+        self,
+        actions: np.ndarray,
+        tokens: np.ndarray,
+        logprobs: np.ndarray,
+        values: np.ndarray,
+        final_values: np.ndarray,
+        policy_version: int,
+    ) -> list[ActionChunk]:
+        """Return one chunk per observation. `final_values` belong to final rows, all other arrays to acting rows."""
+        chunks, start, final_start = [], 0, 0
+        for observation in self.observations:
+            rows = slice(start, start + len(observation.frames))
+            finals = None
+            if observation.final_frames is not None:
+                finals = final_values[final_start : final_start + len(observation.final_frames)]
+                final_start += len(finals)
+            of_rows = actions[rows], tokens[rows], logprobs[rows], values[rows]
+            chunks.append(ActionChunk.answer(observation, *of_rows, finals, policy_version))
+            start = rows.stop
+        return chunks
+
+
+def unsent_names(policy: Policy, config: RunConfig) -> set[str]:
+    """The module's names of weights that stay as the policy folder has them, whatever the actor learns."""
+    from rlrun.policies.adapters import is_adapter_name, plain_name, unchanging_names
+
+    lora, dead = config.actor.lora, policy.frozen_names()
+    if lora.rank == 0:
+        return dead
+    if lora.is_sent_apart:
+        base = {name: plain_name(name) for name in policy.module.state_dict() if not is_adapter_name(name)}
+        unchanging = unchanging_names(base.values(), set(), dead, lora)
+        return {name for name, plain in base.items() if plain in unchanging}
+    from rlrun.policies.adapters import adapted_layers  # peft takes seconds to import
+
+    adapted = {f"{name}.weight" for name in adapted_layers(policy.module, lora, dead)}
+    return unchanging_names((name for name, _ in policy.module.named_parameters()), adapted, dead, lora)

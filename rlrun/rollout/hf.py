@@ -12,8 +12,7 @@ from rlrun.data.messages import ActionChunk, Observation, WeightBucket
 from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.offloading import Offloader
 from rlrun.policies.policy import Policy
-from rlrun.rollout.backend import RolloutBackend
-from rlrun.rollout.batch import ForwardBatch
+from rlrun.rollout.backend import ForwardBatch, RolloutBackend
 from rlrun.weight_sync.buckets import WeightStage
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
-from rlrun.rollout.backend import RolloutBackend
-from rlrun.rollout.unsent_weights import unsent_names
+from rlrun.rollout.backend import RolloutBackend, unsent_names
 
 
 def make_backend(
@@ -22,7 +21,7 @@ def make_backend(
 
         return RemoteBackend(config)
     if config.rollout.backend is RolloutBackendKind.sglang:
-        from rlrun.rollout.sglang.make import make_sglang
+        from rlrun.rollout.sglang.backend import make_sglang
 
         return make_sglang(config, Path(policy_folder), progress)
     import torch

@@ -26,8 +26,8 @@ from rlrun.policies.distributions import token_logprobs
 from rlrun.policies.openvla_oft.checkpoint import find_policy, load_policy, save_policy
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
+from rlrun.rollout.sglang.backend import bind, make_engine
 from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
-from rlrun.rollout.sglang.make import bind, make_engine
 from rlrun.system.errors import RunError
 from rlrun.weight_sync.buckets import lay_out, pack
 from tests.integration.sglang import sglang_python

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from rlrun.data.messages import ActionChunk, Observation, WeightBucket
+from rlrun.config.schema import Precision, RunConfig
+from rlrun.data.messages import ActionChunk, Observation, TensorSlice, WeightBucket
+from rlrun.pipe.client import Deadline
+from rlrun.policies.openvla_oft.checkpoint import StoredPolicy, find_policy
+from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.policy import VlaPolicy
-from rlrun.rollout.backend import RolloutBackend
-from rlrun.rollout.batch import ForwardBatch
+from rlrun.policies.weight_files import StoredWeights
+from rlrun.rollout.backend import ForwardBatch, RolloutBackend, unsent_names
 from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
+from rlrun.rollout.sglang.pipe_engine import EngineStart, PipeEngine
 from rlrun.weight_sync.buckets import WeightStage
 
 
@@ -116,3 +127,116 @@ class SglangBackend(RolloutBackend):
             ids += [config.pad_token_id] * config.num_action_tokens
             self._prompts[instruction] = ids + [config.stop_token_id] * config.has_stop_token
         return self._prompts[instruction]
+
+
+CPU_ARGUMENTS = {
+    "device": "cpu",
+    "attention_backend": "torch_native",
+    "disable_overlap_schedule": True,
+    "max_total_tokens": 1 << 15,  # size of the key-value pool; by default SGLang derives it from GPU memory
+    "mem_fraction_static": 0.5,  # with max_total_tokens only an upper limit
+    "sleep_on_idle": True,
+}
+# Fields that an official config.json lacks and the run decides.
+COMPLETED = (
+    *("num_actions", "num_action_chunks", "num_images", "num_proprio", "value_hidden_sizes", "has_action_queries"),
+    *("has_stop_token", "max_prompt_length", "unnorm_key", "action_bounds", "center_crop", "norm_stats"),
+)
+
+
+def server_arguments(config: RunConfig, folder: Path, described: OpenVLAOFTConfig) -> dict[str, Any]:
+    """Return keyword arguments of SGLang's ServerArgs. One engine uses all accelerators visible to this process."""
+    num_accelerators = torch.cuda.device_count()
+    own = config.rollout.sglang
+    arguments: dict[str, Any] = {
+        "model_path": str(Path(folder).resolve()),
+        "json_model_override_args": json.dumps({name: getattr(described, name) for name in COMPLETED}),
+        "dtype": {Precision.fp32: "float32", Precision.bf16: "bfloat16"}[config.rollout.precision],
+        "load_format": "dummy",  # the backend sends the weights of the folder, which may have any format
+        "is_embedding": True,  # one prefill pass; tokens are sampled inside the model
+        "chunked_prefill_size": -1,  # a prompt with bidirectional attention cannot be divided
+        "disable_radix_cache": True,  # for the same reason prefixes cannot be cached
+        "disable_cuda_graph": True,  # CUDA graphs are for decoding
+        "tp_size": max(1, num_accelerators),
+        "skip_tokenizer_init": True,
+        "log_level": "info",
+        "random_seed": config.seed,
+    }
+    if own.attention_backend is not None:
+        arguments["attention_backend"] = own.attention_backend.value
+    if own.mem_fraction_static is not None:
+        arguments["mem_fraction_static"] = own.mem_fraction_static
+    if num_accelerators and config.placement.offload:  # the memory saver works on GPUs only
+        arguments |= {"enable_memory_saver": True, "enable_weights_cpu_backup": True}
+    if num_accelerators:  # by default SGLang takes most of the accelerator, which belongs to other roles too
+        rows = -(-config.env.num_envs // config.rollout.num_workers)
+        arguments["max_total_tokens"] = (rows + 1) * _tokens_per_row(described)
+    else:
+        arguments = CPU_ARGUMENTS | arguments
+    return arguments | dict(own.server_args)
+
+
+def _tokens_per_row(described: OpenVLAOFTConfig) -> int:
+    """Return the largest number of tokens of one row: BOS and prompt, patches, proprioception, actions, stop."""
+    placed = described.num_images * described.num_patches + int(described.num_proprio > 0)
+    return described.max_prompt_length + placed + described.num_action_tokens + int(described.has_stop_token)
+
+
+BLOCK_BYTES = 256 * 1024 * 1024
+ALIGNMENT = 64
+
+
+def stored_blocks(weights: StoredWeights, dtype: torch.dtype) -> Iterator[TensorBlock]:
+    """Yield all tensors, cast to `dtype`, in blocks of at most BLOCK_BYTES or one tensor. Closes the files."""
+    slices: list[TensorSlice] = []
+    parts: list[np.ndarray] = []
+    end = 0
+    for name in weights.in_order():
+        tensor = weights.read(name).to(dtype)
+        raw = _bytes(tensor)
+        offset = -(-end // ALIGNMENT) * ALIGNMENT
+        if slices and offset + raw.nbytes > BLOCK_BYTES:
+            yield TensorBlock(tuple(slices), np.concatenate(parts))
+            slices, parts, end, offset = [], [], 0, 0
+        slices.append(TensorSlice(name, str(dtype)[len("torch.") :], tuple(tensor.shape), offset, raw.nbytes))
+        parts += [np.zeros(offset - end, np.uint8), raw]
+        end = offset + raw.nbytes
+    if slices:
+        yield TensorBlock(tuple(slices), np.concatenate(parts))
+    weights.close()
+
+
+def _bytes(tensor: Tensor) -> np.ndarray:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+ENVIRONMENT = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "rlrun_sglang_models"}  # in plugin_path
+CPU_ENVIRONMENT = {"SGLANG_PLATFORM": "rlrun_cpu"}
+
+
+def make_sglang(config: RunConfig, folder: Path, progress: Callable[[], None]) -> SglangBackend:
+    """Make the backend. Raises RunError if policy or SGLang is missing, EngineFault if the engine does not start."""
+    stored = find_policy(folder, config)
+    engine = make_engine(config, folder, stored, progress)
+    dtype = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
+    engine.update(stored_blocks(stored.weights, dtype), policy_version=0)
+    return bind(engine, stored, config)
+
+
+def bind(engine: Engine, stored: StoredPolicy, config: RunConfig) -> SglangBackend:
+    """Return a backend on a running engine."""
+    policy = VlaPolicy(stored.without_memory(), stored.processor)
+    return SglangBackend(engine, policy, unsent_names(policy, config))
+
+
+def make_engine(
+    config: RunConfig, folder: Path, stored: StoredPolicy, progress: Callable[[], None] = lambda: None
+) -> Engine:
+    """Start an engine with dummy weights, and wait until it answers."""
+    arguments = server_arguments(config, folder, stored.config)
+    is_cpu = arguments.get("device") == "cpu"
+    os.environ.update(ENVIRONMENT | (CPU_ENVIRONMENT if is_cpu else {}))
+    loading = Deadline(config.cluster.start_deadline_s, "cluster.start_deadline_s")
+    call = Deadline(config.cluster.step_deadline_s, "cluster.step_deadline_s")
+    how = EngineStart(config.rollout.sglang.python, arguments, is_cpu, loading, call, progress)
+    return PipeEngine(how)

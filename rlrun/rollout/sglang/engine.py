@@ -66,3 +66,13 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """End the engine's processes and free the device memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """Example: Row(uint8 (1, 64, 64, 3), float32 (61,), key=7, temperature=1.0)."""
+
+    images: np.ndarray  # uint8 [N, H, W, 3]
+    proprio: np.ndarray  # float32 [P]
+    key: int  # below 2**64
+    temperature: float

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata, util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +23,126 @@ import torch
 
 from rlrun.pipe.server import exit_process, open_channel, serve_calls
 from rlrun.pipe.wire import Channel
-from rlrun.rollout.sglang.engine import IDLE_S, EngineFault
-from rlrun.rollout.sglang.gate import gated
-from rlrun.rollout.sglang.host_check import check_switch, known_arguments, version
-from rlrun.rollout.sglang.row import Row
+from rlrun.rollout.sglang.engine import IDLE_S, EngineFault, Row
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.machine_load import host_memory
+from rlrun.system.network import LOOPBACK, free_port
 
 logger = logging.getLogger(__name__)
+
+SWITCH = "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"
+_READ = f"""
+import runpy, sys
+values = runpy.run_path(sys.argv[1])["envs"]
+print(values.{SWITCH}.get() if hasattr(values, "{SWITCH}") else "absent")
+"""
+_CHILD_S = 60.0
+
+
+def version() -> str:
+    """Return the version of the installed SGLang. Raises ImportError naming the interpreter."""
+    try:
+        return metadata.version("sglang")
+    except metadata.PackageNotFoundError as error:
+        raise ImportError(f"there is no sglang in {sys.executable}") from error
+
+
+def argument_names() -> set[str]:
+    """Return the fields of this version's ServerArgs."""
+    from sglang.srt.server_args import ServerArgs
+
+    return set(getattr(ServerArgs, "__struct_fields__", ()) or ServerArgs.__dataclass_fields__)
+
+
+def known_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that this version has; warn about the others."""
+    left_out = sorted(set(arguments) - argument_names())
+    if left_out:
+        logger.warning("SGLang %s has no argument %s", version(), ", ".join(left_out))
+    return {name: value for name, value in arguments.items() if name not in left_out}
+
+
+def check_switch() -> None:
+    """Check in a child process, where SGLang's memory check runs, that SGLang reads the memory switch correctly.
+
+    Raises RunError if it reads another value than was set.
+    """
+    wanted = os.environ.get(SWITCH)
+    if wanted is None:
+        return
+    package = util.find_spec("sglang")
+    folders = list(package.submodule_search_locations or ()) if package is not None else []
+    source = next((path for folder in folders if (path := Path(folder) / "srt" / "environ.py").is_file()), None)
+    if source is None:
+        return
+    command = [sys.executable, "-c", _READ, str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_CHILD_S, check=False)
+    read = done.stdout.strip().splitlines()[-1:]
+    if read == [str(wanted == "1")]:
+        logger.info("SGLang's check of memory balance is %s, in its children too", "on" if wanted == "1" else "off")
+        return
+    raise RunError(
+        "SGLang reads another value of its memory switch than was set.",
+        key="placement.roles.rollout",
+        value=f"{SWITCH}={wanted}",
+        cause=f"A child process reads {read[0] if read else done.stderr.strip()[-200:]!r}.",
+        remedy="Remove every SGL_… and SGLANG_… variable from placement.nodes.<group>.environment, or take another "
+        "version of SGLang.",
+        exit_status=ExitStatus.placement,
+    )
+
+
+ARGUMENT = "gated_launch_port"
+LOOK_S = 0.2
+REQUEST_S = 5.0
+QUERY = ("nvidia-smi", "--query-gpu=index,memory.free", "--format=csv,noheader,nounits")
+
+
+@contextmanager
+def gated(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Watch the gate inside this context. Yields the server arguments, with ARGUMENT if this version has a gate."""
+    if ARGUMENT not in argument_names():
+        logger.info("SGLang %s has no launch gate; free before it starts: %s", version(), free_memory())
+        yield arguments
+        return
+    port, stopped = free_port(LOOPBACK), threading.Event()
+    watching = threading.Thread(target=_open_when_reached, args=(arguments["tp_size"], port, stopped), daemon=True)
+    watching.start()
+    try:
+        yield arguments | {ARGUMENT: port, "host": LOOPBACK}
+    finally:
+        stopped.set()
+
+
+def _open_when_reached(num_ranks: int, port: int, stopped: threading.Event) -> None:
+    """Poll the gate until all ranks have reached it, then open it. `stopped`: the engine runs, or failed."""
+    while not stopped.wait(LOOK_S):
+        if _request("GET", "/health", port):
+            logger.info("%d ranks at the gate; free before the model: %s", num_ranks, free_memory())
+            _request("POST", "/gate/activate", port)
+            return
+
+
+def free_memory() -> str:
+    """Return the free memory of every GPU (without opening it), or of the host if there is none, as text."""
+    try:
+        done = subprocess.run(QUERY, capture_output=True, text=True, timeout=REQUEST_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return f"host {host_memory().free_bytes / 2**30:.1f} GiB"
+    rows = [line.split(",") for line in done.stdout.splitlines()]
+    return ", ".join(f"GPU {index.strip()} {float(mib) / 1024:.1f} GiB" for index, mib in rows)
+
+
+def _request(method: str, path: str, port: int) -> bool:
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=REQUEST_S)
+    try:
+        connection.request(method, path)
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False  # the first rank has not reached the gate
+    finally:
+        connection.close()
+
 
 _LOOK_S = 0.01
 

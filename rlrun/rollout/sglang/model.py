@@ -15,11 +15,13 @@ import torch
 from sglang.srt.layers.pooler import EmbeddingPoolerOutput
 from sglang.srt.layers.quantization.base_config import QuantizationConfig
 from sglang.srt.layers.radix_attention import AttentionType
-from sglang.srt.managers.schedule_batch import MultimodalDataItem, MultimodalInputs
+from sglang.srt.managers.schedule_batch import Modality, MultimodalDataItem, MultimodalInputs, MultimodalProcessorOutput
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from sglang.srt.model_loader.weight_utils import default_weight_loader
 from sglang.srt.models.llama import LlamaModel
+from sglang.srt.multimodal.processors.base_processor import BaseMultimodalProcessor
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
 
 from rlrun.policies.distributions import Bins
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
@@ -27,6 +29,7 @@ from rlrun.policies.openvla_oft.model import ActionQueries, Projector, ProprioPr
 from rlrun.policies.openvla_oft.processor import Processor
 from rlrun.policies.openvla_oft.vision import VisionBackbone
 from rlrun.policies.value_head import ValueHead, linear_in_float32
+from rlrun.rollout.sglang.engine import Row
 
 LM = "language_model."
 HEAD = "language_model.lm_head.weight"
@@ -172,3 +175,35 @@ class OpenVLAForActionPrediction(nn.Module):
 
 
 EntryClass = OpenVLAForActionPrediction
+
+
+class TokenizerOnly:
+    """The checkpoint's processor for SGLang: only a tokenizer, since rlrun sends tokenized prompts."""
+
+    @classmethod
+    def from_pretrained(cls, folder: str, *_: object, **__: object) -> PreTrainedTokenizerFast:
+        """Load the tokenizer of the folder."""
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+class Media(BaseMultimodalProcessor):
+    """Passes one item per request to the scheduler unchanged, with uint8 pixels."""
+
+    models = [OpenVLAForActionPrediction]
+
+    def __init__(self, hf_config: Any, server_args: Any, processor: Any, *args: Any, **kwargs: Any):
+        super().__init__(hf_config, server_args, processor, *args, **{**kwargs, "skip_mm_pool": True})
+
+    async def process_mm_data_async(self, image_data: list[Row], *_: object, **__: object) -> MultimodalProcessorOutput:
+        (row,) = image_data
+        item = MultimodalDataItem(
+            modality=Modality.IMAGE,
+            hash=row.key,  # nothing is cached by it; else SGLang would hash the pixels
+            feature=torch.tensor(row.images),
+            model_specific_data={
+                "proprio": torch.tensor(row.proprio),
+                "key": torch.from_numpy(np.array([row.key], np.uint64).view(np.int64)),
+                "temperature": row.temperature,
+            },
+        )
+        return MultimodalProcessorOutput(mm_items=[item])

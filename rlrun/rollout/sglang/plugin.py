@@ -9,8 +9,7 @@ from sglang.srt.multimodal.customized_mm_processor_utils import _CUSTOMIZED_MM_P
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from rlrun.policies.openvla_oft.model import OFFICIAL_ARCHITECTURE  # registers model type "openvla"
-from rlrun.rollout.sglang.media import Media, TokenizerOnly
-from rlrun.rollout.sglang.model import OpenVLAForActionPrediction
+from rlrun.rollout.sglang.model import Media, OpenVLAForActionPrediction, TokenizerOnly
 
 
 def register() -> None:

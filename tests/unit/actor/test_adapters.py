@@ -16,8 +16,8 @@ from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.opening import open_policy, open_to_act, open_to_shard
+from rlrun.rollout.backend import unsent_names
 from rlrun.rollout.hf import HFBackend
-from rlrun.rollout.unsent_weights import unsent_names
 from rlrun.weight_sync.buckets import lay_out, pack
 from tests.numerics import assert_moved_alike, norm_error
 from tests.unit.actor.official_folder import official_run, write_official

@@ -17,8 +17,8 @@ from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.opening import open_to_act, open_to_shard
+from rlrun.rollout.backend import unsent_names
 from rlrun.rollout.hf import HFBackend
-from rlrun.rollout.unsent_weights import unsent_names
 from rlrun.system.errors import RunError
 from rlrun.weight_sync.buckets import lay_out, pack
 from tests.numerics import norm_error

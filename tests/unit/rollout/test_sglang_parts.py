@@ -15,9 +15,8 @@ from rlrun.config.schema import RunConfig
 from rlrun.data.messages import TensorSlice
 from rlrun.policies.openvla_oft.checkpoint import find_policy, save_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
-from rlrun.rollout.sglang import engine_host, host_check, stored_blocks
-from rlrun.rollout.sglang.arguments import server_arguments
-from rlrun.rollout.sglang.backend import SglangBackend
+from rlrun.rollout.sglang import backend, engine_host
+from rlrun.rollout.sglang.backend import SglangBackend, server_arguments
 from rlrun.rollout.sglang.engine import Engine, EngineFault, TensorBlock
 from rlrun.rollout.sglang.engine_host import EngineHost
 from rlrun.system.errors import RunError
@@ -30,16 +29,16 @@ BLOCK = TensorBlock((TensorSlice("a", "float32", (2, 3), 0, 24),), NUMBERS.view(
 
 def test_all_tensors_of_the_folder_reach_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tensor arrives once, in blocks of bounded size, at the offset of its slice."""
-    monkeypatch.setattr(stored_blocks, "BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(backend, "BLOCK_BYTES", 1 << 14)
     model, processor = small_policy(seed=3)
     save_policy(tmp_path, model, processor)
-    blocks = list(stored_blocks.stored_blocks(find_policy(tmp_path).weights, torch.bfloat16))
+    blocks = list(backend.stored_blocks(find_policy(tmp_path).weights, torch.bfloat16))
     assert len(blocks) > 2 and all(len(b.slices) == 1 or b.payload.nbytes <= 1 << 14 for b in blocks)
     found = {}
     for block in blocks:
         for where in block.slices:
             raw = torch.from_numpy(block.payload[where.offset : where.offset + where.num_bytes])
-            assert where.name not in found and where.offset % stored_blocks.ALIGNMENT == 0
+            assert where.name not in found and where.offset % backend.ALIGNMENT == 0
             found[where.name] = raw.view(torch.bfloat16).view(where.shape)
     expected = model.state_dict()
     assert found.keys() == expected.keys()
@@ -179,17 +178,17 @@ READS = f"""
 import os
 class Field:
     def get(self):
-        return os.environ["{host_check.SWITCH}"] VERDICT "1"
+        return os.environ["{engine_host.SWITCH}"] VERDICT "1"
 class envs:
-    {host_check.SWITCH} = Field()
+    {engine_host.SWITCH} = Field()
 """
 
 
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_the_switch_is_read_in_a_child(environ: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv(host_check.SWITCH, value)
+    monkeypatch.setenv(engine_host.SWITCH, value)
     environ.write_text(READS.replace("VERDICT", "=="))
-    host_check.check_switch()
+    engine_host.check_switch()
     environ.write_text(READS.replace("VERDICT", "!="))  # as versions that copy the old name uninverted
     with pytest.raises(RunError, match="another value of its memory switch than was set"):
-        host_check.check_switch()
+        engine_host.check_switch()
