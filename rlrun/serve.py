@@ -18,7 +18,7 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.observability.telemetry import Telemetry
     from rlrun.policies.spec import policy_spec
     from rlrun.policies.weight_files import read_json
-    from rlrun.serving.service import ServedPolicy, serve, wire_of
+    from rlrun.serving.server import ServedPolicy, serve_policy, wire_of
     from rlrun.training.whole_policy import policy_folder
     from rlrun.workers.rollout_worker import RolloutWorker
 
@@ -29,7 +29,7 @@ def main(config: RunConfig) -> ExitStatus:
         is_instructed = "instruction" in policy_spec(config).observes
         policy = ServedPolicy(worker.load(str(folder), is_final=True), num_images, is_instructed)
         wire = wire_of(config, policy)
-        asyncio.run(serve(config, wire, lambda observation: worker.act([observation])[0]))
+        asyncio.run(serve_policy(config, wire, lambda observation: worker.act([observation])[0]))
     finally:
         worker.close()
     return ExitStatus.ok

@@ -9,8 +9,8 @@ import numpy as np
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import ActionChunk, Observation, WeightBucket
 from rlrun.rollout.backend import RolloutBackend
-from rlrun.serving.client import PolicyClient
 from rlrun.serving.robot import RobotWire
+from rlrun.serving.session import PolicyClient
 from rlrun.serving.wire import WireError
 from rlrun.system.errors import RunError
 

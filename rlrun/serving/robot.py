@@ -14,9 +14,7 @@ from rlrun.config.schema import EnvConfig, ProprioLayout
 from rlrun.data.messages import Frames
 from rlrun.envs import r1pro
 from rlrun.envs.instructions import instruction_of
-from rlrun.serving.arrays import images, numbers, require_finite
-from rlrun.serving.openpi_names import OpenpiNames, prompts
-from rlrun.serving.simulator_wire import described_image
+from rlrun.serving.formats import OpenpiNames, described_image, images, numbers, prompts, require_finite
 from rlrun.serving.wire import WireError
 
 ROBOT = "robot_r1"

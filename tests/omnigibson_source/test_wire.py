@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rlrun.config.schema import ServeConfig
-from rlrun.serving.client import PolicyClient
+from rlrun.serving.session import PolicyClient
 from rlrun.system.errors import RunError
 from tests.omnigibson_source.conftest import ROOT
 from tests.unit.serving.public_client import observation

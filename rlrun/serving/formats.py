@@ -1,8 +1,4 @@
-"""Observations and actions of any simulator in openpi's terms.
-
-Shape legend: B rows, N cameras, H x W pixels, S pixels per side of the policy's images, P proprioception, C control
-steps, A action dimensions.
-"""
+"""Formats of served messages: openpi's, the simulators', and arrays and pictures in both."""
 
 from __future__ import annotations
 
@@ -14,9 +10,93 @@ import numpy as np
 from rlrun.config.schema import EnvConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.messages import Frames
-from rlrun.serving.arrays import images, numbers, require_finite
-from rlrun.serving.openpi_names import STATE, OpenpiNames, prompts
+from rlrun.envs.pictures import resized
 from rlrun.serving.wire import WireError
+
+MAX_PIXELS = 4096  # per side of a camera image
+MAX_ROWS = 256
+
+
+def numbers(request: Mapping[Any, Any], key: str) -> np.ndarray:
+    """Return the numbers of an entry, [values] or [B, values], finite or not. Raises WireError."""
+    value = request.get(key)
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.ndim not in (1, 2):
+        found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "missing or not an array"
+        raise WireError(f"{key} is {found}, expected numbers [(rows,) values]")
+    if value.ndim == 2 and not 1 <= len(value) <= MAX_ROWS:
+        raise WireError(f"{key} has {len(value)} rows, expected 1 to {MAX_ROWS}")
+    return value
+
+
+def require_finite(value: np.ndarray, key: str) -> None:
+    """Raise WireError for NaN and infinity. For what the policy reads only."""
+    if not np.isfinite(value).all():
+        raise WireError(f"{key} holds NaN or infinity")
+
+
+def images(request: Mapping[Any, Any], key: str, size: int) -> np.ndarray:
+    """Return an entry uint8 [(B,) H, W, 3 or 4] as uint8 [B, S, S, 3], by area means. size: S. Raises WireError."""
+    pixels = request.get(key)
+    if not isinstance(pixels, np.ndarray):
+        raise WireError(f"the observation lacks the image {key}")
+    pixels = pixels[None] if pixels.ndim == 3 else pixels
+    is_picture = pixels.ndim == 4 and pixels.shape[3] in (3, 4) and min(pixels.shape[1:3]) >= 1
+    if pixels.dtype != np.uint8 or not is_picture or max(pixels.shape[1:3]) > MAX_PIXELS:
+        found = f"{pixels.dtype} {list(pixels.shape)}"
+        raise WireError(f"{key} is {found}, expected uint8 [(rows,) height, width, 3 or 4]")
+    if not 1 <= len(pixels) <= MAX_ROWS:
+        raise WireError(f"{key} has {len(pixels)} rows, expected 1 to {MAX_ROWS}")
+    return np.stack([resized(np.ascontiguousarray(picture[:, :, :3]), size, size) for picture in pixels])
+
+
+STATE, PROMPT, ACTIONS = "observation/state", "prompt", "actions"
+_IMAGES = ("observation/image", "observation/wrist_image")  # of the first and second camera
+
+
+class OpenpiNames:
+    """Translates requests. A camera has openpi's name by its place, and `observation/<its own name>`.
+
+    Example: OpenpiNames({"zed_link": "robot_r1::…::rgb"}, "robot_r1::proprio") takes the entries observation/image or
+    observation/zed_link, observation/state and prompt.
+    """
+
+    def __init__(self, cameras: Mapping[str, str], state: str | None):
+        """cameras: their names -> their keys in the wire, in order. state: its key; None: there is no state."""
+        self.of: dict[str, list[str]] = {}  # key in the wire -> names of openpi's
+        for index, (camera, key) in enumerate(cameras.items()):
+            by_place = _IMAGES[index] if index < len(_IMAGES) else f"observation/image_{index}"
+            self.of[key] = [by_place, f"observation/{camera}"]
+        if state is not None:
+            self.of[state] = [STATE]
+
+    def besides(self, key: str) -> list[str]:
+        """Return the further names of an entry."""
+        return [name for name in self.of[key] if name != key]
+
+    def translated(self, request: Mapping[Any, Any]) -> dict[Any, Any] | None:
+        """Return the request with the keys of the wire; None if it has none of openpi's names.
+
+        Raises WireError if an entry is missing.
+        """
+        known = {name for names in self.of.values() for name in names}
+        if not known & set(request):
+            return None
+        found = {key: value for key, value in request.items() if key not in known}
+        for key, names in self.of.items():
+            given = next((name for name in names if name in request), None)
+            if given is None:
+                raise WireError(f"the observation lacks {' or '.join(names)}")
+            found[key] = request[given]
+        return found
+
+
+def prompts(request: Mapping[Any, Any], default: str | None, num_rows: int) -> tuple[str, ...]:
+    """Return the instruction of each row: the request's prompt, else the default. Raises WireError if both lack."""
+    prompt = request.get(PROMPT, default)
+    given: Sequence[Any] = prompt if isinstance(prompt, (list, tuple)) else [prompt] * num_rows
+    if len(given) != num_rows or not all(isinstance(one, str) for one in given):
+        raise WireError(f"{PROMPT} is {prompt!r:.100}, expected a sentence, or one for each of {num_rows} rows")
+    return tuple(given)
 
 
 class Wire(Protocol):
