@@ -10,8 +10,8 @@ from rlrun.system.errors import ExitStatus
 @entry_point("Record demonstrations of the scripted expert as a LeRobot dataset.")
 def main(config: RunConfig) -> ExitStatus:
     from rlrun.cluster.launch import Machines
+    from rlrun.training.policy_folders import demonstrations
     from rlrun.training.session import open_session
-    from rlrun.training.warm_start import demonstrations
 
     with open_session(config, Machines(config), ["env"]) as session:
         with session.phase("start simulators"):

@@ -19,8 +19,8 @@ from rlrun.system.errors import ExitStatus
 def main(config: RunConfig) -> ExitStatus:
     from rlrun.cluster.launch import Machines
     from rlrun.training.evaluation import evaluate_alone
+    from rlrun.training.policy_folders import policy_folder
     from rlrun.training.session import open_session
-    from rlrun.training.whole_policy import policy_folder
 
     env = simulator_spec(config.env).for_evaluation(config.env)
     config = replace(config, env=env)

@@ -66,7 +66,7 @@ def export(folder: Path, out: Path | None, vlm_name: str | None) -> list[str]:
 
 
 def _policy_in(folder: Path) -> Path:
-    from rlrun.training.whole_policy import require_whole_policy
+    from rlrun.training.policy_folders import require_whole_policy
 
     for candidate in (folder, folder / POLICY):
         if (candidate / DESCRIPTION).is_file():

@@ -18,7 +18,7 @@ from rlrun.config.recorded import config_of_policy
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import ExitStatus
 from rlrun.system.errors import RunError as RunError
-from rlrun.training.callback import Callback as Callback
+from rlrun.training.callbacks import Callback as Callback
 
 if TYPE_CHECKING:
     from rlrun.data.messages import Frames

@@ -19,7 +19,7 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.policies.spec import policy_spec
     from rlrun.policies.weight_files import read_json
     from rlrun.serving.server import ServedPolicy, serve_policy, wire_of
-    from rlrun.training.whole_policy import policy_folder
+    from rlrun.training.policy_folders import policy_folder
     from rlrun.workers.rollout_worker import RolloutWorker
 
     folder = policy_folder(config)

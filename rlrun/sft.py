@@ -10,8 +10,8 @@ from rlrun.system.errors import ExitStatus
 @entry_point("Train a policy by imitation of demonstrations.")
 def main(config: RunConfig) -> ExitStatus:
     from rlrun.cluster.launch import Machines
+    from rlrun.training.policy_folders import demonstrations, imitate
     from rlrun.training.session import open_session
-    from rlrun.training.warm_start import demonstrations, imitate
 
     with open_session(config, Machines(config), ["env", "actor"]) as session:
         with session.phase("start simulators"):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlrun.config.sweep import SweepRequest
-    from rlrun.training.callback import Callback
+    from rlrun.training.callbacks import Callback
 
 
 def train(config: RunConfig, more_callbacks: Sequence[Callback] = ()) -> ExitStatus:

@@ -11,9 +11,9 @@ from rlrun.train import sweep
 def train_async(config: RunConfig) -> ExitStatus:
     """As `rlrun.train.train`, but collect while learning. Raises RunError for keys that this excludes."""
     from rlrun.cluster.launch import Machines
-    from rlrun.training.async_loop import asynchronous
     from rlrun.training.callbacks import make_callbacks
     from rlrun.training.lifecycle import Run
+    from rlrun.training.loop import asynchronous
     from rlrun.training.session import open_session
 
     _check(config)

@@ -4,14 +4,42 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import load_object, put_on_path
+from rlrun.data.messages import WorkerLoss
+from rlrun.observability.records import EvaluationRecord
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.training.callback import Callback
+
+
+class Callback:
+    """Called by the driver between two parts of a run; override what you need. A run waits for each call.
+
+    An exception ends the run with a checkpoint. Example in YAML: `callbacks: [{use: "my_module:EarlyStopping",
+    patience: 3}]`.
+    """
+
+    stop_reason: str | None = None  # why the run is to end; None: it goes on
+
+    def stop(self, reason: str) -> None:
+        """End the run after the present step, as if num_steps were reached: with evaluation, checkpoint and report."""
+        self.stop_reason = reason
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of a finished training step, as in metrics.jsonl. step: training steps done."""
+
+    def on_evaluation(self, result: EvaluationRecord) -> None:
+        """Take the result of an evaluation."""
+
+    def on_checkpoint(self, step: int, folder: Path) -> None:
+        """Take the folder of a whole checkpoint. It may be removed later (checkpoint.keep_last)."""
+
+    def on_loss(self, step: int, loss: WorkerLoss) -> None:
+        """Take the loss of a worker, which has been replaced; called after the training step in which it was lost."""
+
 
 USE = "use"
 

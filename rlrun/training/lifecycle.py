@@ -25,16 +25,13 @@ from rlrun.observability.timeline import BusyShares
 from rlrun.system import machine_load
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.callbacks import Callbacks
-from rlrun.training.checkpoints import Checkpoints
+from rlrun.training.checkpoints import Checkpoints, Progress
 from rlrun.training.evaluation import evaluate, sentence
-from rlrun.training.progress import Progress
+from rlrun.training.policy_folders import first_policy, require_known_base, require_whole_policy
 from rlrun.training.replay import begin_recording
-from rlrun.training.resumed_changes import changed_course, changed_keys, for_more_steps
-from rlrun.training.run_folder import steps_to_repeat
+from rlrun.training.run_folder import changed_course, changed_keys, for_more_steps, steps_to_repeat
 from rlrun.training.session import Session
 from rlrun.training.step_checks import StepChecks
-from rlrun.training.warm_start import first_policy
-from rlrun.training.whole_policy import require_known_base, require_whole_policy
 
 
 class StopRequested(Exception):

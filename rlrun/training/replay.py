@@ -2,19 +2,188 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlrun.config import provenance
 from rlrun.config.schema import ReplayHalf, RunConfig
-from rlrun.data.recording import FOLDER, FORMAT, MANIFEST, START, Recording, write_json
-from rlrun.system.errors import ExitStatus
-from rlrun.training.machines import Machines
-from rlrun.training.recorded_run import RecordedRun
-from rlrun.training.session import Session, open_session
+from rlrun.config.simulator_spec import simulator_spec
+from rlrun.data.recording import (
+    FOLDER,
+    FORMAT,
+    MANIFEST,
+    START,
+    Recording,
+    RecordingError,
+    check_message,
+    located,
+    write_json,
+)
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.training.session import Machines, Session, open_session
 
 if TYPE_CHECKING:
     from rlrun.workers.replayed_step import ReplayedStep
+
+
+# Keys that decide on the shapes or the course of a half; only with equal values can results be compared.
+_SHAPES = (
+    *("env.num_envs", "env.num_workers", "env.controlled", "env.cameras", "env.image_size", "env.proprio"),
+    *("policy.num_action_chunks", "actor.num_workers"),
+    *("algorithm.name", "algorithm.horizon", "algorithm.rollout_epochs"),
+    "algorithm.carry_episodes",
+)
+_NEEDED = {
+    ReplayHalf.actor: _SHAPES,
+    ReplayHalf.env: (*_SHAPES, "env.simulator", "env.activity", "seed"),
+}
+# Other keys that decide on the results: a difference is reported, and may be the purpose of the replay.
+_COMPARED = {
+    ReplayHalf.actor: ("actor", "algorithm", "seed", "rollout.precision", "rollout.temperature"),
+    ReplayHalf.env: ("env", "algorithm", "rollout.temperature"),
+}
+
+
+class RecordedRun:
+    """The recording in the folder `replay.path`.
+
+    folder: its path. start: checkpoint of the actor before the first step of the replay. steps: the steps to replay,
+    whose files are all whole. Raises RunError if the recording is missing, incomplete, or of a run with other shapes.
+    """
+
+    def __init__(self, config: RunConfig):
+        self._config, self._half = config, config.replay.half
+        self._recording = located(Path(str(config.replay.path)).absolute())
+        self.folder = self._recording.folder
+        self._check_output()
+        try:
+            self._manifest = self._recording.manifest()
+            shown = self._manifest.get("cameras")  # older recordings lack it: they show all cameras
+            self.cameras = None if shown is None else tuple(shown)  # of the simulator, in the policy's order; None: all
+            self._check_shapes()
+            self.start = Path()
+            self.steps = list(self._learnable() if self._half is ReplayHalf.actor else self._answerable())
+            if not self.steps:
+                raise RecordingError(self.folder, "it holds no step that this half could do again")
+        except RecordingError as error:
+            raise self._unfit(error) from error
+
+    def remarks(self) -> list[str]:
+        """Return sentences on permitted differences from the recorded run."""
+        was, now = self._trees()
+        found = [
+            f"{key} was {_spelled(was.get(key))} in the recorded run, is {_spelled(now[key])}: results may differ"
+            for key in now
+            if was.get(key) != now[key] and any(f"{key}.".startswith(f"{name}.") for name in _COMPARED[self._half])
+        ]
+        before, here = self._manifest["packages"], provenance.origin()["packages"]
+        return found + [
+            f"recorded with {name} {before.get(name)}, replayed with {here.get(name)}: results may differ"
+            for name in self._packages()
+            if before.get(name) != here.get(name)
+        ]
+
+    def _packages(self) -> tuple[str, ...]:
+        """Return the packages whose versions affect the results of this half."""
+        own = ("torch",) if self._half is ReplayHalf.actor else simulator_spec(self._config.env).packages
+        return (*own, "numpy")
+
+    def _needed(self, now: dict[str, Any]) -> list[str]:
+        """Return the keys that must equal the recorded run's; for simulation, also all settings of its simulator."""
+        own = f"env.{simulator_spec(self._config.env).name}."
+        is_simulated = self._half is ReplayHalf.env
+        return [*_NEEDED[self._half], *(key for key in now if is_simulated and key.startswith(own))]
+
+    def _trees(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return _flat(self._manifest["config"]), _flat(provenance.as_tree(self._config))
+
+    def _check_output(self) -> None:
+        own = self._config.output_dir
+        if own is not None and Path(own).absolute() == self.folder.parent:
+            raise RunError(
+                "A replay would write into the run that it replays.",
+                key="output_dir",
+                value=own,
+                remedy="Name another folder, or leave it out: runs/<name>/<time> is made.",
+            )
+
+    def _check_shapes(self) -> None:
+        was, now = self._trees()
+        wrong = [key for key in self._needed(now) if was.get(key) != now[key]]
+        if wrong:
+            raise RunError(
+                f"The recording is of another run: {wrong[0]} was {_spelled(was.get(wrong[0]))}.",
+                key=wrong[0],
+                value=_spelled(now[wrong[0]]),
+                cause="What is replayed must have the shapes and the seed of the recorded run.",
+                remedy=f"Give the recorded run's: {' '.join(f'{key}={_spelled(was.get(key))}' for key in wrong)}",
+            )
+
+    def _answerable(self) -> Iterator[int]:
+        """Yield the steps for which every env worker's actions were recorded. The last one may be incomplete."""
+        recording, steps = self._recording, self._recording.steps()
+        workers = [f"env/{rank}" for rank in range(self._config.env.num_workers)]
+        for step in steps:
+            for worker in workers:
+                end = recording.end(step, worker)
+                if step != steps[-1] and not end.exists():
+                    raise RecordingError(end, "it is missing: the step was cut short, though later ones are there")
+                for edge in ("observation", "actions"):
+                    for number in range(recording.count(step, worker, edge)):
+                        check_message(recording.message(step, worker, edge, number))
+            if all(recording.count(step, worker, "actions") for worker in workers):
+                yield step
+
+    def _learnable(self) -> Iterator[int]:
+        """Yield the steps with all trajectories, from the first one that the actor can start with.
+
+        The last recorded step may lack some, if the run ended while it was collected.
+        """
+        recording, found = self._recording, self._recording.start()
+        if found is None:
+            raise RecordingError(recording.folder / START, "it holds no checkpoint from which the actor could start")
+        first, self.start = found
+        steps = [step for step in recording.steps() if step >= first]
+        for expected, step in enumerate(steps, start=first):
+            paths = [recording.message(expected, worker, "trajectory", rank) for worker, rank in self._senders()]
+            if step == steps[-1] and not all(path.exists() for path in paths):
+                return
+            for path in paths:
+                check_message(path)
+            yield step
+
+    def _senders(self) -> Iterator[tuple[str, int]]:
+        """Yield (env worker, actor rank) for each pair in which the env worker has envs of the actor rank."""
+        env, num_ranks = self._config.env, self._config.actor.num_workers
+        owners = [(i * env.num_workers // env.num_envs, i * num_ranks // env.num_envs) for i in range(env.num_envs)]
+        for worker, rank in dict.fromkeys(owners):
+            yield f"env/{worker}", rank
+
+    def _unfit(self, error: RecordingError) -> RunError:
+        return RunError(
+            f"The recording cannot be replayed: {error.path}.",
+            key="replay.path",
+            value=self._config.replay.path,
+            cause=f"{error.cause[0].upper()}{error.cause[1:]}.",
+            remedy="Name the folder of a run that was started with record.num_steps=N; where workers wrote to disks of "
+            "their own, bring their recording/ folders together first.",
+            exit_status=ExitStatus.bad_input,
+        )
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a tree as one level of dotted keys. Example: {"env": {"num_envs": 4}} -> {"env.num_envs": 4}."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _spelled(value: Any) -> str:
+    """Return a value as written on the command line. Example: ["a", "b"] -> "[a,b]"."""
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
+
 
 _SHOWN = 10  # lines of differences per worker and step
 

@@ -16,9 +16,8 @@ from rlrun.cluster.launch import Machines
 from rlrun.config.loader import load
 from rlrun.observability.run_files import read_json_lines
 from rlrun.system.errors import ExitStatus
-from rlrun.training.async_loop import asynchronous
 from rlrun.training.lifecycle import Run
-from rlrun.training.loop import synchronous
+from rlrun.training.loop import asynchronous, synchronous
 from rlrun.training.session import Session, open_session
 
 pytestmark = pytest.mark.integration

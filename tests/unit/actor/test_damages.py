@@ -23,7 +23,7 @@ from rlrun.actor.process_group import Ranks
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.checkpoint_folder import COMPLETE, FORMAT, folder_of_step
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.training.progress import Progress
+from rlrun.training.checkpoints import Progress
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import learner, share, tiny_config, trajectory
 

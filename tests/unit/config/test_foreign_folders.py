@@ -21,7 +21,7 @@ from rlrun.placement.inventory import load_inventory
 from rlrun.serve import main as serve
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import read_yaml
-from rlrun.training.resume_command import resume_command
+from rlrun.training.session import resume_command
 
 CALLED = "called"  # the file that the attacker's code leaves
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.world_sources import world_digest
+from rlrun.training.policy_folders import world_digest
 
 
 @pytest.fixture

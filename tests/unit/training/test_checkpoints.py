@@ -12,8 +12,7 @@ import pytest
 from rlrun.config.recorded import CHECKPOINTS
 from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step
 from rlrun.system.errors import RunError
-from rlrun.training.checkpoints import Checkpoints
-from rlrun.training.progress import Progress
+from rlrun.training.checkpoints import Checkpoints, Progress
 
 
 @contextmanager

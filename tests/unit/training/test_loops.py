@@ -14,9 +14,8 @@ from rlrun.controller.controller import Batch
 from rlrun.data.messages import EnvTally
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training import lifecycle
-from rlrun.training.async_loop import asynchronous
 from rlrun.training.lifecycle import Run, StopRequested
-from rlrun.training.loop import synchronous
+from rlrun.training.loop import asynchronous, synchronous
 from rlrun.workers.env_worker import Collected
 
 METRICS = {"num_nonfinite": 0.0, "num_optimizer_steps": 1.0}

@@ -6,7 +6,7 @@ import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-from rlrun.training.phases import Phases
+from rlrun.training.session import Phases
 from rlrun.watchdog import driver_clock
 from rlrun.watchdog.driver_clock import DriverClock
 

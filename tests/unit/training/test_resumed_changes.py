@@ -8,7 +8,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.config.provenance import POLICY_CONFIG, recorded_yaml
-from rlrun.training.resumed_changes import changed_course, changed_keys, for_more_steps
+from rlrun.training.run_folder import changed_course, changed_keys, for_more_steps
 
 BASE = ("run=cartpole", "num_steps=40")
 

@@ -13,8 +13,8 @@ from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
 from rlrun.envs.gymnasium.settings import GymnasiumConfig
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.training import warm_start
-from rlrun.training.warm_start import _made_once, first_policy
+from rlrun.training import policy_folders
+from rlrun.training.policy_folders import _made_once, first_policy
 
 
 def made(run_dir: Path, folder: Path, during=lambda: None) -> None:
@@ -62,7 +62,7 @@ class Run:
         self.phase, self.progress = lambda *_: nullcontext(), lambda: None
         self.num_made = 0
         self.controller = SimpleNamespace(record_demos=lambda draft: self.imitate(self, Path(), Path(draft)))
-        monkeypatch.setattr(warm_start, "imitate", self.imitate)
+        monkeypatch.setattr(policy_folders, "imitate", self.imitate)
 
     def imitate(self, session: object, dataset: Path, draft: Path) -> None:
         self.num_made += 1
@@ -114,10 +114,10 @@ def test_a_damaged_policy_in_the_cache_is_made_again(run: Run, damage: str) -> N
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_demonstrations_in_the_cache_are_recorded_again(run: Run, damage: str) -> None:
     name, strike = DAMAGES[damage]
-    folder = warm_start.demonstrations(run)
+    folder = policy_folders.demonstrations(run)
     run.notes.clear()
     strike(folder / name)
-    assert warm_start.demonstrations(run) == folder and run.num_made == 1
+    assert policy_folders.demonstrations(run) == folder and run.num_made == 1
     assert f"cached demonstrations, {folder}: damaged ({name}" in run.notes[0] and checksums.damages(folder) == []
 
 
@@ -150,10 +150,10 @@ def test_an_edited_world_is_demonstrated_again(run: Run, tmp_path: Path, monkeyp
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_edited_world.py").write_text("GRAVITY = 9.81")
     run.config.env.sections["gymnasium"] = GymnasiumConfig(id="my_edited_world:Reach-v0")
-    first = warm_start.demonstrations(run)
-    assert warm_start.demonstrations(run) == first
+    first = policy_folders.demonstrations(run)
+    assert policy_folders.demonstrations(run) == first
     (tmp_path / "my_edited_world.py").write_text("GRAVITY = 1.62")
-    assert warm_start.demonstrations(run) != first
+    assert policy_folders.demonstrations(run) != first
 
 
 class Imitating:
@@ -167,10 +167,10 @@ class Imitating:
 
 
 def test_skipped_steps_of_imitation_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_start, "fitting_cameras", lambda session, dataset: None)
+    monkeypatch.setattr(policy_folders, "fitting_cameras", lambda session, dataset: None)
     for skipped in (0.0, 7.0):
         session = Imitating({"imitation_loss": 1.0, "num_nonfinite": skipped})
-        warm_start.imitate(session, tmp_path, tmp_path)
+        policy_folders.imitate(session, tmp_path, tmp_path)
         assert [text.partition(" optimizer")[0] for text in session.warnings] == ["7 of 300"] * bool(skipped)
 
 

@@ -11,7 +11,7 @@ from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.training.whole_policy import policy_folder, require_known_base
+from rlrun.training.policy_folders import policy_folder, require_known_base
 
 
 @pytest.fixture

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 from rlrun.config import provenance
+from rlrun.config.provenance import Author
+from rlrun.config.recorded import CONFIG, read_config
+from rlrun.config.registry import SIMULATORS
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.config.world_sources import world_digest
 from rlrun.data import checksums
 from rlrun.data.fit import World, compare
 from rlrun.data.lerobot import dataset_digest
@@ -22,7 +28,143 @@ from rlrun.observability.records import ABLATION, ablation_sentence
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Session
-from rlrun.training.whole_policy import SHOWN, require_whole_policy
+
+SHOWN = 3  # damaged files named in a message
+
+
+def require_whole_policy(
+    folder: Path, key: str, is_content_read: bool, progress: Callable[[], None] = lambda: None
+) -> None:
+    """Raise RunError naming the damaged files of a policy that rlrun wrote; folders from elsewhere have no checksums.
+
+    key: the configuration key that names the folder. is_content_read: False: compare only names and sizes.
+    """
+    if not (folder / checksums.CHECKSUMS).is_file():
+        return
+    damages = checksums.damages(folder, is_content_read, progress=progress)
+    if damages:
+        raise RunError(
+            f"The policy in {folder} is damaged.",
+            key=key,
+            value=str(folder),
+            cause="; ".join(damages[:SHOWN]),
+            remedy=f"Copy the whole folder again from where it was whole. If its files were changed on purpose, delete "
+            f"{checksums.CHECKSUMS} in it.",
+            exit_status=ExitStatus.bad_input,
+        )
+
+
+def require_known_base(base: Path, checkpoint: Path, config: RunConfig) -> None:
+    """Raise RunError if a checkpoint from elsewhere names a base policy that is neither its run's nor the user's.
+
+    base: the policy under the adapters of the checkpoint.
+    """
+    run_dir = checkpoint.absolute().parent.parent
+    written = run_dir / CONFIG
+    if written.is_file() and read_config(written).author is Author.own:
+        return
+    named = [] if config.policy.path is None else [config.policy.path]
+    known = [run_dir, *(Path(place) for place in (config.cache_dir, *named))]
+    if not any(base.resolve().is_relative_to(place.resolve()) for place in known):
+        raise RunError(
+            f"The checkpoint {checkpoint} names a policy outside of its run.",
+            key="policy.path",
+            value=str(base),
+            cause="Its adapters change that policy. No run of yours wrote the checkpoint, whose word is not obeyed.",
+            remedy=f"If it is the right one, set policy.path={base}.",
+            exit_status=ExitStatus.bad_input,
+        )
+
+
+def policy_folder(config: RunConfig) -> Path:
+    """Return the policy folder for `evaluation.checkpoint`: itself, or the one inside a run or checkpoint folder.
+
+    Raises RunError if there is none, or if it is damaged.
+    """
+    checkpoint = config.evaluation.checkpoint
+    if checkpoint is None:
+        raise RunError(
+            "No policy was named.",
+            key="evaluation.checkpoint",
+            value=None,
+            remedy="Add checkpoint=runs/<name>/<time>, or server=ws://host:port.",
+        )
+    folder = Path(checkpoint)
+    for candidate in (folder, folder / "policy"):
+        if (candidate / "config.json").is_file():
+            require_whole_policy(candidate, "evaluation.checkpoint", config.checkpoint.verify)
+            return candidate
+    raise RunError(
+        f"There is no policy at {folder}.",
+        key="evaluation.checkpoint",
+        value=checkpoint,
+        cause="neither the folder nor a folder `policy` in it has a config.json",
+        remedy="Name a run folder that ended, a checkpoint folder, or an exported policy folder.",
+        exit_status=ExitStatus.bad_input,
+    )
+
+
+_LOCATION = re.compile(r"([A-Za-z_]\w*)(\.\w+)*:\S+")
+_MAX_BYTES = 2**20  # of a file whose content counts; of a larger one its size does
+_MAX_FILES = 10_000
+
+
+def world_digest(env: dict[str, Any]) -> str:
+    """Return the SHA-256 of all sources that the section `env`, as plain data, names; of nothing if it names none."""
+    digest = hashlib.sha256()
+    for name in sorted(_modules(env)):
+        for place, content in _sources(name):
+            digest.update(f"{name} {place} {hashlib.sha256(content).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def _modules(env: dict[str, Any]) -> set[str]:
+    """Return the top modules that `env` names, without rlrun's."""
+    found = {match[1] for text in _texts(env) if (match := _LOCATION.fullmatch(text))}
+    simulator = str(env.get("simulator"))
+    if simulator in SIMULATORS.names():
+        found.add(SIMULATORS.location(simulator).partition(":")[0].partition(".")[0])
+    return found - {"rlrun"}
+
+
+def _texts(tree: Any) -> Iterator[str]:
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, (dict, list)):
+        for below in tree.values() if isinstance(tree, dict) else tree:
+            yield from _texts(below)
+
+
+def _sources(name: str) -> Iterator[tuple[str, bytes]]:
+    """Yield (place, content or size) of the files of a top module; none if it is not found here."""
+    spec = PathFinder.find_spec(name)
+    if spec is None:
+        return
+    for folder in sorted(spec.submodule_search_locations or ()):
+        files = [file for file in Path(folder).rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+        for file in sorted(files)[:_MAX_FILES]:
+            size = file.stat().st_size
+            yield str(file.relative_to(folder)), file.read_bytes() if size <= _MAX_BYTES else str(size).encode()
+    if not spec.submodule_search_locations and spec.origin and spec.origin.endswith(".py"):
+        for file in sorted(_beside(Path(spec.origin), set())):
+            yield file.name, file.read_bytes()
+
+
+def _beside(file: Path, found: set[Path]) -> set[Path]:
+    """Add a module and those in its folder that it imports, directly or not, to `found`, and return that."""
+    if file in found or not file.is_file():
+        return found
+    found.add(file)
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # the simulator will say so
+        return found
+    for node in ast.walk(tree):
+        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        for name in names:
+            _beside(file.with_name(name.partition(".")[0] + ".py"), found)
+    return found
 
 
 def demonstrations(session: Session) -> Path:
