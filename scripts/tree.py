@@ -15,7 +15,7 @@ from rlrun.config import simulator_spec
 from rlrun.doctor import checks
 from rlrun.observability import metrics
 from rlrun.system.errors import markdown_table
-from rlrun.watchdog import problems
+from rlrun.watchdog import diagnosis
 
 FOLDERS = {
     "configs": "YAML: what differs from the defaults of rlrun/config/schema.py",
@@ -75,8 +75,8 @@ def tables(root: Path) -> dict[str, dict[str, str]]:
         "docs/concepts/architecture.md": {"loop": loop_text(root), "rooms": rooms_text(root)},
         "docs/doctor.md": {"checks": checks.markdown_table()},
         "docs/troubleshooting.md": {
-            "alarms": problem_table(problems.ALARMS),
-            "symptoms": problem_table(problems.SYMPTOMS),
+            "alarms": problem_table(diagnosis.ALARMS),
+            "symptoms": problem_table(diagnosis.SYMPTOMS),
             "doctor": doctor_table(),
         },
     }
@@ -88,7 +88,7 @@ def drawn(root: Path) -> dict[str, str]:
     return pictures(runpy.run_path(str(root / "tests" / "architecture" / "test_layers.py"))["MAY_IMPORT"])
 
 
-def problem_table(rows: tuple[problems.Problem, ...]) -> str:
+def problem_table(rows: tuple[diagnosis.Problem, ...]) -> str:
     """Rows of docs/troubleshooting.md, each under its anchor."""
     lines = ["| symptom | what rlrun says | cause | fix |", "|---|---|---|---|"]
     for row in rows:

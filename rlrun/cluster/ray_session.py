@@ -37,8 +37,8 @@ from rlrun.placement.this_machine import find_accelerators
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import LockedFolder, TemporaryFolder, folder_for_ray, open_parent, remove_stale
 from rlrun.system.process_io import SHIELDED, PreemptedError, signal_handlers_kept, signals_held
-from rlrun.watchdog.private_ray import PREFIX, end_processes
-from rlrun.watchdog.sentinel_process import SentinelProcess
+from rlrun.watchdog.sentinel import SentinelProcess
+from rlrun.watchdog.supervised import PREFIX, end_processes
 
 NAMESPACE = "rlrun"
 _KEY = "cluster.temp_dir"

@@ -28,8 +28,8 @@ from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan, Slot
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.watchdog.link_history import LinkHistory
-from rlrun.watchdog.path_monitor import PathMonitor
-from rlrun.watchdog.process_exit import ProcessExits
+from rlrun.watchdog.probes import PathMonitor
+from rlrun.watchdog.supervised import ProcessExits
 from rlrun.watchdog.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)

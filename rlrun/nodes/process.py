@@ -22,7 +22,7 @@ from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.machine_load import num_cores
 from rlrun.system.network import free_port, holder_of
 from rlrun.system.process_io import SHIELDED, signals_held
-from rlrun.watchdog.sentinel_process import SentinelProcess
+from rlrun.watchdog.sentinel import SentinelProcess
 
 _POLL_S = 0.2
 _REFUSALS = 3  # refused connections in a row after which the head has ended

@@ -7,15 +7,116 @@ import json
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rlrun.config.provenance import as_tree
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import FIRST
-from rlrun.watchdog.samples import IN_A_ROW, Samples
-from rlrun.watchdog.slowness import MIN_REPORT_S
+from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, transit
+
+KEPT = 50
+QUANTILE = 0.95
+IN_A_ROW = 5  # so many longer silences in a row, each of which ended by itself, become usual
+
+
+@dataclass
+class Samples:
+    """Silences in seconds, oldest first.
+
+    Example::
+
+        samples = Samples()
+        samples.add(8.2)
+        samples.usual           # 8.2
+        samples.add_outlier(41.0)   # False: the first one; the fifth in a row becomes usual
+    """
+
+    usual_s: list[float] = field(default_factory=list)
+    outliers_s: list[float] = field(default_factory=list)
+
+    @property
+    def usual(self) -> float | None:
+        """A high quantile, which is the longest of fewer than 20 samples; None without samples."""
+        ordered = sorted(self.usual_s)
+        return ordered[math.ceil(QUANTILE * len(ordered)) - 1] if ordered else None
+
+    def add(self, seconds: float) -> None:
+        """Add a silence that was too short for a warning."""
+        self.usual_s = [*self.usual_s, seconds][-KEPT:]
+        self.outliers_s = []
+
+    def add_outlier(self, seconds: float) -> bool:
+        """Add a silence that led to a warning and ended by itself. Returns whether it is usual from now on."""
+        self.outliers_s = [*self.outliers_s, seconds]
+        if len(self.outliers_s) < IN_A_ROW:
+            return False
+        self.usual_s, self.outliers_s = [*self.usual_s, *self.outliers_s][-KEPT:], []
+        return True
+
+    def as_tree(self) -> dict[str, list[float]]:
+        """Return the samples as JSON values."""
+        return {"usual_s": self.usual_s, "outliers_s": self.outliers_s}
+
+    @classmethod
+    def read(cls, tree: Any, ceiling_s: float) -> Samples:
+        """Read what `as_tree` returned. Entries that are not seconds, or exceed the ceiling, are left out."""
+        lists = [tree.get(name) if isinstance(tree, Mapping) else None for name in ("usual_s", "outliers_s")]
+        kept = [[s for s in found if _is_valid(s, ceiling_s)] if isinstance(found, list) else [] for found in lists]
+        return cls(kept[0][-KEPT:], kept[1][: IN_A_ROW - 1])
+
+
+def _is_valid(seconds: Any, ceiling_s: float) -> bool:
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds <= ceiling_s
+
+
+MIN_REPORT_S = 20.0  # a wait is reported as slow after this time and twice its usual time
+
+
+class Slowness:
+    """Counts, check by check, which leaves of the wait-for graph delay one wait.
+
+    Example::
+
+        slowness = Slowness("trajectories of step 3", usual_s=4.0)
+        slowness.check(leaves, processes, waited_s=21.0)
+        # "trajectories of step 3: 21 s so far, usual 4 s; 80 % of it: the way between sim-0 and train-0"
+    """
+
+    def __init__(self, subject: str, usual_s: float | None):
+        """usual_s: usual time of the driver's phase; None: unknown, nothing is reported."""
+        self._subject, self._usual_s = subject, usual_s
+        self._seen: Counter[str] = Counter()
+        self._is_reported = False
+
+    def check(self, leaves: Iterable[Leaf], processes: Mapping[str, Process], waited_s: float) -> str | None:
+        """Count what delays the wait now. Returns a sentence, once, when the wait is late; else None."""
+        self._seen.update({_what(leaf, processes) for leaf in leaves})
+        if self._is_reported or self._usual_s is None or waited_s < max(MIN_REPORT_S, 2 * self._usual_s):
+            return None
+        self._is_reported = True
+        what, count = self._seen.most_common(1)[0]
+        share = 100 * count / sum(self._seen.values())
+        return f"{self._subject}: {waited_s:.0f} s so far, usual {self._usual_s:.2g} s; {share:.0f} % of it: {what}"
+
+
+def _what(leaf: Leaf, processes: Mapping[str, Process]) -> str:
+    way = transit(leaf, processes)
+    if way is not None:
+        hosts = sorted((way.from_host, way.to_host))
+        return f"the way between {hosts[0]} and {hosts[1]}"
+    process = processes.get(leaf.worker)
+    if process is None:
+        return f"{leaf.worker} is not there"
+    if not process.is_answering:
+        state = "does not answer"
+    else:
+        state = "has not begun" if process.phase == IDLE else f"in {process.phase}"
+    return f"{leaf.worker}@{process.host} {state}"
+
 
 # Sections and keys that change neither what the workers do nor how long it takes.
 _IRRELEVANT = (

@@ -19,12 +19,11 @@ from pathlib import Path
 from rlrun.observability.run_files import ALARMS
 from rlrun.observability.telemetry import mark_alive
 from rlrun.system.errors import RunError
-from rlrun.watchdog import flight_recorder, node_state
-from rlrun.watchdog.board import Board
+from rlrun.watchdog import node_state, stacks
 from rlrun.watchdog.diagnosis import Diagnosis, NodeFacts, ProcessFacts, Stall, format_workers
-from rlrun.watchdog.sentinel_process import ask
-from rlrun.watchdog.timeout import run_with_timeout
-from rlrun.watchdog.wait_graph import Process
+from rlrun.watchdog.probes import run_with_timeout
+from rlrun.watchdog.sentinel import ask
+from rlrun.watchdog.wait_graph import Board, Process
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +130,7 @@ class Evidence:
                 frames[worker] = stack.get("frames", [])
         files["board.json"] = self._statuses()
         stall = dataclasses.replace(stall, facts=facts, nodes=nodes)
-        return Collected(stall, files, frames, missing, flight_recorder.sentences(files))
+        return Collected(stall, files, frames, missing, stacks.sentences(files))
 
     def pack(self, collected: Collected, found: Diagnosis) -> tuple[Path, str]:
         """Write the archive of an alarm. Returns as `store`."""

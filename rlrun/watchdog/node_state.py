@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from rlrun.system.machine_load import host_memory
-from rlrun.watchdog import flight_recorder
+from rlrun.watchdog import stacks
 
 TAIL_BYTES = 20_000
 _FULL = 0.95  # Ray's own threshold
@@ -98,7 +98,7 @@ def files(run_dir: str, processes: Mapping[str, int]) -> dict[str, str]:
         own = [path.name for pid in pids for path in logs.glob(f"worker-*-{pid}.*")]
         found |= {f"ray/{name}": tail(logs / name) for name in (*_RAY_LOGS, *own)}
     for worker, pid in processes.items():
-        found |= _dumps(Path(run_dir) / flight_recorder.FOLDER, worker, pid)
+        found |= _dumps(Path(run_dir) / stacks.FOLDER, worker, pid)
     return {name: text for name, text in found.items() if text}
 
 
@@ -114,9 +114,9 @@ def _dumps(folder: Path, worker: str, pid: int) -> dict[str, str]:
             continue
         content = path.read_bytes()
         try:
-            found[f"{flight_recorder.FOLDER}/{path.name}.json"] = flight_recorder.text_of(content)
+            found[f"{stacks.FOLDER}/{path.name}.json"] = stacks.text_of(content)
         except ValueError:
-            found[f"{flight_recorder.FOLDER}/{path.name}.hex"] = content[:_HEX_BYTES].hex()
+            found[f"{stacks.FOLDER}/{path.name}.hex"] = content[:_HEX_BYTES].hex()
     return found
 
 

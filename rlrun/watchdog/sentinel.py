@@ -9,14 +9,147 @@ import argparse
 import hmac
 import json
 import os
+import secrets
 import socket
 import socketserver
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from rlrun.watchdog.child_process import end_with_parent, ignore_run_signals
-from rlrun.watchdog.node_evidence import node_evidence
-from rlrun.watchdog.sentinel_process import TOKEN
+from rlrun.watchdog import node_state
+from rlrun.watchdog.probes import run_with_timeout
+from rlrun.watchdog.stacks import Stack, dump_worker, grouped
+from rlrun.watchdog.supervised import SupervisedProcess, end_with_parent, ignore_run_signals
+
+TOKEN = "RLRUN_SENTINEL_TOKEN"  # in the environment of the sentinel only
+_CONNECT_S = 3.0
+_PERIOD_S = 5.0  # between two health checks
+_BACKLOG = 16
+
+
+class SentinelProcess:
+    """A sentinel as a child of this process, which keeps its address and token over a restart.
+
+    Example::
+
+        sentinel = SentinelProcess("10.77.0.2", ["/data/spill"])
+        sentinel.where     # "10.77.0.2:40123/5f…", which goes into the environment of the node's workers
+    """
+
+    def __init__(self, host: str, folders: Sequence[str]):
+        self._folders = folders
+        self._socket = socket.create_server((host, 0), backlog=_BACKLOG)
+        self._token = secrets.token_hex(16)
+        self.where = f"{host}:{self._socket.getsockname()[1]}/{self._token}"
+        self._child = SupervisedProcess("sentinel", self._start, self._answers, _PERIOD_S)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the sentinel that serves now."""
+        return self._child.process.pid
+
+    def _start(self) -> subprocess.Popen:
+        number = self._socket.fileno()
+        words = [word for folder in self._folders for word in ("--folder", folder)]
+        return subprocess.Popen(
+            [sys.executable, "-m", "rlrun.watchdog.sentinel", "--socket", str(number), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[number],
+            env=os.environ | {TOKEN: self._token},
+        )
+
+    def _answers(self, _process: subprocess.Popen) -> bool:
+        try:
+            ask(self.where, "", {}, False, _CONNECT_S)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """End the sentinel. Safe to call twice."""
+        self._child.close()
+        self._socket.close()
+
+
+def ask(where: str, run_dir: str, processes: Mapping[str, int], is_full: bool, timeout_s: float) -> dict:
+    """Ask the sentinel at `where` ("host:port/token") about these workers' processes; see `node_evidence`.
+
+    Raises OSError if it cannot be reached, refuses the token, or takes longer than `timeout_s`.
+    """
+    address, _, token = where.partition("/")
+    host, _, port = address.rpartition(":")
+    request = {"token": token, "run_dir": run_dir, "processes": dict(processes), "is_full": is_full}
+    with socket.create_connection((host, int(port)), timeout=_CONNECT_S) as connection:
+        connection.settimeout(timeout_s)
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        with connection.makefile("rb") as stream:
+            line = stream.readline()
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise OSError(f"the sentinel at {address} returned nothing that can be read") from error
+
+
+_PART_S = 15.0  # for one kind of evidence: a dead file system must not delay the others
+
+
+def node_evidence(request: dict, folders: Sequence[str]) -> dict:
+    """Return the states of processes; if `is_full`, also their stacks, what is short on the node, and files.
+
+    Example request: {"run_dir": "/runs/a", "processes": {"env/1": 19016}, "is_full": true}.
+    folders: further folders whose disks are checked. Evidence that takes too long is left out and named in a file.
+    """
+    pids: dict[str, int] = request["processes"]
+    states = {worker: node_state.state(pid) for worker, pid in pids.items()}
+    if not request["is_full"]:
+        return {"states": states}
+    run_dir = request["run_dir"]
+    watched = [*folders, *node_state.ray_folders(pids.values()).values(), run_dir, "/tmp", "/dev/shm"]
+    failed: list[str] = []
+    stacks = run_with_timeout("stacks", lambda: _stacks(pids, run_dir), ({}, {}), failed, _PART_S)
+    shares = run_with_timeout("disks", lambda: node_state.disks(watched), {}, failed, _PART_S)
+    files = run_with_timeout("files", lambda: node_state.files(run_dir, pids), {}, failed, _PART_S)
+    files["stacks.txt"] = _stack_file(*stacks)
+    if failed:
+        files["unanswered.txt"] = f"not collected within {_PART_S:.0f} s: {', '.join(failed)}\n"
+    return {
+        "states": states,
+        "full_disks": node_state.full_disks(shares),
+        "memory": node_state.short_memory(),
+        "oom_kills": run_with_timeout("kernel log", lambda: node_state.oom_kills(pids.values()), [], failed, _PART_S),
+        "stacks": {
+            worker: {
+                "where": stack.where,
+                "frames": [str(frame) for frame in stack.frames],
+                "holds_gil": stack.holds_gil,
+                "is_in_collective": stack.is_in_collective,
+            }
+            for worker, stack in stacks[0].items()
+        },
+        "files": files,
+    }
+
+
+def _stacks(pids: dict[str, int], run_dir: str) -> tuple[dict[str, Stack], dict[str, str]]:
+    stacks, denied = {}, {}
+    for worker, pid in pids.items():
+        try:
+            stacks[worker] = dump_worker(pid, Path(run_dir) / "logs" / f"{worker.replace('/', '-')}.log")
+        except OSError as error:
+            denied[worker] = str(error)
+    return stacks, denied
+
+
+def _stack_file(stacks: dict[str, Stack], denied: dict[str, str]) -> str:
+    parts = [
+        f"=== {len(members)} of {len(stacks)}: {', '.join(members)}\n{stack.text}" for members, stack in grouped(stacks)
+    ]
+    return "\n\n".join(parts + [f"=== no stack of {worker}: {why}" for worker, why in denied.items()]) + "\n"
+
 
 MAX_REQUEST_BYTES = 1_000_000
 

@@ -12,19 +12,12 @@ from rlrun.data.messages import WorkerStatus
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.machine_load import load_factor, local_load_factor
-from rlrun.watchdog.board import Board
-from rlrun.watchdog.budgets import Budgets, warning_after_s
-from rlrun.watchdog.diagnosis import Stall, diagnose, finished_peers, format_workers
-from rlrun.watchdog.disk_probe import is_responsive
-from rlrun.watchdog.driver_clock import PAUSE_S, DriverClock
+from rlrun.watchdog.budgets import MIN_REPORT_S, Budgets, Slowness, warning_after_s
+from rlrun.watchdog.diagnosis import Stall, diagnose, finished_peers, format_workers, problem
 from rlrun.watchdog.evidence import Evidence
 from rlrun.watchdog.link_history import LinkHistory
-from rlrun.watchdog.path_monitor import PathMonitor
-from rlrun.watchdog.problems import problem
-from rlrun.watchdog.slowness import MIN_REPORT_S, Slowness
-from rlrun.watchdog.timeout import run_with_timeout
-from rlrun.watchdog.transfers import Transfers, format_incoming
-from rlrun.watchdog.wait_graph import IDLE, Incoming, Leaf, Process, leaves
+from rlrun.watchdog.probes import PAUSE_S, DriverClock, PathMonitor, is_responsive, run_with_timeout
+from rlrun.watchdog.wait_graph import IDLE, Board, Incoming, Leaf, Process, Transfers, format_incoming, leaves
 
 logger = logging.getLogger(__name__)
 

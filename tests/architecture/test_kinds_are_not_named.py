@@ -12,7 +12,7 @@ from tests.architecture.source import Module, assert_no_breach, modules, snippet
 
 # rlrun.<package>.<module> -> names that stand in its texts for people
 ALLOWED = {
-    "rlrun.watchdog.problems": {"omnigibson"},  # a table of problems that users know
+    "rlrun.watchdog.diagnosis": {"omnigibson"},  # a table of problems that users know
     "rlrun.config.schema": {"embedded"},  # the default of env.simulator
     "rlrun.observability.report.page": {"embedded"},  # pictures, in HTML
 }

@@ -17,16 +17,16 @@ from rlrun.doctor.finding import Finding, Status
 from rlrun.doctor.report import show
 from rlrun.doctor.situation import Situation
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.watchdog import problems
+from rlrun.watchdog import diagnosis
 from tests.architecture.source import ROOT, modules
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 ROWS = re.findall(r'<a id="([^"]+)"></a>', PAGE)
-SYMPTOMS = [row.name for row in problems.SYMPTOMS]  # nothing prints these: people look for the symptom
+SYMPTOMS = [row.name for row in diagnosis.SYMPTOMS]  # nothing prints these: people look for the symptom
 
 
 def test_every_row_that_is_printed_is_there_and_every_row_is_printed() -> None:
-    alarms = [row.name for row in problems.ALARMS]
+    alarms = [row.name for row in diagnosis.ALARMS]
     doctor = [row_of(Finding(check.name, Status.failed, "", "")) for check in all_checks()]
     assert sorted(alarms + doctor + SYMPTOMS) == sorted(ROWS)
 

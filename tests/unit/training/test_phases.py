@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 from rlrun.training.session import Phases
-from rlrun.watchdog import driver_clock
-from rlrun.watchdog.driver_clock import DriverClock
+from rlrun.watchdog import probes
+from rlrun.watchdog.probes import DriverClock
 
 
 def test_seconds_are_summed_by_phase_until_they_are_drained() -> None:
@@ -29,7 +29,7 @@ def test_seconds_are_summed_by_phase_until_they_are_drained() -> None:
 
 def test_a_time_in_which_the_driver_was_stopped_belongs_to_no_phase(monkeypatch) -> None:
     now = SimpleNamespace(s=0.0)
-    monkeypatch.setattr(driver_clock.time, "monotonic", lambda: now.s)
+    monkeypatch.setattr(probes.time, "monotonic", lambda: now.s)
     clock = DriverClock(lambda text: None)
     clock.update()
     watchdog = SimpleNamespace(num_disturbances=0, learn_phase=lambda *_: None, clock=clock)

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.watchdog.disk_probe import DiskProbe, is_responsive
 from rlrun.watchdog.evidence import store
+from rlrun.watchdog.probes import DiskProbe, is_responsive
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("rlrun.watchdog.disk_probe.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("rlrun.watchdog.probes.time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
@@ -64,7 +64,7 @@ def test_an_error_is_a_response(tmp_path, clock, error):
 def test_a_single_try(tmp_path, monkeypatch):
     thawed = threading.Event()
     assert is_responsive(tmp_path, 10.0) and is_responsive(tmp_path / "not there", 10.0)
-    monkeypatch.setattr("rlrun.watchdog.disk_probe.write_small_file", lambda folder: thawed.wait(timeout=30))
+    monkeypatch.setattr("rlrun.watchdog.probes.write_small_file", lambda folder: thawed.wait(timeout=30))
     assert not is_responsive(tmp_path, 0.2)
     thawed.set()
 

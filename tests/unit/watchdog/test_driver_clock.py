@@ -11,14 +11,14 @@ from rlrun.config.loader import load
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
-from rlrun.watchdog.driver_clock import DriverClock
+from rlrun.watchdog.probes import DriverClock
 from rlrun.watchdog.watchdog import Watchdog
 
 
 @pytest.fixture
 def time_s(monkeypatch):
     time_s = [1000.0]
-    monkeypatch.setattr("rlrun.watchdog.driver_clock.time", SimpleNamespace(monotonic=lambda: time_s[0]))
+    monkeypatch.setattr("rlrun.watchdog.probes.time", SimpleNamespace(monotonic=lambda: time_s[0]))
     return time_s
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from rlrun.data.messages import WorkerStatus
 from rlrun.watchdog import evidence, node_state
-from rlrun.watchdog.board import Board
 from rlrun.watchdog.evidence import Evidence
+from rlrun.watchdog.wait_graph import Board
 
 
 def test_a_sentinel_that_does_not_answer_is_asked_once_for_all_workers_of_its_node(

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from rlrun.data.messages import WorkerStatus
-from rlrun.watchdog import evidence, flight_recorder, node_state
-from rlrun.watchdog.board import Board
+from rlrun.watchdog import evidence, node_state, stacks
 from rlrun.watchdog.diagnosis import Stall, diagnose
 from rlrun.watchdog.evidence import Evidence
-from rlrun.watchdog.wait_graph import leaves
+from rlrun.watchdog.wait_graph import Board, leaves
 from tests.architecture.source import ROOT
 
 # rank 0 waits in the third collective, a second all_gather that rank 1 has not entered
@@ -67,11 +66,11 @@ def dump(*entries: dict, world_size: int = 4, **groups: list[int]) -> bytes:
 def said(*dumps: bytes | None, worker: str = "actor-{rank}") -> list[str]:
     """The sentences about the dumps of ranks 0, 1, …; None: a rank has written none."""
     files = {
-        f"train/flight_recorder/{worker.format(rank=rank)}_{rank}.json": flight_recorder.text_of(content)
+        f"train/flight_recorder/{worker.format(rank=rank)}_{rank}.json": stacks.text_of(content)
         for rank, content in enumerate(dumps)
         if content is not None
     }
-    return flight_recorder.sentences(files)
+    return stacks.sentences(files)
 
 
 WAITS = dump(entry(1411), entry(1412, state="started"))
@@ -172,12 +171,12 @@ class Command:
 )
 def test_what_is_no_dump_is_kept_as_it_is_and_named(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(ValueError):
-        flight_recorder.text_of(content)
+        stacks.text_of(content)
     (tmp_path / "flight_recorder").mkdir()
     (tmp_path / "flight_recorder" / "actor-1_1").write_bytes(content + b" ")
     files = {f"train/{name}": text for name, text in node_state.files(str(tmp_path), {"actor/1": 0}).items()}
     assert bytes.fromhex(files["train/flight_recorder/actor-1_1.hex"]) == content + b" "
-    assert flight_recorder.sentences(files) == ["actor/1: the dump of its flight recorder cannot be read"]
+    assert stacks.sentences(files) == ["actor/1: the dump of its flight recorder cannot be read"]
 
 
 def test_dumps_of_torch_are_read_from_the_run_folder_to_the_alarm(

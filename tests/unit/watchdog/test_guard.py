@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.watchdog import driver_monitor, node_state
-from rlrun.watchdog.driver_monitor import DriverMonitor
+from rlrun.watchdog import guard, node_state
+from rlrun.watchdog.guard import DriverMonitor
 from rlrun.watchdog.stacks import Stack
 
 DRIVER = """
@@ -25,7 +25,7 @@ from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step
 from rlrun.observability.telemetry import Telemetry, mark_alive
 from rlrun.system.local_files import LockedFolder
 from rlrun.watchdog.guard import Guard
-from rlrun.watchdog.private_ray import PREFIX
+from rlrun.watchdog.supervised import PREFIX
 
 def hold_the_lock():
     ctypes.PyDLL(None).sleep(600)
@@ -195,9 +195,9 @@ class Disk:
 def monitor(monkeypatch, tmp_path):
     """A monitor of this process with a clock, a load and a disk of its own; `monitor.said` are its first lines."""
     now, load = [0.0], [0.0]
-    monkeypatch.setattr(driver_monitor, "time", SimpleNamespace(monotonic=lambda: now[0], strftime=time.strftime))
+    monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: now[0], strftime=time.strftime))
     monkeypatch.setattr("os.getloadavg", lambda: (load[0] * os.cpu_count(), 0.0, 0.0))
-    monkeypatch.setattr(driver_monitor, "dump_worker", lambda pid, log: Stack((), False, ""))
+    monkeypatch.setattr(guard, "dump_worker", lambda pid, log: Stack((), False, ""))
     monkeypatch.setattr(DriverMonitor, "_keep_evidence", lambda self, sentence, kind: None)
     said, disk = [], Disk()
     monitor = DriverMonitor(tmp_path, os.getpid(), 20.0, lambda lines: said.append(lines[0]), disk)

@@ -10,7 +10,7 @@ from rlrun.config.loader import load
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
-from rlrun.watchdog.path_monitor import PERIOD_S, PathMonitor
+from rlrun.watchdog.probes import PATH_PERIOD_S, PathMonitor
 from rlrun.watchdog.watchdog import Watchdog
 
 LOST = "the network loses large packets: packets of 1500 bytes from train to sim get lost, 1400 arrive"
@@ -39,7 +39,7 @@ def test_a_path_is_tried_periodically() -> None:
     for _ in range(3):
         assert network.checked() == []
     assert network.num_tries == 1
-    network.now += PERIOD_S
+    network.now += PATH_PERIOD_S
     network.faults = [LOST]
     assert network.checked() == [LOST] and network.num_tries == 2
 
@@ -66,7 +66,7 @@ def test_a_slow_try_excuses_silence_for_a_while() -> None:
     assert not monitor.excuses_silence
     network.now += 2
     assert monitor.excuses_silence
-    network.now += PERIOD_S
+    network.now += PATH_PERIOD_S
     assert not monitor.excuses_silence, "a try that takes so long proves nothing"
     is_over.set()
 
@@ -90,7 +90,7 @@ def test_no_worker_is_blamed_for_a_link_that_loses_large_packets(tmp_path) -> No
     assert notes == [f"{LOST}; no worker is blamed, waiting up to 600 s"]
     with pytest.raises(RunError):
         check(601.0)
-    network.now, network.faults = network.now + PERIOD_S, []
+    network.now, network.faults = network.now + PATH_PERIOD_S, []
     watchdog._check_paths(5.0)
     network.monitor._thread.join(10)
     watchdog._check_paths(5.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.system.local_files import LockedFolder
-from rlrun.watchdog.private_ray import PREFIX, end_of, end_processes
+from rlrun.watchdog.supervised import PREFIX, end_of, end_processes
 
 WRITES = "import time; log = open({file!r}, 'w'); print('ready', flush=True); time.sleep(600)"
 READS = "import time; log = open({file!r}); print('ready', flush=True); time.sleep(600)"

@@ -13,8 +13,8 @@ import pytest
 
 from rlrun.data.messages import WorkerStatus
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.watchdog import process_exit
-from rlrun.watchdog.process_exit import ProcessExits
+from rlrun.watchdog import supervised
+from rlrun.watchdog.supervised import ProcessExits
 
 
 def status(pid: int, host: str = socket.gethostname()) -> WorkerStatus:
@@ -43,13 +43,13 @@ def test_a_process_that_its_parent_has_not_reaped(tmp_path: Path, code: str, how
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert exits.describe("env/1") == how
     process.wait()
-    if process_exit._reaped_status(exits._held["env/1"][1]) is not None:  # kernels of 6.15 and later
+    if supervised._reaped_status(exits._held["env/1"][1]) is not None:  # kernels of 6.15 and later
         assert exits.describe("env/1") == how
     exits.close()
 
 
 def test_an_unknown_end_is_not_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_exit, "_WAIT_S", 0.05)
+    monkeypatch.setattr(supervised, "_WAIT_S", 0.05)
     exits = ProcessExits(tmp_path)
     exits.watch([status(os.getpid()), status(1, host="elsewhere")])
     assert exits.describe("env/1") == "" and exits.describe("env/2") == "", "it still runs; it was never watched"
@@ -70,7 +70,7 @@ def test_the_kernels_log_names_a_process_killed_for_memory(tmp_path: Path, monke
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     exits.watch([status(process.pid)])
     process.send_signal(signal.SIGKILL)
-    monkeypatch.setattr(process_exit.node_state, "oom_kills", lambda pids: [line.format(pid) for pid in pids])
+    monkeypatch.setattr(supervised.node_state, "oom_kills", lambda pids: [line.format(pid) for pid in pids])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert exits.describe("env/1") == "killed by the kernel at 1.2 GB: out of memory in its memory cgroup"
     process.communicate()

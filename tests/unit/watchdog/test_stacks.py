@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.watchdog import stacks
-from rlrun.watchdog.sentinel_process import SentinelProcess, ask
+from rlrun.watchdog.sentinel import SentinelProcess, ask
 from rlrun.watchdog.stacks import Frame, Stack, dump, grouped, read_dump
 
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.watchdog.sentinel_process import SentinelProcess, ask
-from rlrun.watchdog.supervised_process import SupervisedProcess, describe_exit
+from rlrun.watchdog.sentinel import SentinelProcess, ask
+from rlrun.watchdog.supervised import SupervisedProcess, describe_exit
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_killed_or_stopped_child_is_restarted_and_reported(supervised, number,
 
 def test_an_unresponsive_child_is_restarted(supervised, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("rlrun.watchdog.supervised_process.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("rlrun.watchdog.supervised.time", SimpleNamespace(monotonic=lambda: now[0]))
     child, said = supervised(lambda process: False)
     before = child.process.pid
     now[0] = 14.0
@@ -75,7 +75,7 @@ def test_describe_exit():
 
 
 def test_a_restarted_sentinel_serves_under_the_same_address(monkeypatch, caplog):
-    monkeypatch.setattr("rlrun.watchdog.sentinel_process._PERIOD_S", 0.2)
+    monkeypatch.setattr("rlrun.watchdog.sentinel._PERIOD_S", 0.2)
     sentinel = SentinelProcess("127.0.0.1", [])
     try:
         ask(sentinel.where, "", {"env/0": os.getpid()}, False, 20.0)

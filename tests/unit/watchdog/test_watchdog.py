@@ -13,9 +13,8 @@ from rlrun.data.messages import OpenWait, WorkerStatus
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.watchdog import watchdog as watchdog_module
-from rlrun.watchdog.board import Board
 from rlrun.watchdog.link_history import LinkHistory
-from rlrun.watchdog.wait_graph import Incoming
+from rlrun.watchdog.wait_graph import Board, Incoming
 from rlrun.watchdog.watchdog import Watchdog
 
 
@@ -126,7 +125,7 @@ def test_the_warning_for_an_unknown_phase_comes_early(tmp_path):
 
 def test_a_node_without_answers_is_reported_at_once(tmp_path, monkeypatch):
     notes, clock = [], [100.0]
-    monkeypatch.setattr("rlrun.watchdog.driver_clock.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("rlrun.watchdog.probes.time", SimpleNamespace(monotonic=lambda: clock[0]))
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
     watchdog.board.put([status("env/0"), status("env/1"), replace(status("actor/0"), host=socket.gethostname())])
     for now in (107.0, 109.0, 115.0):

@@ -1,0 +1,200 @@
+"""Probes that end in time: disks, the driver's clock, the path MTU to other nodes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def run_with_timeout(name: str, work: Callable[[], Any], default: Any, failed: list[str], timeout_s: float) -> Any:
+    """Return the result of `work`, or `default` if it raises or takes too long; `name` is then added to `failed`."""
+    results: list = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except Exception as error:  # the caller goes on without this result
+            results.append(default)
+            failed.append(f"{name} ({error})")
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    thread.join(timeout=timeout_s)
+    if not results:
+        failed.append(name)
+        return default
+    return results[0]
+
+
+DISK_PERIOD_S = 2.0
+
+
+def write_small_file(folder: Path) -> None:
+    """Write a small file to `folder` and remove it. Raises OSError.
+
+    The file is not synced to the device, which may be busy with a checkpoint.
+    """
+    path = folder / f".disk_probe-{os.getpid()}"
+    try:
+        path.write_bytes(b"rlrun\n")
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def is_responsive(folder: Path, timeout_s: float) -> bool:
+    """Return whether the disk of `folder` takes a small file, or refuses it, within `timeout_s`."""
+    failed: list[str] = []
+    run_with_timeout("disk", lambda: write_small_file(folder), None, failed, timeout_s)
+    return failed != ["disk"]
+
+
+class DiskProbe:
+    """Tries the disk of one folder.
+
+    Example::
+
+        probe = DiskProbe(run_dir)
+        probe.check()     # 0.0 while the disk responds; 12.0: it has not responded for 12 s
+    """
+
+    def __init__(self, folder: Path, write: Callable[[Path], None] = write_small_file):
+        self._folder, self._write = folder, write
+        self._thread: threading.Thread | None = None
+        self._begun = -DISK_PERIOD_S  # monotonic time
+
+    def check(self) -> float:
+        """Return the seconds since the pending write began, 0 without one. Begins the next write when it is due."""
+        now = time.monotonic()
+        if self._thread is not None and self._thread.is_alive():
+            return now - self._begun
+        if now - self._begun >= DISK_PERIOD_S:
+            self._begun = now
+            self._thread = threading.Thread(target=self._try, name="disk probe", daemon=True)
+            self._thread.start()
+        return 0.0
+
+    def _try(self) -> None:
+        with suppress(OSError):  # full, read-only or removed: it responds, and the next writer reports the error
+            self._write(self._folder)
+
+
+_PERIOD_S = 1.0
+PAUSE_S = 5.0  # a gap between two readings, which are due every second, that counts as a pause
+
+
+class DriverClock:
+    """A clock that stops while this process is stopped or held by a debugger, so that no worker is blamed for it.
+
+    Example::
+
+        clock = DriverClock(note)
+        clock.open()         # reads the time once a second from now on
+        clock.seconds()      # time.monotonic() minus the pauses
+    """
+
+    def __init__(self, note: Callable[[str], None]):
+        """note: receives a sentence about every pause, from a thread of its own."""
+        self._note = note
+        self._lock = threading.Lock()
+        self._read_at: float | None = None  # None: not open
+        self._paused_s = 0.0
+        self._resumed_at = float("-inf")  # on this clock, at the end of the last pause
+        self.num_pauses = 0
+        self._is_over = threading.Event()
+
+    def open(self) -> None:
+        """Start reading the time once a second."""
+        self.update()
+        threading.Thread(target=self._run, name="driver clock", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop reading the time. Safe to call twice."""
+        self._is_over.set()
+
+    def seconds(self) -> float:
+        """Return the time of this clock in seconds."""
+        if self._read_at is None:
+            return time.monotonic()
+        return self.update()
+
+    @property
+    def since_pause_s(self) -> float:
+        """Time of this clock since the last pause; infinite without one."""
+        return self.seconds() - self._resumed_at
+
+    def update(self) -> float:
+        """Read the time, and report a pause if there was one since the last reading. Returns as `seconds`."""
+        gap_s = 0.0
+        with self._lock:
+            now = time.monotonic()
+            if self._read_at is not None and now - self._read_at > PAUSE_S:
+                gap_s = now - self._read_at
+                self._paused_s += gap_s - _PERIOD_S
+                self._resumed_at = now - self._paused_s
+                self.num_pauses += 1
+            self._read_at = now
+            own_s = now - self._paused_s
+        if gap_s:
+            text = f"the driver itself was stopped for {gap_s:.0f} s; no worker is blamed for that time"
+            threading.Thread(target=self._note, args=(text,), daemon=True).start()
+        return own_s
+
+    def _run(self) -> None:
+        while not self._is_over.wait(_PERIOD_S):
+            self.update()
+
+
+PATH_PERIOD_S = 10.0
+_DOUBT_S = 1.0  # a try of an intact path takes less
+_MAX_GRACE_S = 10.0  # a connection that has not recovered by then does not recover soon
+
+
+class PathMonitor:
+    """Tries all paths in a thread of its own, since it takes seconds to find a path that loses or delays packets.
+
+    Example::
+
+        paths = PathMonitor(lambda: ["the network loses large packets: 1500 bytes from train to sim get lost"])
+        paths.check()         # []: the first try has begun
+        paths.check()         # some seconds later: the sentence
+    """
+
+    def __init__(self, measure: Callable[[], list[str]], clock: Callable[[], float] = time.monotonic):
+        """measure: returns a sentence on each path that loses or delays packets."""
+        self._measure, self._clock = measure, clock
+        self._thread: threading.Thread | None = None
+        self._tried = float("-inf")
+        self._faults: list[str] = []
+        self._began = self._grace_ends = float("-inf")
+
+    def check(self) -> list[str]:
+        """Return what the last try found. Begins the next try when it is due."""
+        if not self._is_trying and self._clock() - self._tried >= PATH_PERIOD_S:
+            self._tried = self._clock()
+            self._thread = threading.Thread(target=self._try, name="path monitor", daemon=True)
+            self._thread.start()
+        return self._faults
+
+    @property
+    def excuses_silence(self) -> bool:
+        """Whether the network may be why a worker is silent. Lost packets are sent again with a delay."""
+        now = self._clock()
+        is_doubtful = self._is_trying and _DOUBT_S < now - self._tried < PATH_PERIOD_S
+        return bool(self._faults) or is_doubtful or now < self._grace_ends
+
+    @property
+    def _is_trying(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _try(self) -> None:
+        found, now = self._measure(), self._clock()
+        if found and not self._faults:
+            self._began = self._tried
+        if self._faults and not found:
+            self._grace_ends = now + min(now - self._began, _MAX_GRACE_S)
+        self._faults = found
