@@ -18,7 +18,7 @@ from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
     from rlrun.workers.env_worker import Collected, Evaluated
-    from rlrun.workers.replayed_step import ReplayedStep
+    from rlrun.workers.recorder import ReplayedStep
 
 T = TypeVar("T")
 

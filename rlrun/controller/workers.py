@@ -26,7 +26,7 @@ from rlrun.system.errors import RunError
 if TYPE_CHECKING:
     from rlrun.workers.actor_worker import ActorWorker  # noqa: F401  # named as text in the base class
     from rlrun.workers.env_worker import EnvWorker
-    from rlrun.workers.replayed_step import ReplayedStep
+    from rlrun.workers.recorder import ReplayedStep
     from rlrun.workers.rollout_worker import RolloutWorker  # noqa: F401  # named as text in the base class
 
 

@@ -24,7 +24,7 @@ from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Machines, Session, open_session
 
 if TYPE_CHECKING:
-    from rlrun.workers.replayed_step import ReplayedStep
+    from rlrun.workers.recorder import ReplayedStep
 
 
 # Keys that decide on the shapes or the course of a half; only with equal values can results be compared.

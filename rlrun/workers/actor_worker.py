@@ -36,11 +36,10 @@ from rlrun.system.network import free_port
 from rlrun.weight_sync.buckets import BucketLayout, CarriedSender, WeightSender, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
+from rlrun.workers.collector import concatenate
 from rlrun.workers.demonstrations import ablation_batch, imitation_batches, require_shown
-from rlrun.workers.recorder import Recorder
-from rlrun.workers.replayed_step import ReplayedStep
+from rlrun.workers.recorder import Recorder, ReplayedStep
 from rlrun.workers.replayed_update import recorded_shards, update_differences
-from rlrun.workers.trajectory_builder import concatenate
 
 
 class ActorWorker:

@@ -3,16 +3,108 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DatasetError, DemoFeatures, DemoWriter, Episode
 from rlrun.data.lerobot.layout import RECORD_AGAIN
+from rlrun.data.messages import Frames
 from rlrun.data.recording import RecordingError, read_message, write_message
 from rlrun.envs.vector_env import VectorEnv
 from rlrun.observability.telemetry import Telemetry
-from rlrun.workers.demonstrator import demonstrate
+from rlrun.system.errors import ExitStatus, RunError
+
+MAX_FAILURE_SHARE = 0.75  # an expert that fails more often is considered broken
+
+
+@dataclass(eq=False)
+class _Row:
+    """The episode of one row, so far: L control steps."""
+
+    seed: int
+    instruction: str
+    images: list[np.ndarray] = field(default_factory=list)  # L of uint8 [N, H, W, 3], before each action
+    proprio: list[np.ndarray] = field(default_factory=list)  # L of float32 [P]
+    actions: list[np.ndarray] = field(default_factory=list)  # L of float32 [A], the expert's intended actions
+
+    def episode(self) -> Episode:
+        """Return the successful episode."""
+        images, proprio, actions = (np.stack(steps) for steps in (self.images, self.proprio, self.actions))
+        return Episode(images, proprio, actions, self.instruction, True, self.seed)
+
+
+def demonstrate(
+    env: VectorEnv, num_episodes: int, first_seed: int, seed_stride: int, noise: float
+) -> Iterator[Episode]:
+    """Yield successful expert episodes in the order in which they end; drop failed ones.
+
+    noise: standard deviation of the noise on executed actions, relative to each action's range. The recorded action has
+    no noise, so that the data shows how to recover (DART). Raises RunError if the expert mostly fails.
+    """
+    recorder = _Recorder(env, first_seed, seed_stride, noise)
+    num_tried = num_good = 0
+    while num_good < num_episodes:
+        for row, is_success in recorder.step():
+            num_tried += 1
+            if is_success and num_good < num_episodes:
+                num_good += 1
+                yield row.episode()
+        if num_tried >= 4 * env.num_envs and num_good < (1 - MAX_FAILURE_SHARE) * num_tried:
+            raise RunError(
+                f"The expert succeeded in only {num_good} of {num_tried} episodes.",
+                key="demos.noise",
+                value=noise,
+                cause="the disturbance is too strong, the time limit too short, or the activity too hard for it",
+                remedy="lower demos.noise, raise env.max_control_steps, or give demonstrations in demos.path",
+                exit_status=ExitStatus.bad_input,
+            )
+
+
+class _Recorder:
+    """Runs all rows of an env in parallel, each in its own episode."""
+
+    def __init__(self, env: VectorEnv, first_seed: int, seed_stride: int, noise: float):
+        self.env = env
+        self._next_seed, self._stride = first_seed, seed_stride
+        self._scale = noise * (env.action_high - env.action_low)
+        self._rows = np.arange(env.num_envs)
+        self._episodes: list[_Row] = []
+        self._random: list[np.random.Generator] = []
+        self._frames = self._start(self._rows)
+
+    def step(self) -> list[tuple[_Row, bool]]:
+        """Run one control step of every row. Returns the episodes that ended, and whether they succeeded."""
+        wanted = self.env.expert_action(self._rows)
+        for row, episode in enumerate(self._episodes):
+            episode.images.append(self._frames.images[row])
+            episode.proprio.append(self._frames.proprio[row])
+            episode.actions.append(wanted[row])
+        disturbance = np.stack([random.standard_normal(wanted.shape[1]) for random in self._random])
+        executed = (wanted + self._scale * disturbance).astype(np.float32)
+        result = self.env.step_chunk(executed[:, None])
+        over = np.flatnonzero(result.ended)
+        ended = [(self._episodes[row], bool(result.success[row] and not result.infra_fault[row])) for row in over]
+        self._frames = result.frames
+        if over.size:
+            self._frames = result.frames.replaced(over, self._start(over))
+        return ended
+
+    def _start(self, rows: np.ndarray) -> Frames:
+        seeds = self._next_seed + self._stride * np.arange(len(rows))
+        self._next_seed += self._stride * len(rows)
+        frames = self.env.reset(rows, seeds)
+        for row, seed, instruction in zip(rows, seeds.tolist(), frames.instructions, strict=True):
+            episode, random = _Row(seed, instruction), np.random.default_rng(seed)
+            if row < len(self._episodes):
+                self._episodes[row], self._random[row] = episode, random
+            else:
+                self._episodes.append(episode)
+                self._random.append(random)
+        return frames
 
 
 def record_episodes(env: VectorEnv, config: RunConfig, rank: int, part: Path, telemetry: Telemetry) -> None:

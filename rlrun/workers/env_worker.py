@@ -29,8 +29,7 @@ from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import CallProfile
 from rlrun.workers.collector import Collector, EpisodeLedger
 from rlrun.workers.demo_recording import record_episodes, write_dataset
-from rlrun.workers.recorder import Recorder
-from rlrun.workers.replayed_step import ReplayedStep, converse_again
+from rlrun.workers.recorder import Recorder, ReplayedStep, converse_again
 
 Episodes = Generator[Observation, ActionChunk, tuple]
 

@@ -26,7 +26,7 @@ FOLDER = os.environ.get("RLRUN_FAULTS", "")
 CALLS = {  # module -> class -> methods in which faults can be injected
     "rlrun.envs.embedded.mujoco_env": {"MujocoVectorEnv": ("__init__", "reset", "step_chunk")},
     "rlrun.workers.env_worker": {"EnvWorker": ("load",)},
-    "rlrun.workers.trajectory_builder": {"TrajectoryBuilder": ("shards",)},
+    "rlrun.workers.collector": {"TrajectoryBuilder": ("shards",)},
     "rlrun.workers.rollout_worker": {"RolloutWorker": ("load", "act", "apply", "join_weight_group")},
     "rlrun.workers.actor_worker": {"ActorWorker": ("join", "load", "update", "pack", "save")},
     "rlrun.observability.console": {"Console": ("workers",)},

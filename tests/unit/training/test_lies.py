@@ -17,7 +17,7 @@ from rlrun.rollout.hf import HFBackend
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.workers import env_worker
 from rlrun.workers.actor_worker import ActorWorker
-from rlrun.workers.trajectory_builder import TrajectoryBuilder
+from rlrun.workers.collector import TrajectoryBuilder
 
 SMALL = [
     *("run=cartpole", "cluster.kind=local", "env.num_envs=2", "env.num_workers=2", "rollout.num_workers=1"),

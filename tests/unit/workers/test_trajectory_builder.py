@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlrun.data.messages import ActionChunk, ChunkResult, Frames
-from rlrun.workers.trajectory_builder import TrajectoryBuilder
+from rlrun.workers.collector import TrajectoryBuilder
 
 NUM_STEPS, NUM_ENVS, NUM_CONTROL_STEPS = 3, 4, 2
 
