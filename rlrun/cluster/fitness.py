@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.assignment import Assignment, assignments
+from rlrun.doctor.check import Finding, Situation, Status, failures
 from rlrun.doctor.checks import check_names, judge, row_of
 from rlrun.doctor.facts import ClusterFacts, PairFacts
-from rlrun.doctor.finding import Finding, Status, failures
 from rlrun.doctor.inspector import Inspector
 from rlrun.doctor.node_checks import ELSEWHERE
 from rlrun.doctor.optional_packages import driver_packages, open_packages
-from rlrun.doctor.situation import Situation
 from rlrun.doctor.trials import groups, jobs
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Inventory

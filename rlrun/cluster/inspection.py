@@ -16,13 +16,12 @@ from rlrun.cluster.membership import RayNode
 from rlrun.cluster.waits import SLOW_S, slow
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.assignment import Assignment
+from rlrun.doctor.cross_node_checks import FREE_PORT, STORE
 from rlrun.doctor.facts import ClusterFacts, LinkFacts, NodeFacts, PairFacts, PathFacts
-from rlrun.doctor.inspector import Inspector
-from rlrun.doctor.link_checks import FREE_PORT, STORE
-from rlrun.doctor.links import PortProbe
+from rlrun.doctor.inspector import Inspector, PortProbe
+from rlrun.doctor.measure import LONGEST_S
 from rlrun.doctor.node_checks import LATE
 from rlrun.doctor.optional_packages import LIMIT_S as PACKAGES_S
-from rlrun.doctor.simulator_inspection import LONGEST_S
 from rlrun.doctor.trials import Member, groups, jobs, planned_pairs
 from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan

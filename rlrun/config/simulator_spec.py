@@ -225,7 +225,7 @@ class SimulatorSpec:
     listed_instances: Callable[[EnvConfig], list[int] | None] = lambda env: None  # instances to report evaluations by
     for_evaluation: Callable[[EnvConfig], EnvConfig] = as_it_is  # the env of `python -m rlrun.eval`
     failure_log: Callable[[int], list[str]] = no_log  # (process group) -> lines of a log file, after a failed start
-    node_checks: str | None = None  # module:ATTRIBUTE of a rlrun.doctor.simulator_inspection.SimulatorInspection
+    node_checks: str | None = None  # module:ATTRIBUTE of a rlrun.doctor.measure.SimulatorInspection
 
     def check(self, config: RunConfig) -> Iterator[RunError]:
         """Yield the faults of a configuration with this simulator."""

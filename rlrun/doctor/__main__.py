@@ -18,7 +18,7 @@ def main(config: RunConfig) -> ExitStatus:
 
     from rlrun.cluster.fitness import examine
     from rlrun.cluster.launch import Machines
-    from rlrun.doctor.finding import failures
+    from rlrun.doctor.check import failures
     from rlrun.doctor.report import as_json, show
 
     machines = Machines(config)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from rlrun.doctor.check import Finding, Situation, Status, size
 from rlrun.doctor.facts import GpuFacts, NodeFacts
-from rlrun.doctor.finding import Finding, Status
-from rlrun.doctor.situation import Situation, size
 from rlrun.placement.memory import load_bytes
 from rlrun.system.nvidia_smi import major_version
 

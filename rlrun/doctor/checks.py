@@ -7,16 +7,9 @@ from collections.abc import Callable
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.doctor import (
-    accelerator_checks,
-    equality_checks,
-    link_checks,
-    node_checks,
-)
-from rlrun.doctor.check import Check
-from rlrun.doctor.finding import Finding, Status
-from rlrun.doctor.simulator_inspection import inspection_of, inspections
-from rlrun.doctor.situation import Situation, size
+from rlrun.doctor import accelerator_checks, cross_node_checks, node_checks
+from rlrun.doctor.check import Check, Finding, Situation, Status, size
+from rlrun.doctor.measure import inspection_of, inspections
 from rlrun.doctor.trials import members
 from rlrun.system.errors import RunError
 from rlrun.system.machine_load import trial_factor
@@ -49,7 +42,7 @@ def _links(situation: Situation) -> str:
 
 def _pairs(backend: str) -> Callable[[Situation], str]:
     def measured(situation: Situation) -> str:
-        results = link_checks.outcomes(situation.facts.pairs, backend)
+        results = cross_node_checks.outcomes(situation.facts.pairs, backend)
         if results:
             return f"{len(results)} pairs"
         planned = members(situation.config, situation.plan, backend) if situation.plan else []
@@ -116,7 +109,7 @@ CHECKS = (
         "whether packets of the interface's full size arrive; runs before all other checks",
         "planned pairs, both ways; in every program from its node to each other node, and on a node before it joins",
         "large packets are lost and smaller ones arrive; reports the largest size that arrives",
-        link_checks.mtu,
+        cross_node_checks.mtu,
         _paths,
     ),
     Check(
@@ -157,7 +150,7 @@ CHECKS = (
         "the source address and interface of packets to a peer",
         "planned pairs, both ways",
         "there is no route, or it uses another interface than the collectives",
-        link_checks.route,
+        cross_node_checks.route,
         _links,
     ),
     Check(
@@ -166,7 +159,7 @@ CHECKS = (
         "of the process group, and to a port that was free",
         "the node of actor rank 0; planned pairs, both ways",
         "a port is taken, or a connection is refused, dropped or answered by another node; warns above 200 ms",
-        link_checks.ports,
+        cross_node_checks.ports,
         _links,
     ),
     Check(
@@ -176,7 +169,7 @@ CHECKS = (
         "processes if one of several nodes has all of them",
         "it fails, or does not finish within twice doctor.link_timeout_s after both are ready; that time grows with "
         "the load, and only warns above 2 processes per core",
-        link_checks.gloo,
+        cross_node_checks.gloo,
         _pairs("gloo"),
     ),
     Check(
@@ -184,7 +177,7 @@ CHECKS = (
         "an all-reduce of two accelerators",
         "the same pairs, if the plan chooses NCCL; two accelerators of a single node; skipped for a single accelerator",
         "it fails, or does not finish within a minute after both are ready",
-        link_checks.nccl,
+        cross_node_checks.nccl,
         _pairs("nccl"),
     ),
     Check(
@@ -224,7 +217,7 @@ CHECKS = (
         "whether other nodes see a file that one node writes",
         "nodes that exchange checkpoints, demonstrations or policies",
         "a node does not see it",
-        equality_checks.shared_folders,
+        cross_node_checks.shared_folders,
         _nodes,
     ),
     Check(
@@ -257,7 +250,7 @@ CHECKS = (
         "every node; torch and transformers where models run",
         "rlrun, ray, torch or transformers differ, or another package differs in its minor version; warns about "
         "smaller differences, and about versions that rlrun does not run with",
-        equality_checks.versions,
+        cross_node_checks.versions,
         _versions,
     ),
     Check(
@@ -274,7 +267,7 @@ CHECKS = (
         "policy, dataset, checkpoint and interpreter of the configuration",
         "the nodes that read them",
         "one is missing, or differs between nodes",
-        equality_checks.inputs,
+        cross_node_checks.inputs,
         _inputs,
     ),
     Check(
@@ -282,7 +275,7 @@ CHECKS = (
         "the data set of demos.path and the policy folder, beside the world: cameras, numbers, rate, units, sentences",
         "where the doctor runs, by rlrun.doctor; a run compares them once its simulators are up",
         "they do not fit each other, or cannot be read; warns about what may be meant",
-        equality_checks.fit,
+        cross_node_checks.fit,
         _fit,
     ),
     Check(
@@ -290,7 +283,7 @@ CHECKS = (
         "the clock difference of two nodes, measured over their link",
         "planned pairs",
         "the clocks differ by more than 60 s; warns above 5 s",
-        equality_checks.clock,
+        cross_node_checks.clock,
         _skew,
     ),
     Check(

@@ -11,14 +11,20 @@ import re
 import shutil
 import socket
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from rlrun.config.registry import packages
-from rlrun.doctor.assignment import Assignment, Folder, Input
+from rlrun.config.registry import SIMULATORS, packages
+from rlrun.config.schema import RunConfig
+from rlrun.config.sections import load_object
+from rlrun.config.simulator_spec import SimulatorSpec
+from rlrun.doctor.assignment import Assignment, Folder, Input, SimulatorRequest
+from rlrun.doctor.check import Check
 from rlrun.doctor.facts import (
     FolderFacts,
     GpuFacts,
@@ -29,11 +35,43 @@ from rlrun.doctor.facts import (
     PortFacts,
 )
 from rlrun.doctor.optional_packages import open_packages
-from rlrun.doctor.simulator_inspection import measure_simulator
 from rlrun.system import nvidia_smi
 from rlrun.system.machine_load import host_memory, local_load
 from rlrun.system.network import holder_of
 from rlrun.system.nvidia_smi import UnansweredError
+
+LIMIT_S = 12.0  # for `measure`, which may ask a driver that hangs
+LONGEST_S = 30.0  # for a `measure` that imports third-party code
+
+
+@dataclass(frozen=True)
+class SimulatorInspection:
+    """Named by `SimulatorSpec.node_checks`. Example: SimulatorInspection(measure_renderer, (Check("renderer", …),))."""
+
+    measure: Callable[[SimulatorRequest], Any]  # runs on the node; its facts are `NodeFacts.simulator`
+    checks: tuple[Check, ...]
+    is_measured_at_start: Callable[[RunConfig], bool] = lambda config: (
+        False
+    )  # else in rlrun.doctor, or on several nodes
+
+
+def inspection_of(spec: SimulatorSpec) -> SimulatorInspection | None:
+    """None: there is nothing to look at for this simulator."""
+    return None if spec.node_checks is None else load_object(spec.node_checks)
+
+
+def inspections() -> Iterator[SimulatorInspection]:
+    """Those of all installed simulators."""
+    for spec in SIMULATORS.installed():
+        found = inspection_of(spec)
+        if found is not None:
+            yield found
+
+
+def measure_simulator(request: SimulatorRequest) -> Any:
+    """Facts of this node for the simulator of its env workers."""
+    return load_object(request.inspection).measure(request)
+
 
 MARKER = ".rlrun-marker-"  # name prefix, followed by the node's name, of files in folders that should be shared
 PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "sglang")

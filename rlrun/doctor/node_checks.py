@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlrun.config.simulator_spec import NICENESS
+from rlrun.doctor.check import Finding, Situation, Status, size
 from rlrun.doctor.facts import FolderFacts, NodeFacts
-from rlrun.doctor.finding import Finding, Status
 from rlrun.doctor.optional_packages import LIMIT_S
-from rlrun.doctor.situation import Situation, size
 
 RAY_THRESHOLD = 0.95  # Ray's default; a fuller disk takes no spilled objects
 THRESHOLD_VARIABLE = "RAY_local_fs_capacity_threshold"

@@ -7,10 +7,9 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rlrun.doctor.check import Finding, Situation, Status
 from rlrun.doctor.checks import row_of
-from rlrun.doctor.finding import Finding, Status
-from rlrun.doctor.link_checks import matrix
-from rlrun.doctor.situation import Situation
+from rlrun.doctor.cross_node_checks import matrix
 from rlrun.system.errors import TROUBLESHOOTING, hanging, visible
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from rich.console import Console
 
 from rlrun.cluster import fitness
 from rlrun.config.loader import load
+from rlrun.doctor.check import Finding, Situation, Status
 from rlrun.doctor.checks import all_checks, row_of
 from rlrun.doctor.facts import ClusterFacts
-from rlrun.doctor.finding import Finding, Status
 from rlrun.doctor.report import show
-from rlrun.doctor.situation import Situation
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.watchdog import diagnosis
 from tests.architecture.source import ROOT, modules

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlrun.doctor.check import Check
+from rlrun.doctor.check import Check, Finding, Situation, Status
 from rlrun.doctor.facts import NodeFacts
-from rlrun.doctor.finding import Finding, Status
-from rlrun.doctor.simulator_inspection import SimulatorInspection
-from rlrun.doctor.situation import Situation
+from rlrun.doctor.measure import SimulatorInspection
 from rlrun.envs.embedded.node_measure import RendererFacts, measure_renderer
 
 PACKAGES = "apt-get install libegl1 libgl1-mesa-dri libopengl0 libgl1"

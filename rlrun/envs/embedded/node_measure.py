@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.doctor.assignment import SimulatorRequest
-from rlrun.doctor.simulator_inspection import LIMIT_S
+from rlrun.doctor.measure import LIMIT_S
 from rlrun.envs.node_trial import run_trial
 
 _NO_IMAGE: dict[str, Any] = {"kind": "", "device": "", "milliseconds": 0.0}

@@ -10,10 +10,8 @@ from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import to_plain
 from rlrun.doctor.assignment import SimulatorRequest
-from rlrun.doctor.check import Check
-from rlrun.doctor.finding import Finding, Status
-from rlrun.doctor.simulator_inspection import LONGEST_S, SimulatorInspection
-from rlrun.doctor.situation import Situation
+from rlrun.doctor.check import Check, Finding, Situation, Status
+from rlrun.doctor.measure import LONGEST_S, SimulatorInspection
 from rlrun.envs.node_trial import run_trial
 
 

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rlrun.doctor.assignment import SimulatorRequest
-from rlrun.doctor.check import Check
+from rlrun.doctor.check import Check, Finding, Situation, Status
 from rlrun.doctor.facts import NodeFacts
-from rlrun.doctor.finding import Finding, Status
-from rlrun.doctor.simulator_inspection import LONGEST_S, SimulatorInspection
-from rlrun.doctor.situation import Situation
+from rlrun.doctor.measure import LONGEST_S, SimulatorInspection
 from rlrun.envs.node_trial import run_trial
 
 _FIX = "apt-get install libegl1 libgl1-mesa-dri libopengl0 libgl1; on a node with GPUs, the driver's graphics part"

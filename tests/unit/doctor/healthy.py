@@ -8,6 +8,7 @@ from typing import Any
 
 from rlrun.config.schema import OptimizerKind, Precision, RunConfig, WeightTransport
 from rlrun.doctor.assignment import assignments
+from rlrun.doctor.check import Situation
 from rlrun.doctor.facts import (
     ClusterFacts,
     FolderFacts,
@@ -20,7 +21,6 @@ from rlrun.doctor.facts import (
     PathFacts,
 )
 from rlrun.doctor.optional_packages import PackageFacts, needed_packages
-from rlrun.doctor.situation import Situation
 from rlrun.envs.embedded.node_measure import RendererFacts
 from rlrun.envs.gymnasium.node_checks import SpacesFacts
 from rlrun.envs.libero.node_checks import DrawingFacts

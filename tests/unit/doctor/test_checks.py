@@ -9,13 +9,12 @@ import pytest
 
 from rlrun.config.schema import WeightTransport
 from rlrun.data.fit import Demonstrated, World, compare
-from rlrun.doctor import equality_checks
+from rlrun.doctor import cross_node_checks
+from rlrun.doctor.check import Finding, Situation, Status, failures
 from rlrun.doctor.checks import all_checks, check_names, judge, markdown_table
+from rlrun.doctor.cross_node_checks import matrix
 from rlrun.doctor.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, PortFacts
-from rlrun.doctor.finding import Finding, Status, failures
-from rlrun.doctor.link_checks import matrix
 from rlrun.doctor.report import as_json, summary
-from rlrun.doctor.situation import Situation
 from rlrun.doctor.trials import Member, jobs
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory
@@ -792,6 +791,8 @@ def test_the_limits_of_a_trial_grow_with_the_load() -> None:
 
 def test_a_version_that_rlrun_does_not_run_with_is_told() -> None:
     """As the installation of a client that needs an older NumPy leaves it."""
-    (found,) = [one for one in equality_checks.versions(with_versions("peer", numpy="1.26.4")) if "needs" in one.cause]
+    (found,) = [
+        one for one in cross_node_checks.versions(with_versions("peer", numpy="1.26.4")) if "needs" in one.cause
+    ]
     assert (found.status, found.where) == (Status.warning, "peer")
     assert found.cause == "numpy is 1.26.4, and rlrun needs >=2" and "pip install 'numpy>=2'" in found.fix

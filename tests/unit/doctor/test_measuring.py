@@ -15,8 +15,7 @@ import pytest
 from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.doctor.assignment import Assignment, Folder, Input, assignments
 from rlrun.doctor.collective import Job, all_reduce
-from rlrun.doctor.inspector import Inspector
-from rlrun.doctor.links import PortProbe, Responder, probe_ports
+from rlrun.doctor.inspector import Inspector, PortProbe, Responder, probe_ports
 from rlrun.doctor.measure import MARKER, measure
 from rlrun.doctor.trials import planned_pairs
 from rlrun.placement.inventory import Inventory, NodeInfo

@@ -17,12 +17,11 @@ from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.accelerator_checks import FAKE
 from rlrun.doctor.assignment import assignments
+from rlrun.doctor.check import Situation, Status
 from rlrun.doctor.checks import judge
 from rlrun.doctor.collective import NCCL_S, Job, all_reduce
+from rlrun.doctor.cross_node_checks import outcomes
 from rlrun.doctor.facts import ClusterFacts, PairFacts
-from rlrun.doctor.finding import Status
-from rlrun.doctor.link_checks import outcomes
-from rlrun.doctor.situation import Situation
 from rlrun.doctor.trials import BACKENDS, Member, groups, members, nodes_of, planned_pairs
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
