@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.doctor.assignment import SimulatorRequest
-from rlrun.envs.opengl_settings import drop_unusable
+from rlrun.envs.opengl import drop_unusable
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # The interpreter may lack rlrun; it imports the package as env workers under another interpreter do.

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from rlrun.config.schema import Renderer
-from rlrun.envs.opengl_settings import MUJOCO_GL, PLATFORM, WITHOUT_DISPLAY, drop_unusable
+from rlrun.envs.opengl import MUJOCO_GL, PLATFORM, WITHOUT_DISPLAY, drop_unusable
 
 log = logging.getLogger(__name__)
 # where environments keep their MjModel: Gymnasium and Meta-World, OGBench, dm_control's, robosuite's and gym-aloha's

@@ -157,3 +157,14 @@ PROPRIO_61: dict[str, slice] = _layout(
     ("trunk_qpos", 4),
     ("trunk_qvel", 4),
 )
+
+
+INSTRUCTIONS = {
+    "turning_on_radio": "turn on the radio",
+    "picking_up_trash": "put the soda cans into the trash can",
+}
+
+
+def instruction_of(activity: str) -> str:
+    """Return the instruction of an activity; without one, the activity's name in words."""
+    return INSTRUCTIONS.get(activity, activity.replace("_", " "))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames
-from rlrun.envs.foreign_code import close_or_warn, simulator_code
+from rlrun.envs.make import close_or_warn, simulator_code
 from rlrun.envs.plausibility import BUG, RepeatedFaults, check_frames, check_result, reward_limit
 from rlrun.envs.vector_env import NoPicture, SimulatorFault, VectorEnv
 from rlrun.system.errors import ExitStatus, RunError

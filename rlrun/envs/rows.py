@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames, Spaces
-from rlrun.envs.foreign_code import close_or_warn, questions_told
+from rlrun.envs.make import close_or_warn, questions_told
 from rlrun.envs.plausibility import NUM_EQUAL, RepeatedFaults
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.system.errors import RunError

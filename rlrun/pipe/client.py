@@ -35,7 +35,7 @@ STACKS_S = 0.5  # time for the interpreter to write its stacks
 class ChildSpec:
     """What runs in a child process, and words for messages about it.
 
-    Example: ChildSpec("simulator", "rlrun.envs.remote.server", "placement.nodes", "`python:` of the group names it")
+    Example: ChildSpec("simulator", "rlrun.envs.remote_server", "placement.nodes", "`python:` of the group names it")
     """
 
     noun: str

@@ -13,7 +13,7 @@ import numpy as np
 from rlrun.config.schema import EnvConfig, ProprioLayout
 from rlrun.data.messages import Frames
 from rlrun.envs import r1pro
-from rlrun.envs.instructions import instruction_of
+from rlrun.envs.r1pro import instruction_of
 from rlrun.serving.formats import OpenpiNames, described_image, images, numbers, prompts, require_finite
 from rlrun.serving.wire import WireError
 

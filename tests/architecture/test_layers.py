@@ -76,7 +76,7 @@ LIBRARIES = {
 
 # Imported in the simulator's interpreter, before any simulator.
 SIMULATOR_SIDE = (
-    *("rlrun.envs.remote.server", "rlrun.pipe.bootstrap"),
+    *("rlrun.envs.remote_server", "rlrun.pipe.bootstrap"),
     *("rlrun.envs.omnigibson.omnigibson_env", "rlrun.envs.omnigibson.kit_log"),
 )
 NEWER_THAN_3_10 = re.compile(

@@ -16,8 +16,10 @@ EXCEPTIONS = {
     "rlrun/rollout/sglang/plugin.py": {
         "sglang.srt.multimodal.customized_mm_processor_utils._CUSTOMIZED_MM_PROCESSOR"  # SGLang has no register for it
     },
-    "rlrun/envs/libero/libero_env.py": {"_get_observations"},  # robosuite draws again after a state was set
-    "rlrun/envs/libero/libero_scene.py": {"_data"},  # MuJoCo's own data behind robosuite's, for a second renderer
+    "rlrun/envs/libero/libero_env.py": {
+        "_get_observations",  # robosuite draws again after a state was set
+        "_data",  # MuJoCo's own data behind robosuite's, for a second renderer
+    },
     "rlrun/policies/openvla_oft/model.py": {"_attn_implementation"},  # how transformers tells a model its attention
     "rlrun/config/sections.py": {"sys.modules"},  # imports a guest's spec under a Python it is not installed in
     "scripts/oracles/openvla_oft.py": {"sys.modules"},  # imports one module of RLinf without its packages' Ray

@@ -30,7 +30,7 @@ from rlrun.envs.gymnasium.settings import GymnasiumConfig
 from rlrun.envs.libero.settings import LiberoConfig
 from rlrun.envs.make import make_env
 from rlrun.envs.omnigibson.settings import OmniGibsonConfig
-from rlrun.envs.remote.remote_env import RemoteEnv
+from rlrun.envs.remote_env import RemoteEnv
 from rlrun.envs.rows import RowsEnv
 from rlrun.envs.vector_env import VectorEnv
 from tests.integration.libero import libero_python

@@ -24,7 +24,7 @@ from omnigibson.scenes import REGISTERED_SCENES
 from omnigibson.scenes.scene_base import Scene
 
 from rlrun.envs import r1pro
-from rlrun.envs.omnigibson.contract import CAMERA_KEY
+from rlrun.envs.omnigibson.configuration import CAMERA_KEY
 
 SPACING_M = 30.0  # between scenes, along x
 NO_TURN = torch.tensor([0.0, 0.0, 0.0, 1.0])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlrun.envs.omnigibson.contract import CONTROLLERS
+from rlrun.envs.omnigibson.configuration import CONTROLLERS
 
 Results = Callable[[str], Any]
 

@@ -10,7 +10,7 @@ import pytest
 from rlrun.config.schema import EnvConfig
 from rlrun.envs import r1pro
 from rlrun.envs.omnigibson import configuration, launch
-from rlrun.envs.omnigibson.contract import SIGNATURES
+from rlrun.envs.omnigibson.configuration import SIGNATURES
 from rlrun.envs.omnigibson.settings import OmniGibsonConfig
 from tests.omnigibson_source.syntax import Checkout, texts_of
 

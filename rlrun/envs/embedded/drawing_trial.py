@@ -16,9 +16,9 @@ import mujoco
 import numpy as np
 
 from rlrun.config.schema import EnvConfig, Renderer
-from rlrun.envs.egl_device import drop_unlisted_device
 from rlrun.envs.embedded.mujoco_env import ACTIVITIES, build_model
 from rlrun.envs.embedded.renderer import open_renderer, overview_camera
+from rlrun.envs.opengl import drop_unlisted_device
 
 _PICTURES = 5
 

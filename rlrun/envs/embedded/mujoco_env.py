@@ -13,18 +13,12 @@ from rlrun.config.schema import EnvConfig, RewardMode
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs import r1pro
 from rlrun.envs.embedded import room
-from rlrun.envs.embedded.activity import Activity
-from rlrun.envs.embedded.controllers import Controllers
-from rlrun.envs.embedded.expert import Expert
-from rlrun.envs.embedded.goals import Goal, GoalStatus
-from rlrun.envs.embedded.grasping import AssistedGrasping, write_welds
-from rlrun.envs.embedded.picking_up_trash import PickingUpTrash
-from rlrun.envs.embedded.proprioception import Proprioception
+from rlrun.envs.embedded.activities import Activity, PickingUpTrash, TurningOnRadio
+from rlrun.envs.embedded.controllers import Controllers, Expert
+from rlrun.envs.embedded.goals import Goal, GoalStatus, Row
 from rlrun.envs.embedded.renderer import MAX_PIXELS, fixed_camera, open_renderer, overview_camera
-from rlrun.envs.embedded.robot_model import RobotModel
+from rlrun.envs.embedded.robot import AssistedGrasping, Proprioception, RobotModel, write_welds
 from rlrun.envs.embedded.settings import EmbeddedConfig
-from rlrun.envs.embedded.turning_on_radio import TurningOnRadio
-from rlrun.envs.embedded.world_state import Row
 from rlrun.envs.vector_env import VectorEnv
 
 ACTIVITIES: dict[str, Callable[[EnvConfig], Activity]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element, SubElement
 
-from rlrun.envs.embedded.robot_model import add_geom, numbers, part_of
+from rlrun.envs.embedded.robot import add_geom, numbers, part_of
 
 FIXTURE_BITS = {"contype": "0", "conaffinity": "3"}  # touched by the robot (bit 1) and by movables (bit 2)
 MOVABLE_BITS = {"contype": "2", "conaffinity": "3"}

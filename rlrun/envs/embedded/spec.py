@@ -8,7 +8,7 @@ from typing import Any
 
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.simulator_spec import SimulatorSpec
-from rlrun.envs import opengl_settings, r1pro_keys
+from rlrun.envs import opengl, r1pro_keys
 from rlrun.envs.embedded.settings import EmbeddedConfig
 from rlrun.system.errors import RunError
 
@@ -17,10 +17,10 @@ ACTIVITIES = ("turning_on_radio", "picking_up_trash")
 
 def make_embedded(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:
     """Make `num_envs` rows of the activity `env.activity`."""
-    from rlrun.envs.egl_device import drop_unlisted_device
+    from rlrun.envs.opengl import drop_unlisted_device
 
-    opengl_settings.drop_unusable(os.environ)  # importing MuJoCo would raise
-    opengl_settings.drop_other_platform(os.environ)
+    opengl.drop_unusable(os.environ)  # importing MuJoCo would raise
+    opengl.drop_other_platform(os.environ)
     from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
 
     drop_unlisted_device()
@@ -51,6 +51,6 @@ SPEC = SimulatorSpec(
     packages=("mujoco", "bddl"),
     checks=checks,
     node_checks="rlrun.envs.embedded.node_checks:INSPECTION",
-    variables=opengl_settings.VARIABLES,
-    environment=opengl_settings.environment,
+    variables=opengl.VARIABLES,
+    environment=opengl.environment,
 )

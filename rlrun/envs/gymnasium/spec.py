@@ -7,19 +7,19 @@ from typing import Any
 
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec
-from rlrun.envs import opengl_settings
+from rlrun.envs import opengl
 from rlrun.envs.gymnasium.settings import GymnasiumConfig, SuccessRule, Vectorization
 from rlrun.system.errors import RunError
 
 
 def make_gymnasium(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:
     """Make `num_envs` rows of `env.gymnasium.id`, or of the environment that `env.gymnasium.maker` makes."""
-    from rlrun.envs.egl_device import drop_unlisted_device
+    from rlrun.envs.opengl import drop_unlisted_device
 
     drop_unlisted_device()
-    from rlrun.envs.gymnasium import rows
+    from rlrun.envs.gymnasium import making
 
-    return rows.make_gymnasium(config, num_envs, progress)
+    return making.make_gymnasium(config, num_envs, progress)
 
 
 def planned_spaces(env: EnvConfig) -> PlannedSpaces:
@@ -75,7 +75,7 @@ SPEC = SimulatorSpec(
     has_expert=lambda env: env.section(GymnasiumConfig).expert is not None,
     meaning_of_success=lambda env: meaning_of_success(env.section(GymnasiumConfig)),
     checks=checks,
-    variables=opengl_settings.VARIABLES,
-    environment=opengl_settings.environment,
+    variables=opengl.VARIABLES,
+    environment=opengl.environment,
     node_checks="rlrun.envs.gymnasium.node_checks:INSPECTION",
 )

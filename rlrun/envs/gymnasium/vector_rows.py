@@ -15,12 +15,11 @@ from gymnasium.vector import AutoresetMode
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import ChunkResult, Frames
-from rlrun.envs.foreign_code import close_or_warn, questions_told
-from rlrun.envs.gymnasium.actions import NO_EXPERT, Actions, Expert
-from rlrun.envs.gymnasium.answers import SUCCESS_KEYS, Success, number
+from rlrun.envs.gymnasium.actions import NO_EXPERT, SUCCESS_KEYS, Actions, Expert, Success, number
 from rlrun.envs.gymnasium.gymnasium_env import RENDERED, no_pixels, task_of
 from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.settings import GymnasiumConfig
+from rlrun.envs.make import close_or_warn, questions_told
 from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
 from rlrun.envs.rows import Step, as_float32, float32_fault, step_info
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.schema import Renderer
-from rlrun.envs.egl_device import drop_unlisted_device
+from rlrun.envs.opengl import drop_unlisted_device
 from rlrun.envs.pictures import draw_without_display
 
 _PICTURES = 5

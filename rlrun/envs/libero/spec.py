@@ -7,7 +7,7 @@ from typing import Any
 
 from rlrun.config.schema import EnvConfig
 from rlrun.config.simulator_spec import DeviceMemory, PlannedSpaces, SimulatorSpec
-from rlrun.envs import opengl_settings
+from rlrun.envs import opengl
 from rlrun.envs.libero.settings import LiberoConfig
 
 CAMERAS = ("agentview", "robot0_eye_in_hand")
@@ -15,7 +15,7 @@ CAMERAS = ("agentview", "robot0_eye_in_hand")
 
 def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:
     """Make `num_envs` rows of the suite `env.libero.suite`."""
-    from rlrun.envs.egl_device import drop_unlisted_device
+    from rlrun.envs.opengl import drop_unlisted_device
 
     drop_unlisted_device()
     from rlrun.envs.libero import libero_env
@@ -36,7 +36,7 @@ SPEC = SimulatorSpec(
     memory=DeviceMemory(500_000_000, 200_000_000),
     cameras=CAMERAS,
     packages=("mujoco", "robosuite"),
-    variables=opengl_settings.VARIABLES,
-    environment=opengl_settings.environment,
+    variables=opengl.VARIABLES,
+    environment=opengl.environment,
     node_checks="rlrun.envs.libero.node_checks:INSPECTION",
 )

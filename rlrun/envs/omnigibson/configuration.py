@@ -3,17 +3,67 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import util
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlrun.config.schema import EnvConfig, ProprioLayout, RewardMode
 from rlrun.envs import r1pro
-from rlrun.envs.instructions import instruction_of
-from rlrun.envs.omnigibson.contract import ROBOT
 from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
+from rlrun.envs.r1pro import instruction_of
 from rlrun.system.errors import RunError
+
+ROBOT = "robot_r1"
+ROBOT_CLASS = "R1Pro"  # key of REGISTERED_ROBOTS in 3.7
+ROBOT_MODEL = "r1pro"  # the same in 3.9
+CAMERA_KEY = f"{ROBOT}:{{link}}:Camera:0"  # key of the robot's sensors and of its observation
+HEAD_LINK = "zed_link"
+TIMEOUT = "timeout"  # the termination condition that truncates; every other one terminates
+
+# The robot's controllers, in the order of its action, and how many of its 23 dimensions each takes.
+CONTROLLERS = {
+    "base": 3,
+    "trunk": 4,
+    "arm_left": 7,
+    "gripper_left": 1,
+    "arm_right": 7,
+    "gripper_right": 1,
+}
+
+# callable -> parameters that the adapter passes; each generation as in its sources
+SIGNATURES = {
+    "3.7": {
+        "Environment.__init__": ("configs", "in_vec_env"),
+        "Environment.reset": ("get_obs",),
+        "Environment.get_obs": (),
+        "VectorEnvironment.__init__": ("num_envs", "config"),
+        "VectorEnvironment.step": ("actions",),
+        "Simulator.render": (),
+        "Simulator.step_physics": (),
+        "Simulator.add_callback_on_add_obj": ("name", "callback"),
+        "Serializable.dump_state": ("serialized",),
+        "Serializable.load_state": ("state", "serialized"),
+        "VisionSensor.image_height": (),
+        "VisionSensor.image_width": (),
+        "VisionSensor.horizontal_aperture": (),
+    },
+    "3.9": {
+        "Environment.__init__": ("configs",),
+        "Environment.reset": ("env_indices", "get_obs"),
+        "Environment.get_obs": ("env_indices",),
+        "Environment.step": ("action", "n_render_iterations"),
+        "BehaviorTask.get_goal_option_satisfaction": ("env_idx",),
+        "Simulator.render": (),
+        "Simulator.step_physics": (),
+        "Simulator.add_callback_on_add_obj": ("name", "callback"),
+    },
+}
+
 
 # scene -> room -> rooms that are loaded with it
 ROOMS_TOGETHER: dict[str, dict[str, tuple[str, ...]]] = {
@@ -191,3 +241,42 @@ def robot_config(config: EnvConfig) -> dict[str, Any]:
 def instruction(config: EnvConfig) -> str:
     """Return the instruction of the policy."""
     return config.section(OmniGibsonConfig).instruction or instruction_of(config.activity)
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """Return a tensor on any device, or anything that numpy accepts, as an array."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value)
+
+
+def to_tensor(array: np.ndarray) -> Any:
+    """Return a tensor of the torch that OmniGibson has imported."""
+    torch = sys.modules.get("torch")
+    return array if torch is None else torch.as_tensor(array)
+
+
+def to_rgb(image: Any, size: int) -> np.ndarray:
+    """Return uint8 [size, size, 3] of a camera's RGB or RGBA picture of any size, averaged over areas."""
+    pixels = to_numpy(image)
+    if pixels.ndim != 3 or pixels.shape[-1] not in (3, 4):
+        raise ValueError(f"a camera gave {pixels.dtype} {pixels.shape}, expected (H, W, 4)")
+    pixels = pixels[..., :3]
+    if pixels.dtype != np.uint8:
+        scale = 255.0 if np.issubdtype(pixels.dtype, np.floating) else 1.0
+        pixels = np.clip(np.round(pixels * scale), 0, 255).astype(np.uint8)
+    if pixels.shape[:2] == (size, size):
+        return np.ascontiguousarray(pixels)
+    rows, columns = _area_weights(pixels.shape[0], size), _area_weights(pixels.shape[1], size)
+    narrow = np.einsum("hwc,jw->hjc", pixels.astype(np.float32), columns, optimize=True)
+    return np.round(np.einsum("hjc,ih->ijc", narrow, rows, optimize=True)).astype(np.uint8)
+
+
+@lru_cache(maxsize=16)
+def _area_weights(many: int, few: int) -> np.ndarray:
+    """Return float32 [few, many]: the share of each source pixel in each target pixel; rows sum to 1."""
+    edges = np.linspace(0, many, few + 1)
+    start, stop = edges[:-1, None], edges[1:, None]
+    pixel = np.arange(many)[None]
+    overlap = np.clip(np.minimum(stop, pixel + 1) - np.maximum(start, pixel), 0, None)
+    return (overlap / overlap.sum(axis=1, keepdims=True)).astype(np.float32)

@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.schema import EnvConfig, RewardMode
-from rlrun.envs.omnigibson.arrays import to_numpy, to_tensor
-from rlrun.envs.omnigibson.configuration import environment_config
-from rlrun.envs.omnigibson.contract import ROBOT, ROBOT_CLASS, ROBOT_MODEL
+from rlrun.envs.omnigibson.configuration import ROBOT, ROBOT_CLASS, ROBOT_MODEL, environment_config, to_numpy, to_tensor
 from rlrun.system.errors import ExitStatus, RunError
 
 logger = logging.getLogger(__name__)

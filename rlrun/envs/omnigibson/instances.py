@@ -14,8 +14,7 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.seeds import listed_instance
-from rlrun.envs.omnigibson.arrays import to_numpy, to_tensor
-from rlrun.envs.omnigibson.configuration import task_config
+from rlrun.envs.omnigibson.configuration import task_config, to_numpy, to_tensor
 from rlrun.envs.omnigibson.generations import Simulation
 from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
 from rlrun.envs.vector_env import SimulatorFault

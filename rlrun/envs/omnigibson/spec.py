@@ -9,9 +9,8 @@ from typing import Any
 from rlrun.config.schema import EnvConfig
 from rlrun.config.simulator_spec import Decided, DeviceMemory, Setting, SimulatorSpec, Variable
 from rlrun.envs import r1pro_keys
-from rlrun.envs.omnigibson.application_data import log_of
 from rlrun.envs.omnigibson.kit_log import KNOWN_LINES
-from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
+from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig, log_of
 
 GPU_ID = Variable(
     "OMNIGIBSON_GPU_ID", ("env",), Decided.plan, "Isaac renders by Vulkan, which ignores CUDA_VISIBLE_DEVICES"

@@ -9,7 +9,7 @@ import pytest
 
 from rlrun.config.schema import Renderer
 from rlrun.envs import pictures
-from rlrun.envs.opengl_settings import drop_other_platform, drop_unusable
+from rlrun.envs.opengl import drop_other_platform, drop_unusable
 from rlrun.envs.pictures import draw_without_display
 
 NAMES = ("MUJOCO_GL", "PYOPENGL_PLATFORM", "SDL_VIDEODRIVER", "PYGAME_HIDE_SUPPORT_PROMPT", "LP_NUM_THREADS")

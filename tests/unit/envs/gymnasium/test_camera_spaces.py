@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlrun.envs.gymnasium.camera_spaces import camera_of, may_hold_pixels
-from rlrun.envs.gymnasium.observations import ObservationReader
+from rlrun.envs.gymnasium.observations import ObservationReader, camera_of, may_hold_pixels
 from rlrun.envs.gymnasium.settings import GymnasiumConfig
 from rlrun.system.errors import RunError
 

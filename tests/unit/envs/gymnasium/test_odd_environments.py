@@ -11,10 +11,9 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.config.schema import EnvConfig
-from rlrun.envs.foreign_code import simulator_code
 from rlrun.envs.gymnasium.actions import Actions
 from rlrun.envs.gymnasium.settings import GymnasiumConfig, SuccessRule, Vectorization
-from rlrun.envs.make import make_env
+from rlrun.envs.make import make_env, simulator_code
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import NoPicture
 from rlrun.system.errors import RunError

@@ -13,7 +13,7 @@ import pytest
 from rlrun.config.schema import RewardMode
 from rlrun.envs import r1pro
 from rlrun.envs.omnigibson.settings import Instances
-from rlrun.envs.remote.remote_env import RemoteEnv
+from rlrun.envs.remote_env import RemoteEnv
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import SimulatorFault
 from rlrun.system.errors import RunError
@@ -132,7 +132,7 @@ def test_pictures_of_a_tiled_sensor_are_the_same(tmp_path: Path) -> None:
 def test_the_process_is_given_back(bench: Bench) -> None:
     """Isaac takes signals and switches garbage collection off; both are undone."""
     code = (
-        "import gc, signal\nfrom rlrun.envs.remote.server import process_kept\n"
+        "import gc, signal\nfrom rlrun.envs.remote_server import process_kept\n"
         "before = signal.getsignal(signal.SIGTERM)\n"
         "with process_kept():\n    import omnigibson\n    assert not gc.isenabled()\n"
         "    assert signal.getsignal(signal.SIGTERM) is not before\n"

@@ -15,8 +15,7 @@ import pytest
 
 from rlrun.config.schema import EnvConfig, ProprioLayout
 from rlrun.envs import r1pro
-from rlrun.envs.omnigibson.configuration import environment_config
-from rlrun.envs.omnigibson.contract import CAMERA_KEY, CONTROLLERS, ROBOT, SIGNATURES, TIMEOUT
+from rlrun.envs.omnigibson.configuration import CAMERA_KEY, CONTROLLERS, ROBOT, SIGNATURES, TIMEOUT, environment_config
 from rlrun.envs.omnigibson.launch import wanted_macros
 from rlrun.envs.omnigibson.settings import OmniGibsonConfig
 

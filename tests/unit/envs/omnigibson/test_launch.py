@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.simulator_spec import Setting
-from rlrun.envs.omnigibson.application_data import application_root, log_of, take_folder, turn_to_start
+from rlrun.envs.omnigibson.settings import application_root, log_of, take_folder, turn_to_start
 from rlrun.envs.omnigibson.spec import environment
 from rlrun.envs.vector_env import SimulatorFault
 from tests.unit.envs.omnigibson.bench import GENERATIONS, ROOT, Bench
@@ -23,7 +23,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
 
 def test_kit_gets_this_simulators_threads_and_none_of_our_arguments(bench: Bench) -> None:
     told = bench.told(
-        "import os\nsys.argv[1:] = ['3', '4', 'rlrun.envs.remote.server']\nmake(num_envs=1)\n"
+        "import os\nsys.argv[1:] = ['3', '4', 'rlrun.envs.remote_server']\nmake(num_envs=1)\n"
         "tell([sys.argv[1:], 'OMNIGIBSON_NO_OMNI_LOGS' in os.environ, os.environ['OMNIGIBSON_HEADLESS']])",
         PXR_WORK_THREAD_LIMIT="3",
         OMNIGIBSON_NO_OMNI_LOGS="1",
@@ -52,7 +52,7 @@ def test_the_plan_gives_threads() -> None:
 
 
 _TAKE = (
-    "import sys\nfrom pathlib import Path\nfrom rlrun.envs.omnigibson.application_data import take_folder\n"
+    "import sys\nfrom pathlib import Path\nfrom rlrun.envs.omnigibson.settings import take_folder\n"
     "print(take_folder(Path(sys.argv[1])).name, flush=True)\nsys.stdin.read()"
 )
 

@@ -13,12 +13,11 @@ import pytest
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import EpisodeReport
 from rlrun.data.seeds import InstanceResult, by_instance
-from rlrun.envs.omnigibson.arrays import to_rgb
-from rlrun.envs.omnigibson.configuration import instruction, needed_rooms, rooms_of, scene_config, task_config
+from rlrun.envs.omnigibson.configuration import instruction, needed_rooms, rooms_of, scene_config, task_config, to_rgb
 from rlrun.envs.omnigibson.generations import robot_kind
 from rlrun.envs.omnigibson.instances import InstanceLoader, chosen_ids, instance_files
 from rlrun.envs.omnigibson.launch import set_macros
-from rlrun.envs.omnigibson.scoring import is_terminated, q_score, step_info
+from rlrun.envs.omnigibson.omnigibson_env import is_terminated, q_score, step_info
 from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
 from rlrun.envs.omnigibson.spec import for_evaluation
 from rlrun.system.errors import RunError

@@ -17,7 +17,7 @@ import pytest
 from rlrun.config.schema import EnvConfig, ProprioLayout
 from rlrun.config.sections import from_plain, to_plain
 from rlrun.envs.make import is_apart, make_env
-from rlrun.envs.remote.remote_env import RemoteEnv
+from rlrun.envs.remote_env import RemoteEnv
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import SimulatorFault
 from rlrun.pipe.output import KnownLine, Output

@@ -1,13 +1,17 @@
-"""MJCF of the R1Pro-like robot from primitives; parts that are not driven are rigid at their start pose."""
+"""Robot of the embedded world: its MuJoCo model, grasping, and proprioception."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from xml.etree.ElementTree import Element, SubElement
 
+import mujoco
 import numpy as np
 
+from rlrun.config.schema import ProprioLayout
 from rlrun.envs import r1pro
+from rlrun.envs.embedded.controllers import Controllers
+from rlrun.envs.embedded.goals import Row
 
 # Collision bits: the robot touches fixtures and movables, never itself.
 ROBOT_BITS = {"contype": "1", "conaffinity": "0"}
@@ -169,3 +173,151 @@ class RobotModel:
         servo = {"kp": "400", "dampratio": "1", "ctrlrange": numbers([0, r1pro.FINGER_OPEN])}
         force = numbers([-FINGER_FORCE, FINGER_FORCE])
         SubElement(self.actuator, "position", servo, name=name, joint=name, forcerange=force)
+
+
+def write_welds(root: Element, graspable: tuple[str, ...], driven: tuple[str, ...]) -> None:
+    """Write an inactive weld for every driven gripper and graspable body; grasping ignores other bodies."""
+    for side in _sides(driven):
+        for body in graspable:
+            pair = {"body1": f"{side}_gripper_link", "body2": body}
+            SubElement(part_of(root, "equality"), "weld", pair, name=f"grasp_{side}_{body}", active="false")
+
+
+def _sides(driven: tuple[str, ...]) -> list[str]:
+    return [part.removeprefix("gripper_") for part in driven if part.startswith("gripper_")]
+
+
+class AssistedGrasping:
+    """Welds and releases by the gripper command: below 0 closes, above 0 opens.
+
+    A weld's anchor is stored in the shared model, so each row keeps its own and copies it there for its steps.
+    """
+
+    def __init__(self, model: mujoco.MjModel, graspable: tuple[str, ...], controllers: Controllers):
+        self._model = model
+        self._body_of_geom = np.asarray(model.geom_bodyid)
+        self._bodies = {model.body(name).id: name for name in graspable}
+        self._hands = [(side, controllers.where(f"gripper_{side}").start) for side in _sides(controllers.driven)]
+        self._fingers = {
+            side: tuple(model.body(f"{side}_gripper_finger_link{i}").id for i in (1, 2)) for side, _ in self._hands
+        }
+        self._palm = {side: model.body(f"{side}_gripper_link").id for side, _ in self._hands}
+
+    def lend_anchors(self, row: Row) -> None:
+        """Put this row's anchors into the shared model; called before every physics step."""
+        for weld, anchor in row.grasp_anchors.items():
+            self._model.eq_data[weld, : len(anchor)] = anchor
+
+    def update(self, row: Row, action: np.ndarray) -> None:
+        """Release or grasp after a control step with `action` [A]."""
+        if not self._bodies:
+            return
+        for side, index in self._hands:
+            if side in row.held:
+                if action[index] > 0:
+                    weld = self._weld(side, row.held.pop(side))
+                    row.data.eq_active[weld] = 0
+                    del row.grasp_anchors[weld]
+            elif action[index] < 0:
+                self._try_grasp(row, side)
+
+    def _weld(self, side: str, body: str) -> int:
+        return self._model.equality(f"grasp_{side}_{body}").id
+
+    def _try_grasp(self, row: Row, side: str) -> None:
+        touching = [self._touched(row, finger) for finger in self._fingers[side]]
+        both = sorted((touching[0] & touching[1]) - {self._model.body(name).id for name in row.held.values()})
+        if both:
+            body, name = both[0], self._bodies[both[0]]
+            weld = self._weld(side, name)
+            row.held[side] = name
+            row.grasp_anchors[weld] = self._anchor(row.data, self._palm[side], body)
+            row.data.eq_active[weld] = 1
+
+    def _touched(self, row: Row, finger: int) -> set[int]:
+        """Return the graspable bodies in contact with a finger."""
+        pairs = self._body_of_geom[row.data.contact.geom]
+        others = np.concatenate([pairs[pairs[:, 0] == finger, 1], pairs[pairs[:, 1] == finger, 0]])
+        return set(others.tolist()) & set(self._bodies)
+
+    def _anchor(self, data: mujoco.MjData, palm: int, body: int) -> np.ndarray:
+        """Return eq_data of a weld that keeps the present pose: anchor 3, position 3, quaternion 4, torque scale."""
+        anchor, inverse = np.zeros(11), np.empty(4)
+        mujoco.mju_negQuat(inverse, data.xquat[palm])
+        mujoco.mju_rotVecQuat(anchor[3:6], data.xpos[body] - data.xpos[palm], inverse)
+        mujoco.mju_mulQuat(anchor[6:10], inverse, data.xquat[body])
+        anchor[10] = 1.0
+        return anchor
+
+
+class Proprioception:
+    """Reads float32 [P] in `layout`; joints that are baked into the model report their start pose."""
+
+    def __init__(self, model: mujoco.MjModel, pose: Mapping[str, float], layout: ProprioLayout):
+        fields = r1pro.PROPRIO_256 if layout is ProprioLayout.full_256 else r1pro.PROPRIO_61
+        self._fields = fields
+        self.size = max(where.stop for where in fields.values())
+        self._rest = np.array([{**r1pro.RESET_POSE, **pose}[name] for name in r1pro.JOINT_NAMES])
+        present = [
+            i
+            for i, name in enumerate(r1pro.JOINT_NAMES)
+            if mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, name) >= 0
+        ]
+        joints = [model.joint(r1pro.JOINT_NAMES[i]) for i in present]
+        self._present = np.array(present, int)
+        self._qpos = np.array([joint.qposadr[0] for joint in joints], int)
+        self._dof = np.array([joint.dofadr[0] for joint in joints], int)
+        self._base = model.body("base_link").id
+        self._eef = {side: model.site(f"{side}_eef_link").id for side in r1pro.SIDES}
+        self._index = {
+            part: np.array([r1pro.JOINT_NAMES.index(name) for name in r1pro.joints_of(part)])
+            for part in r1pro.ACTION_PARTS
+        }
+
+    def read(self, data: mujoco.MjData) -> np.ndarray:
+        """Return float32 [P] of one row."""
+        values = self._values(data)
+        vector = np.empty(self.size, np.float32)
+        for name, where in self._fields.items():
+            vector[where] = values[name]
+        return vector
+
+    def _values(self, data: mujoco.MjData) -> dict[str, np.ndarray]:
+        qpos, qvel, effort = self._rest.copy(), np.zeros(28), np.zeros(28)
+        qpos[self._present] = data.qpos[self._qpos]
+        qvel[self._present] = data.qvel[self._dof]
+        effort[self._present] = data.qfrc_actuator[self._dof]
+        rotation = data.xmat[self._base].reshape(3, 3)
+        values: dict[str, np.ndarray] = {}
+        for side in r1pro.SIDES:
+            self._add_side(values, data, side, qpos, qvel, rotation)
+        for part in ("trunk", "base"):
+            values[f"{part}_qpos"], values[f"{part}_qvel"] = qpos[self._index[part]], qvel[self._index[part]]
+        # the base joints slide along world axes; OmniGibson reports them in the frame of the base
+        values["base_qvel"] = np.array([*(rotation[:2, :2].T @ values["base_qvel"][:2]), values["base_qvel"][2]])
+        if "joint_qpos" in self._fields:
+            self._add_global(values, data, qpos, qvel, effort, rotation)
+        return values
+
+    def _add_side(self, values, data, side: str, qpos: np.ndarray, qvel: np.ndarray, rotation: np.ndarray) -> None:
+        for part in (f"arm_{side}", f"gripper_{side}"):
+            values[f"{part}_qpos"], values[f"{part}_qvel"] = qpos[self._index[part]], qvel[self._index[part]]
+        site = self._eef[side]
+        values[f"eef_{side}_pos"] = rotation.T @ (data.site_xpos[site] - data.xpos[self._base])
+        quat = np.empty(4)
+        mujoco.mju_mat2Quat(quat, (rotation.T @ data.site_xmat[site].reshape(3, 3)).ravel())
+        if quat[0] < 0:  # q and -q are one rotation; a jump between them would look like motion
+            quat = -quat
+        values[f"eef_{side}_quat"] = quat[[1, 2, 3, 0]]
+
+    def _add_global(self, values, data, qpos, qvel, effort, rotation: np.ndarray) -> None:
+        values |= {"joint_qpos": qpos, "joint_qvel": qvel, "joint_qeffort": effort}
+        yaw = np.arctan2(rotation[1, 0], rotation[0, 0])
+        euler = np.array([0.0, 0.0, yaw])  # the base stays upright
+        velocity = np.zeros(3)
+        velocity[:2] = values["base_qvel"][:2]
+        values |= {"robot_pos": data.xpos[self._base], "robot_ori_cos": np.cos(euler), "robot_ori_sin": np.sin(euler)}
+        values |= {"robot_2d_ori": yaw, "robot_2d_ori_cos": np.cos(yaw), "robot_2d_ori_sin": np.sin(yaw)}
+        values |= {"robot_lin_vel": velocity, "robot_ang_vel": np.array([0.0, 0.0, values["base_qvel"][2]])}
+        for name in ("joint_qpos", "arm_left_qpos", "arm_right_qpos", "base_qpos"):
+            values[f"{name}_sin"], values[f"{name}_cos"] = np.sin(values[name]), np.cos(values[name])

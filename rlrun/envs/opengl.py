@@ -1,8 +1,10 @@
-"""Environment variables that decide how a simulator renders by OpenGL: those of the plan, and the user's."""
+"""OpenGL without a display: settings of a process, and the device that EGL chooses."""
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
 from collections.abc import MutableMapping
 
 from rlrun.config.simulator_spec import Decided, Setting, Variable
@@ -51,3 +53,34 @@ def drop_other_platform(environment: MutableMapping[str, str]) -> None:
     if value and value not in WITHOUT_DISPLAY:
         del environment[PLATFORM]
         log.warning("%s=%s is taken away: cameras are rendered without a display, by egl or osmesa", PLATFORM, value)
+
+
+VARIABLE = "MUJOCO_EGL_DEVICE_ID"
+_LIBRARY = "libEGL.so.1"
+
+
+def num_egl_devices() -> int | None:
+    """Return how many devices EGL lists, without opening any; None if EGL cannot list them."""
+    try:
+        egl = ctypes.CDLL(_LIBRARY)
+        egl.eglGetProcAddress.restype = ctypes.c_void_p
+        address = egl.eglGetProcAddress(b"eglQueryDevicesEXT")
+    except (OSError, AttributeError):
+        return None
+    if not address:
+        return None
+    query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))(address)
+    count = ctypes.c_int(0)
+    return count.value if query(0, None, ctypes.byref(count)) else None
+
+
+def drop_unlisted_device() -> None:
+    """Remove the variable if EGL lists fewer devices: MuJoCo would raise, although it can draw on another device.
+
+    The plan counts GPUs as nvidia-smi does. In a container without the graphics part of the driver, EGL lists Mesa's
+    software device only. MuJoCo then takes the first device that works, beginning with those of CUDA_VISIBLE_DEVICES.
+    """
+    wanted, count = os.environ.get(VARIABLE, ""), num_egl_devices()
+    if wanted.isdigit() and count is not None and int(wanted) >= count:
+        del os.environ[VARIABLE]
+        log.info("%s=%s is taken away: EGL lists %d devices here", VARIABLE, wanted, count)

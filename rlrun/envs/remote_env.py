@@ -18,7 +18,7 @@ from rlrun.system.errors import ExitStatus, RunError
 
 SIMULATOR = ChildSpec(
     "simulator",
-    "rlrun.envs.remote.server",
+    "rlrun.envs.remote_server",
     "placement.nodes",
     "`python:` of the simulation node group names the interpreter in which the simulator is installed, as a path on "
     "that node.",

@@ -1,1 +1,0 @@
-"""A simulator in an interpreter and process of its own, behind the same VectorEnv interface."""
