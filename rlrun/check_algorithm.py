@@ -9,8 +9,8 @@ from rlrun.config.schema import RunConfig
 from rlrun.system.errors import ExitStatus, hanging
 
 if TYPE_CHECKING:
-    from rlrun.algorithms.contract import AlgorithmContract
-    from rlrun.algorithms.off_policy_contract import OffPolicyContract
+    from rlrun.testing.algorithms import AlgorithmContract
+    from rlrun.testing.off_policy import OffPolicyContract
 
 
 @entry_point("Check that an algorithm keeps its contract.", positional="algorithm.name")
@@ -31,10 +31,10 @@ def main(config: RunConfig) -> ExitStatus:
 
 def _contract(config: RunConfig) -> AlgorithmContract | OffPolicyContract:
     from rlrun.algorithms.algorithm import Algorithm  # importing torch takes seconds
-    from rlrun.algorithms.contract import AlgorithmContract
-    from rlrun.algorithms.off_policy_contract import ActedPolicy, OffPolicyContract
     from rlrun.check_policy import policy_contract
     from rlrun.config.registry import ALGORITHMS
+    from rlrun.testing.algorithms import AlgorithmContract
+    from rlrun.testing.off_policy import ActedPolicy, OffPolicyContract
 
     spec = ALGORITHMS.get(config.algorithm.name)
     if isinstance(spec.make(config.algorithm), Algorithm):

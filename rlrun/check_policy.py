@@ -9,7 +9,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.system.errors import ExitStatus, hanging
 
 if TYPE_CHECKING:
-    from rlrun.policies.contract import PolicyContract
+    from rlrun.testing.policies import PolicyContract
 
 
 @entry_point("Check that a kind of policy keeps its contract.", positional="policy.kind")
@@ -35,8 +35,8 @@ def policy_contract(config: RunConfig) -> PolicyContract:
     """Return the suite of checks for a policy of `policy.kind`."""
     from rlrun.config.simulator_spec import simulator_spec
     from rlrun.data.messages import Spaces
-    from rlrun.policies.contract import PolicyContract  # importing torch takes seconds
     from rlrun.policies.spec import policy_spec
+    from rlrun.testing.policies import PolicyContract  # importing torch takes seconds
 
     sizes = simulator_spec(config.env).planned_spaces(config.env)
     low, high = (-1.0,) * sizes.num_actions, (1.0,) * sizes.num_actions

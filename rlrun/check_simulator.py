@@ -16,8 +16,8 @@ SECONDS = 3.0  # of stepping, for the rate
 def check(config: RunConfig) -> ExitStatus:
     import psutil
 
-    from rlrun.envs.contract import NUM_ENVS, Subject, broken_promises, contract_config
     from rlrun.envs.make import make_env
+    from rlrun.testing.simulators import NUM_ENVS, Subject, broken_promises, contract_config
 
     env = contract_config(config.env)
     before = psutil.Process().memory_info().rss
@@ -41,7 +41,7 @@ def check(config: RunConfig) -> ExitStatus:
 
 def _rate(subject) -> float:
     """Control steps per second, resets and frames included."""
-    from rlrun.envs.contract import CHUNK, TIME_LIMIT
+    from rlrun.testing.simulators import CHUNK, TIME_LIMIT
 
     num_steps, started = 0, time.monotonic()
     while time.monotonic() - started < SECONDS:

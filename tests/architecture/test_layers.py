@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "serving": {"system", "config", "data", "envs"},
     "weight_sync": {"system", "config", "data"},
     "policies": {"system", "config", "data", "algorithms"},
+    "testing": {"system", "config", "data", "policies", "algorithms", "envs"},
     "envs": {"system", "config", "data", "pipe", "doctor", "placement"},
     "pipe": {"system", "data"},
     "watchdog": {"system", "config", "data", "observability"},
@@ -48,7 +49,7 @@ MAY_IMPORT = {
 }
 ENTRY_POINT = {
     *("system", "config", "data", "placement", "nodes", "doctor", "controller", "cluster", "training", "workers"),
-    *("observability", "watchdog", "serving", "envs", "policies", "algorithms"),
+    *("observability", "watchdog", "serving", "envs", "policies", "algorithms", "testing"),
 }
 
 # library -> the only packages of rlrun that may import it
@@ -69,6 +70,7 @@ LIBRARIES = {
     "omnigibson": {"envs"},
     "torch": {
         *("actor", "algorithms", "rollout", "weight_sync", "policies", "observability", "workers", "cluster"),
+        "testing",
         "doctor",  # only in the process that tries collectives
     },
 }

@@ -10,9 +10,9 @@ import pytest
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Frames, Spaces
-from rlrun.envs.contract import TIME_LIMIT, Subject, broken_promises
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 from rlrun.envs.vector_env import VectorEnv
+from rlrun.testing.simulators import TIME_LIMIT, Subject, broken_promises
 
 SIZE = 16
 SPACES = Spaces(2, None, (-1.0, -1.0), (1.0, 1.0), 2, 1)

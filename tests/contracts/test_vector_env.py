@@ -24,7 +24,6 @@ from rlrun.config.schema import (
     RewardMode,
 )
 from rlrun.data.messages import Frames
-from rlrun.envs.contract import CHECKS, CHUNK, NUM_ENVS, TIME_LIMIT, Subject, same
 from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
 from rlrun.envs.gymnasium.settings import GymnasiumConfig
 from rlrun.envs.libero.settings import LiberoConfig
@@ -33,6 +32,7 @@ from rlrun.envs.omnigibson.settings import OmniGibsonConfig
 from rlrun.envs.remote_env import RemoteEnv
 from rlrun.envs.rows import RowsEnv
 from rlrun.envs.vector_env import VectorEnv
+from rlrun.testing.simulators import CHECKS, CHUNK, NUM_ENVS, TIME_LIMIT, Subject, same
 from tests.integration.libero import libero_python
 
 Make = Callable[..., VectorEnv]

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from rlrun.algorithms.algorithm import Algorithm, LossTerm, Over
-from rlrun.algorithms.contract import AlgorithmContract
 from rlrun.algorithms.ppo import PPO
 from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig
+from rlrun.testing.algorithms import AlgorithmContract
 
 
 def breaches(spec: AlgorithmSpec) -> list[str]:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from rlrun.algorithms.algorithm import ChunkSteps
 from rlrun.algorithms.dsrl import Dsrl, ReplayBuffer, Transitions, transitions
-from rlrun.algorithms.off_policy_contract import ActedPolicy, OffPolicyContract, OneRank
 from rlrun.algorithms.settings import DsrlConfig
 from rlrun.check_algorithm import _contract
 from rlrun.config.loader import load
@@ -23,6 +22,7 @@ from rlrun.policies.flow.dsrl import SteeredChoice, SteeredNoise
 from rlrun.policies.flow.method import ChunkShape
 from rlrun.policies.flow.model import NoiseActor
 from rlrun.system.errors import RunError
+from rlrun.testing.off_policy import ActedPolicy, OffPolicyContract, OneRank
 
 WIDTH, A = 4, 2
 SHAPE = ChunkShape(num_steps=1, num_dims=A, num_executed=1, num_actions=A)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from rlrun.algorithms.algorithm import Losses, clipped_surrogate
-from rlrun.algorithms.contract import AlgorithmContract, MadeUp
 from rlrun.algorithms.losses import at_level
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RatioLevel, RunConfig
+from rlrun.testing.algorithms import AlgorithmContract, MadeUp
 
 
 class Closed(MadeUp):

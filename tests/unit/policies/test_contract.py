@@ -14,9 +14,9 @@ from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Spaces
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
-from rlrun.policies.contract import PolicyContract
 from rlrun.policies.distributions import Gaussian
 from rlrun.policies.spec import PolicySpec
+from rlrun.testing.policies import PolicyContract
 
 COUNTER = count()
 SPACES = Spaces(2, None, (-1.0, -1.0), (1.0, 1.0), num_proprio=5, num_images=1)

@@ -10,10 +10,10 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.config.schema import EnvConfig
-from rlrun.envs.contract import NUM_ENVS, Subject, broken_promises, contract_config
 from rlrun.envs.gymnasium.settings import GymnasiumConfig, Vectorization
 from rlrun.envs.make import make_env
 from rlrun.system.errors import RunError
+from rlrun.testing.simulators import NUM_ENVS, Subject, broken_promises, contract_config
 
 ONE = np.zeros(1, int)
 

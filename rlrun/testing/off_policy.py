@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from rlrun.algorithms.algorithm import ChunkSteps, OffPolicyAlgorithm
-from rlrun.algorithms.contract import ROWS, Breach, broken, made_up_steps
 from rlrun.algorithms.spec import AlgorithmSpec
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
+from rlrun.testing.algorithms import ROWS, Breach, broken, made_up_steps
 
 MAX_STEPS = 20  # training steps until an algorithm must have learned
 
