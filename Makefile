@@ -10,8 +10,8 @@ DEAR := integration or learning or cluster or gpu or pretended_cuda or long
 SGLANG := .cache/sglang/installed
 LEROBOT := .cache/lerobot/installed
 SGLANG_TESTS := tests/contracts/test_rollout_backend.py tests/integration/test_sglang_run.py
-# Whatever judges computed numbers, and a processor with the oldest instructions that the libraries know.
-NUMERIC := $(shell grep -rl --include='test_*.py' '^from tests.numerics import' tests)
+# Whatever judges computed numbers, or learns by them, and a processor with the oldest instructions that the libraries know.
+NUMERIC := $(shell grep -rlE --include='test_*.py' '^from tests.numerics import|mark.order_of_sums' tests)
 OLD_PROCESSOR := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem \
   TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/.cache/inductor_of_an_old_processor
 # Of tests at a time; on two cores, as one in three waits for others or for deadlines. Whole runs have processes of their
@@ -50,7 +50,7 @@ gpu: $(INSTALLED) ## ten minutes on one card: what only a GPU can prove; ends wi
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 numerics: $(INSTALLED) ## the tests of computed numbers, as on a processor without AVX: sums in another order
-	$(OLD_PROCESSOR) $(BIN)/python -m pytest -q -n $(PROCESSES) -m "not ($(DEAR))" $(NUMERIC) $(ARGS)
+	$(OLD_PROCESSOR) $(BIN)/python -m pytest -q -n $(PROCESSES) -m "order_of_sums or not ($(DEAR))" $(NUMERIC) $(ARGS)
 
 sglang: $(SGLANG) ## SGLang without a GPU in an environment of its own (3 GB), and the tests that need it
 	$(BIN)/python -m pytest -q -s --durations=5 $(SGLANG_TESTS) $(ARGS)

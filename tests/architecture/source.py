@@ -54,8 +54,13 @@ def snippet(name: str, text: str) -> Module:
     return Module(name, Path(name.replace(".", "/") + ".py"), ast.parse(text))
 
 
-def imports(module: Module) -> Iterator[tuple[str, int]]:
+@cache
+def imports(module: Module) -> tuple[tuple[str, int], ...]:
     """(imported module, line), lazy imports and those for type checkers included."""
+    return tuple(_imports(module))
+
+
+def _imports(module: Module) -> Iterator[tuple[str, int]]:
     package = module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
     for node in module.nodes:
         if isinstance(node, ast.Import):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 
 from tests.architecture.source import ROOT, Module, assert_no_breach, imports, read, snippet
 
 ELEMENTWISE = {"assert_close", "assert_allclose", "assert_almost_equal", "allclose", "isclose"}
 
 
+@cache
 def torch_tests() -> list[Module]:
     """Every file of tests that imports torch."""
     files = map(read, sorted((ROOT / "tests").rglob("*.py")))

@@ -12,7 +12,7 @@ from rlrun.system.errors import ExitStatus
 from tests.cluster.cluster import ACCELERATORS, ANY_POLICY, DUAL_NODE, Cluster
 from tests.cluster.testbed import HostSpec, Testbed
 
-pytestmark = pytest.mark.timeout(900)  # seconds each on an idle machine, minutes on a busy one
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # seconds each on an idle machine, minutes on a busy one
 ONE_EACH = ACCELERATORS | {"sim": "RTX 4090:1:24:rt"}
 # As many simulation nodes as there are: the two env workers have one each, or share one.
 ANY_SIM = ("placement.nodes.sim.count=null", "placement.roles.env.accelerators=all")

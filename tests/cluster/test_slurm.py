@@ -45,9 +45,8 @@ def _run(slurm, job: str):
     return slurm.testbed.shared / "runs" / f"slurm-{job}"
 
 
-@pytest.mark.long
 def test_a_failing_run_is_failed(slurm):
-    """Its status is that of the first failure: of the training, or of a node outside the placement."""
+    """Its status is that of the training."""
     empty = slurm.testbed.shared / "empty"
     empty.mkdir()
     job = _submit(slurm, f"checkpoint.resume={empty}")
@@ -55,12 +54,17 @@ def test_a_failing_run_is_failed(slurm):
     assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "4:0"), _told(slurm, job)
     assert f"there is nothing at {empty}" in _told(slurm, job)
 
+
+@pytest.mark.long
+def test_a_node_outside_the_placement_fails_the_job(slurm):
+    """Its status is that of the first failure, here of the node."""
     job = _submit(slurm, "placement.nodes.sim.accelerator=H100")
     ended = slurm.wait(job, 300)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "3:0", "0"), _told(slurm, job)
     assert "1: rlrun.node: Node sim" in _told(slurm, job)
 
 
+@pytest.mark.long
 def test_a_preempted_heterogeneous_job_is_requeued_and_trains_to_its_end(slurm):
     """That a resumed run is the uninterrupted one bit for bit is shown by tests/learning/test_resume.py."""
     job = _submit(slurm, *SENT)

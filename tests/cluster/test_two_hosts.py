@@ -10,7 +10,7 @@ import time
 import pytest
 
 from rlrun.system.errors import ExitStatus
-from tests.cluster.cluster import DUAL_NODE, Cluster
+from tests.cluster.cluster import ANY_POLICY, DUAL_NODE, Cluster
 from tests.cluster.testbed import PYTHON
 
 pytestmark = pytest.mark.timeout(900)  # seconds each on an idle machine, minutes on a busy one
@@ -20,7 +20,8 @@ JOINED = "import json; from rlrun.cluster.membership import joined; print(json.d
 @pytest.fixture(scope="module")
 def cluster(two_hosts):
     """Both nodes, which run for all tests of this file, in this order."""
-    with Cluster(two_hosts, [*DUAL_NODE, f"output_dir={two_hosts.shared}/run", "node.lost_after_s=4"]) as cluster:
+    settings = [ANY_POLICY, f"output_dir={two_hosts.shared}/run", "node.lost_after_s=4"]
+    with Cluster(two_hosts, [*DUAL_NODE, *settings]) as cluster:
         yield cluster
 
 
@@ -97,6 +98,16 @@ class Stopper(threading.Thread):
                 self.host.check("kill", "-STOP", str(started[-1]["pid"]))
                 self.pid = started[-1]["pid"]
             time.sleep(0.2)
+
+
+@pytest.mark.long
+def test_demonstrations_of_one_host_begin_the_policy_of_the_other(cluster):
+    """Episodes of sim's env workers, with which train's actor workers imitate before the first step."""
+    run = cluster.testbed.shared / "imitating"
+    done = cluster.program("train", "policy.kind=openvla_oft", f"output_dir={run}")
+    assert done.returncode == 0 and "policy after imitation" in done.stdout, done.stdout + done.stderr
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in metrics] == [1, 2] and abs(metrics[-1]["rollout_logprob_gap"]) < 1e-4
 
 
 @pytest.mark.long

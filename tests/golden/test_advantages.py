@@ -17,6 +17,7 @@ import torch
 from rlrun.algorithms.advantages import chunk_rewards, first_episodes, gae, group_advantages, normalize
 from tests.numerics import assert_norm_close, rounding
 
+pytestmark = pytest.mark.order_of_sums
 CASES = Path(__file__).parents[1] / "data" / "cases"
 ARRAYS = np.load(CASES / "gae_cases.npz")
 LISTED = {case["case"]: case["params"] for case in json.loads((CASES / "gae_cases.json").read_text())["cases"]}

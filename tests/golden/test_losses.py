@@ -30,6 +30,7 @@ from rlrun.algorithms.losses import (
 )
 from tests.numerics import assert_all_norm_close, assert_norm_close, rounding
 
+pytestmark = pytest.mark.order_of_sums
 CASES = Path(__file__).parents[1] / "data" / "cases"
 ARRAYS = np.load(CASES / "ppo_cases.npz")
 LISTED = {case["case"]: case["params"] for case in json.loads((CASES / "ppo_cases.json").read_text())["cases"]}

@@ -66,16 +66,19 @@ def sampled(network: PiNetwork) -> torch.Tensor:
     return x
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_theirs(kind: str) -> None:
     assert_norm_close(losses(made(configured(kind))), golden(kind)["losses"], TOLERANCE)
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.parametrize("kind", KINDS)
 def test_sampled_actions_are_theirs(kind: str) -> None:
     assert_norm_close(sampled(made(configured(kind))), golden(kind)["actions"], TOLERANCE)
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_theirs(kind: str) -> None:
     network = made(configured(kind))

@@ -77,16 +77,19 @@ def test_padding_of_the_prefix_is_theirs(name: str) -> None:
     assert np.array_equal(prefix_of(made(configured(name))).mask.numpy(), golden(name)["seen"])
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.parametrize("name", VARIANTS)
 def test_losses_are_theirs(name: str) -> None:
     assert_norm_close(losses(made(configured(name))), golden(name)["losses"], TOLERANCE)
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.parametrize("name", VARIANTS)
 def test_sampled_actions_are_theirs(name: str) -> None:
     assert_norm_close(sampled(made(configured(name))), golden(name)["actions"], TOLERANCE)
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.parametrize("name", VARIANTS)
 def test_gradients_are_theirs(name: str) -> None:
     network = made(configured(name))

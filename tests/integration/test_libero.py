@@ -37,6 +37,7 @@ def test_a_run_on_published_tasks(tmp_path: Path) -> None:
     assert next(tmp_path.rglob("*.mp4")).stat().st_size > 1000
 
 
+@pytest.mark.long
 def test_pictures_of_rows_that_change_their_tasks() -> None:
     """A seed shows the same, whichever scenes were closed before it."""
     config = load([*SMALL, "env.libero.suite=libero_spatial", "env.libero.task_ids=[0, 3]"]).env

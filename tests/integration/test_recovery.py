@@ -115,6 +115,17 @@ def seeds(folder: Path, step: int) -> list[int]:
     return sorted(line["seed"] for line in lines if line["step"] == step and not line["infra_fault"])
 
 
+def test_an_env_worker_and_an_actor_worker_are_replaced(run):
+    """Each in its turn. What the run then learns is judged by the tests that `make long` has."""
+    folder, metrics = run("replaced", "num_steps=2", kill={"env/1": 0, "actor/1": 1})
+    assert [loss["worker"] for loss in losses(folder)] == ["env/1", "actor/1"]
+    assert [line["step"] for line in metrics] == [1, 2]  # the second from the checkpoint of the first
+    assert sum(line["num_infra_faults"] for line in metrics) == 2  # the episodes of env/1
+    assert all(line["num_worker_restarts"] for line in metrics)
+    assert all(line["rollout_logprob_gap"] < 1e-5 for line in metrics)
+    assert seeds(folder, 2) != []
+
+
 @pytest.mark.long
 def test_an_env_worker_dies_and_then_a_rollout_worker_in_its_turn(run, undisturbed):
     """The successor of the second loads, and gets the weights from an actor whose tensors are offloaded."""
@@ -145,6 +156,7 @@ def test_a_rollout_worker_dies_that_has_adapters_of_its_own(with_adapters):
     assert metrics[0]["approx_kl"] > 1e-5  # which are not those of the beginning
 
 
+@pytest.mark.long
 def test_an_actor_worker_dies_in_its_turn_and_the_newest_checkpoint_is_damaged(run, undisturbed):
     """The end is that of a run without losses, in which no role ever left its device, bit for bit."""
 
@@ -203,6 +215,7 @@ def test_workers_die_while_the_run_starts(run, with_adapters, tmp_path):
         assert first[name] == with_adapters[1][0][name]
 
 
+@pytest.mark.long
 def test_workers_die_while_collection_and_update_go_on(run, undisturbed):
     """`env/1` and `rollout/0` are at work for the next batch, `actor/1` on this one, which it begins again."""
     kill = {"env/1": 1, "rollout/0": 1, "actor/1": 2}

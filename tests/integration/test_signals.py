@@ -24,6 +24,7 @@ pytestmark = pytest.mark.integration
 
 MARK = "RLRUN_TEST_RUN"
 DEADLINE_S = 120
+ANY_POLICY = "policy.kind=cnn"  # needs no demonstrations
 
 
 class Run:
@@ -89,7 +90,7 @@ def test_a_run_that_still_starts_ends_at_once(tmp_path):
 
 def test_a_signal_while_ray_starts_has_the_status_of_a_signal(tmp_path):
     """Ray has handlers of its own then, one of them in C."""
-    run = Run(tmp_path, "policy.kind=cnn")
+    run = Run(tmp_path, ANY_POLICY)
     run.read_until("run folder: ")
     time.sleep(1.5)
     run.process.terminate()
@@ -98,19 +99,29 @@ def test_a_signal_while_ray_starts_has_the_status_of_a_signal(tmp_path):
     assert run.left() == []
 
 
-def test_one_signal_saves_also_within_an_evaluation_and_two_end_at_once(tmp_path):
-    any_policy = "policy.kind=cnn"  # needs no demonstrations
-    saved = Run(tmp_path, any_policy)
+def saved_by_one_signal(folder: Path) -> Path:
+    """The checkpoint that Ctrl-C leaves; a next run of the same folder resumes from it."""
+    saved = Run(folder, ANY_POLICY)
     saved.read_until("step      1/")
     saved.interrupt()
     assert saved.end() == ExitStatus.preempted, saved.told
     assert "again to end now" in saved.told and "to resume: " in saved.told
     assert "Traceback" not in saved.told
-    first = checkpoint_folder.latest(tmp_path / "run" / "checkpoints")
-    assert first is not None
+    checkpoint = checkpoint_folder.latest(folder / "run" / "checkpoints")
+    assert checkpoint is not None
     assert saved.left() == []
+    return checkpoint
 
-    evaluating = Run(tmp_path, any_policy, "evaluation.every_steps=1", "evaluation.num_episodes=100000")
+
+def test_one_signal_saves(tmp_path):
+    step = saved_by_one_signal(tmp_path).name.rpartition("_")[2]
+    assert int(step) >= 1
+
+
+@pytest.mark.long
+def test_one_signal_saves_also_within_an_evaluation_and_two_end_at_once(tmp_path):
+    first = saved_by_one_signal(tmp_path)
+    evaluating = Run(tmp_path, ANY_POLICY, "evaluation.every_steps=1", "evaluation.num_episodes=100000")
     evaluating.read_until("env steps/s")  # a step is told of before the policy is evaluated
     time.sleep(0.5)
     evaluating.process.terminate()
@@ -122,7 +133,7 @@ def test_one_signal_saves_also_within_an_evaluation_and_two_end_at_once(tmp_path
     assert step == int(first.name.rpartition("_")[2]) + 1
     assert evaluating.left() == []
 
-    ended = Run(tmp_path, any_policy, "algorithm.horizon=2000")  # a step takes long
+    ended = Run(tmp_path, ANY_POLICY, "algorithm.horizon=2000")  # a step takes long
     ended.read_until("resumed")
     ended.read_until(f"evaluation after step {step}: ")  # the one that was cut short
     time.sleep(1)
@@ -148,7 +159,7 @@ def test_a_scheduler_s_signal_to_all_processes_ends_a_run_that_still_starts(tmp_
 
 def test_a_scheduler_s_signals_to_all_processes_save_the_run_once_and_ask_for_a_restart(tmp_path):
     """As `timeout` sends the first, and systemd the second, to whatever is in the control group."""
-    run = Run(tmp_path, "policy.kind=cnn", "checkpoint.every_steps=1")
+    run = Run(tmp_path, ANY_POLICY, "checkpoint.every_steps=1")
     run.read_until("step      2/")
     run.signal_all(signal.SIGTERM)
     time.sleep(StopSignal.ECHO_S + 0.5)
@@ -160,7 +171,7 @@ def test_a_scheduler_s_signals_to_all_processes_save_the_run_once_and_ask_for_a_
 
 
 def test_a_killed_driver_leaves_a_word_and_nothing_else(tmp_path):
-    run = Run(tmp_path, "policy.kind=cnn", "checkpoint.every_steps=1")
+    run = Run(tmp_path, ANY_POLICY, "checkpoint.every_steps=1")
     run.read_until("step      2/")
     run.process.kill()
     began = time.monotonic()

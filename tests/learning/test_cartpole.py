@@ -10,7 +10,7 @@ import pytest
 from rlrun.config.loader import load
 from rlrun.train import train
 
-pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.order_of_sums, pytest.mark.learning, pytest.mark.timeout(600)]
 
 NUM_STEPS = 14
 AT_FIRST, AT_LAST = 40, 120  # control steps; seen: 25, then 170 to 250; 500 is the most

@@ -1,4 +1,6 @@
-"""The return rises: the default run with every episode starting alike, so that a minute is enough."""
+"""The return rises: the default run with every episode starting alike, so that a minute is enough.
+
+`make test` has CartPole instead, test_cartpole.py."""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ WARMUP = 4  # of the critic: the policy is still that of the warm start
 RISE = 0.2  # seen: from 0.8 to 1.3; 64 episodes on either side make a standard error of 0.06
 
 
+@pytest.mark.long
 def test_ppo_raises_the_return(tmp_path):
     keys = [f"output_dir={tmp_path}/run", f"cache_dir={tmp_path}/cache", f"num_steps={NUM_STEPS}"]
     config = load([*ONE_PROCESS, *WITHOUT_EXTRAS, *EASIER, *WARM_START, *keys])

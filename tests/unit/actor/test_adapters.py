@@ -69,6 +69,7 @@ def trained(folder: Path, run: RunConfig) -> tuple[dict, dict, set[str], int]:
     return before, sent(learner), trains, checksum_of(learner)
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.parametrize("sharding", [ShardingStrategy.full_shard, ShardingStrategy.no_shard])
 def test_two_ranks_equal_one_rank(
     one_rank: RankPool, two_ranks: RankPool, folder: Path, sharding: ShardingStrategy

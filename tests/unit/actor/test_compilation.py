@@ -40,6 +40,7 @@ def trained(backend: CompileBackend | None, actor: dict) -> tuple[Weights, int]:
     return weights(rank), counters["aot_autograd"]["ok"]
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.parametrize("actor", [{"activation_checkpointing": True}, {"sharding": ShardingStrategy.no_shard}])
 def test_updates_are_those_of_the_uncompiled_policy(two_ranks: RankPool, actor: dict) -> None:
     """Traced, not compiled: aot_eager needs no C++ compiler."""
@@ -66,6 +67,7 @@ def test_packed_rows_of_any_length_share_their_graphs() -> None:
     assert 0 < counters["stats"]["unique_graphs"] <= 16 and not counters["recompile_limit"]
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler here")
 def test_fused_kernels_learn_the_same(one_rank: RankPool) -> None:
     plain, _ = one_rank.run(trained, None, {})[0]

@@ -41,6 +41,7 @@ def trained(run: RunConfig, library: Path | None) -> tuple[dict[str, np.ndarray]
     return before, weights(actor), state_bytes(actor)
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.parametrize("actor", [{}, {"sharding": ShardingStrategy.no_shard}, {"cpu_offload": True}])
 def test_it_follows_plain_adamw_with_a_quarter_of_the_state(
     two_ranks: RankPool, library: Path | None, actor: dict

@@ -45,6 +45,7 @@ def assert_learned_alike(one: Weights, other: Weights) -> None:
     assert_moved_alike(before, one, other)
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_two_ranks_equal_one_rank(one_rank: RankPool, two_ranks: RankPool, strategy: str) -> None:
     alone, alone_metrics, _ = one_rank.run(updated, tiny_config())[0]
@@ -60,6 +61,7 @@ def test_two_ranks_equal_one_rank(one_rank: RankPool, two_ranks: RankPool, strat
     assert moved == set(alone) - {"unused.weight", "unused.bias"}  # blocks and root alike
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.parametrize("level", list(RatioLevel))
 @pytest.mark.parametrize("aggregation", list(Aggregation))
 def test_levels_and_aggregations_do_not_depend_on_how_rows_are_cut(
@@ -93,6 +95,7 @@ def updated_off_policy(cap: float | None, level: RatioLevel) -> tuple[Weights, d
     return weights(actor), metrics
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.parametrize("level", list(RatioLevel))
 def test_decoupled_gradients_equal_those_of_plain_ratios_without_clipping(
     two_ranks: RankPool, level: RatioLevel
@@ -298,6 +301,7 @@ def grpo(version: int | None = None) -> tuple[dict[str, float], bool, int]:
     )
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.parametrize("version", [None, 1])
 def test_grpo_trains_without_a_critic(one_rank: RankPool, two_ranks: RankPool, version: int | None) -> None:
     alone = one_rank.run(grpo, version)[0]
@@ -364,6 +368,7 @@ def bandit(num_updates: int) -> list[float]:
     return rewards
 
 
+@pytest.mark.order_of_sums
 def test_ppo_learns_a_bandit(two_ranks: RankPool) -> None:
     rewards = two_ranks.run(bandit, 25)[0]
     assert np.mean(rewards[:3]) < 0.6

@@ -65,6 +65,7 @@ def sent_by(actor: Learner) -> dict[str, np.ndarray]:
     return {name: t.float().numpy().copy() for name, t in actor.named_weights()}
 
 
+@pytest.mark.order_of_sums
 @pytest.mark.parametrize("sharding", list(ShardingStrategy))
 def test_the_model_trains_alike_under_every_strategy(
     one_rank: RankPool, two_ranks: RankPool, sharding: ShardingStrategy

@@ -36,7 +36,6 @@ RTX = Accelerator("NVIDIA GeForce RTX 4090", 24 * 10**9, has_rt_cores=True)
 PLACEMENTS = sorted(path.stem for path in (SHIPPED / "placement").glob("*.yaml"))
 BY_RULE = None  # without a named placement
 LAYOUTS = list(product((1, 2, 3), (1, 2, 8)))
-CASES = list(product([BY_RULE, *PLACEMENTS], LAYOUTS, ("object_store", "collective")))
 # Combinations that the planner accepts; it refuses all others for lack of accelerators or nodes.
 FIT = {
     "colocated": [(1, 8), (2, 8), (3, 8)],
@@ -46,6 +45,12 @@ FIT = {
     "three_nodes": [(3, 8)],
     BY_RULE: LAYOUTS,
 }
+# A refusal does not depend on how weights are sent.
+CASES = [
+    (placement, layout, transport)
+    for placement, layout in product([BY_RULE, *PLACEMENTS], LAYOUTS)
+    for transport in (("object_store", "collective") if layout in FIT[placement] else ("object_store",))
+]
 
 
 def inventory(num_nodes: int, num_gpus: int) -> Inventory:

@@ -17,17 +17,16 @@ VERSIONS = ["0.4.4", "0.4.5.post1", "0.4.5.post2", "0.4.6.post5", "0.5.2", "0.5.
 VERSIONS += ["0.5.12", "0.5.17", "0.5.18", "0.5.20", "0.5.21", "0.5.23", "0.6.0"]
 
 
-@pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.parametrize("is_kept", [True, False])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_does_what_is_meant(version: str, is_kept: bool, trap: dict[str, str]) -> None:
+def test_every_version_does_what_is_meant(version: str, is_kept: bool) -> None:
     """Whatever the shell that started Ray exported."""
     if not is_kept and Version(version) < Version("0.4.5.post2"):
         with pytest.raises(RunError, match="always checks"):
             switch_environment(Version(version), is_kept)
         return
-    environment = applied(trap, switch_environment(Version(version), is_kept))
-    assert raises_on_imbalance(version, environment) == is_kept
+    switched = switch_environment(Version(version), is_kept)
+    assert [trap for trap in TRAPS if raises_on_imbalance(version, applied(trap, switched)) != is_kept] == []
 
 
 def test_the_traps_are_traps() -> None:
