@@ -176,7 +176,7 @@ class Registry(Generic[S]):
             return f"Its entry point is called '{name}', and its name is '{spec.name}'."
         section = spec.section
         if section is not None and not (isinstance(section, type) and issubclass(section, Section)):
-            return f"Its section is {section!r}, which is no subclass of rlrun.config.sealing.Section."
+            return f"Its section is {section!r}, which is no subclass of rlrun.config.sections.Section."
         if section is not None and not is_dataclass(section):
             return f"Its section {section.__name__} is no dataclass."
         return None

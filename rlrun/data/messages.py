@@ -363,7 +363,7 @@ class WorkerStatus:
     silence_s: float = 0.0  # since a counter, a span or a wait last moved
     silences: dict[str, tuple[int, float]] = field(
         default_factory=dict
-    )  # phase -> number and seconds of its last sample, see observability/silence
+    )  # phase -> number and seconds of its last sample, see observability/telemetry
     is_first: bool = False  # this process goes through its phase for the first time
     load: float = 0.0  # processes that want to run on its host, per core, mean of a minute
     failure: str = ""  # of a background thread, with its traceback

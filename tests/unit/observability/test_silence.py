@@ -15,7 +15,7 @@ from rlrun.watchdog.heartbeat import Heartbeat
 @pytest.fixture
 def clock(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("rlrun.observability.silence.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rlrun.observability.telemetry.time.monotonic", lambda: now[0])
     return now
 
 

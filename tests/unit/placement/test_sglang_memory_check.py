@@ -71,7 +71,7 @@ def test_removed_variables_are_gone_before_the_worker_is_imported(monkeypatch: p
     monkeypatch.setenv(OLD_SWITCH, "True")
     monkeypatch.delenv(SWITCH, raising=False)
     monkeypatch.setattr(
-        "rlrun.controller.worker_factory.importlib.import_module", lambda name: type("M", (), {"RolloutWorker": Worker})
+        "rlrun.controller.local_workers.importlib.import_module", lambda name: type("M", (), {"RolloutWorker": Worker})
     )
     make_worker("rollout", 0, None, switch_environment(Version("0.5.12"), is_check_kept=False))
     monkeypatch.setenv(SWITCH, "0")  # so that monkeypatch takes it away afterwards
