@@ -70,7 +70,9 @@ def trained(folder: Path, run: RunConfig) -> tuple[dict, dict, set[str], int]:
 
 
 @pytest.mark.order_of_sums
-@pytest.mark.parametrize("sharding", [ShardingStrategy.full_shard, ShardingStrategy.no_shard])
+@pytest.mark.parametrize(
+    "sharding", [ShardingStrategy.full_shard, pytest.param(ShardingStrategy.no_shard, marks=pytest.mark.long)]
+)
 def test_two_ranks_equal_one_rank(
     one_rank: RankPool, two_ranks: RankPool, folder: Path, sharding: ShardingStrategy
 ) -> None:

@@ -42,7 +42,14 @@ def trained(run: RunConfig, library: Path | None) -> tuple[dict[str, np.ndarray]
 
 
 @pytest.mark.order_of_sums
-@pytest.mark.parametrize("actor", [{}, {"sharding": ShardingStrategy.no_shard}, {"cpu_offload": True}])
+@pytest.mark.parametrize(
+    "actor",
+    [
+        {},
+        pytest.param({"sharding": ShardingStrategy.no_shard}, marks=pytest.mark.long),
+        pytest.param({"cpu_offload": True}, marks=pytest.mark.long),
+    ],
+)
 def test_it_follows_plain_adamw_with_a_quarter_of_the_state(
     two_ranks: RankPool, library: Path | None, actor: dict
 ) -> None:

@@ -87,8 +87,17 @@ def followed(folder: str, kind: str, of_vlm: bool, is_merged: bool) -> tuple[flo
     return gap, trained, [name for name, _ in learner.weight_layout()]
 
 
-@pytest.mark.parametrize("kind", ["smolvla", "pi05"])
-@pytest.mark.parametrize(("of_vlm", "is_merged"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("kind", "of_vlm", "is_merged"),
+    [
+        ("smolvla", True, False),
+        ("pi05", False, True),
+        pytest.param("smolvla", True, True, marks=pytest.mark.long),
+        pytest.param("smolvla", False, True, marks=pytest.mark.long),
+        pytest.param("pi05", True, True, marks=pytest.mark.long),
+        pytest.param("pi05", True, False, marks=pytest.mark.long),
+    ],
+)
 def test_a_rollout_worker_follows_the_adapters(
     two_ranks: RankPool, tmp_path: Path, kind: str, of_vlm: bool, is_merged: bool
 ) -> None:

@@ -62,8 +62,14 @@ def test_two_ranks_equal_one_rank(one_rank: RankPool, two_ranks: RankPool, strat
 
 
 @pytest.mark.order_of_sums
-@pytest.mark.parametrize("level", list(RatioLevel))
-@pytest.mark.parametrize("aggregation", list(Aggregation))
+@pytest.mark.parametrize(
+    ("level", "aggregation"),
+    [  # each level and each aggregation once, all pairs in the long tests
+        pytest.param(level, aggregation, marks=() if i % len(RatioLevel) == j else pytest.mark.long)
+        for i, aggregation in enumerate(Aggregation)
+        for j, level in enumerate(RatioLevel)
+    ],
+)
 def test_levels_and_aggregations_do_not_depend_on_how_rows_are_cut(
     one_rank: RankPool, two_ranks: RankPool, level: RatioLevel, aggregation: Aggregation
 ) -> None:

@@ -73,7 +73,9 @@ def joined(folder: str, saved: Path, tokens: np.ndarray) -> tuple:
     return fingerprint(actor)
 
 
-@pytest.mark.parametrize("sharding", ["no_shard", "full_shard", "shard_grad_op"])
+@pytest.mark.parametrize(
+    "sharding", ["full_shard", *(pytest.param(name, marks=pytest.mark.long) for name in ("no_shard", "shard_grad_op"))]
+)
 def test_ranks_stay_equal_and_a_restored_one_goes_on(
     one_rank: RankPool, two_ranks: RankPool, tmp_path: Path, sharding: str
 ) -> None:

@@ -27,7 +27,7 @@ def _join_alone(rank: int, port: int, pipe) -> None:
     pipe.send((str(error.value), time.monotonic() - began, dist.is_initialized()))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_missing_peer_is_reported_at_the_deadline(rank: int) -> None:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

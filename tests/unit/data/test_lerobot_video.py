@@ -10,6 +10,7 @@ import pytest
 
 from rlrun.config.schema import DemosConfig
 from rlrun.data.lerobot import DatasetError, DemoDataset, pictures
+from rlrun.data.lerobot.pictures import VideoReader
 from tests.unit.data.lerobot_sets import FPS, TOP, WRIST, drawn, made, write_video, written
 
 
@@ -46,7 +47,7 @@ def test_a_long_video_is_read_at_random(tmp_path: Path, codec: str, group: str) 
     file = tmp_path / "long.mp4"
     pictures = [np.kron(drawn(i % 15), np.ones((4, 4, 1), np.uint8)) for i in range(60)]
     write_video(file, pictures, codec, g=group)
-    reader = pictures.VideoReader(file)
+    reader = VideoReader(file)
     for i in [0, 59, 30, 31, 33, 32, 3, 58, 0, 1]:
         found = reader.frame_at(i / FPS + 0.01, 0.5 / FPS)
         assert found.shape == (64, 96, 3) and abs(found[:, 8:40, 0].mean() - (8 + 15 * (i % 15))) < 4, i

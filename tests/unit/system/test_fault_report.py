@@ -44,7 +44,7 @@ def test_rlrun_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict = {}
     exec(code, names)
     report = fault_report(caught(names["f"]))
-    assert "rlrun itself raised it" in report.cause and "shards.py, line 2, in f" in report.cause
+    assert "rlrun itself raised it" in report.cause and "seeds.py, line 2, in f" in report.cause
     assert report.remedy.startswith("Please report it")
 
 

@@ -118,7 +118,7 @@ def guard_of(process: subprocess.Popen) -> str:
     ("kind", "row", "says"),
     [
         ("hold_the_lock", "gil-held", "holds Python's lock in C code"),
-        ("hang", "driver-asleep", "its main thread is blocked"),
+        pytest.param("hang", "driver-asleep", "its main thread is blocked", marks=pytest.mark.long),
     ],
 )
 def test_a_driver_that_hangs(driver, tmp_path, kind, row, says):
@@ -151,7 +151,10 @@ def test_a_waiting_driver_causes_no_alarm_and_the_guard_ends_with_it(driver, tmp
     assert not Path(f"/proc/{child}").exists()
 
 
-@pytest.mark.parametrize(("code", "how"), [(None, "killed by SIGKILL"), ("segfault", "killed by SIGSEGV")])
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(None, "killed by SIGKILL"), pytest.param("segfault", "killed by SIGSEGV", marks=pytest.mark.long)],
+)
 def test_the_guard_says_how_a_driver_ended_and_how_to_resume_and_ends_what_it_left(driver, tmp_path, code, how):
     process = driver("with_ray" if code is None else code)
     child = guard_of(process)
