@@ -40,7 +40,7 @@ def help_text() -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command that the first argument names. Ends by SystemExit with its status."""
-    process_io.secure()
+    process_io.protect_standard_streams()
     given = sys.argv[1:] if arguments is None else arguments
     known = commands()
     if not given or given[0] in ("--help", "-h"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rlrun.config.recorded import CONFIG
 from rlrun.config.registry import POLICIES
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.storage_error import refusal
+from rlrun.system.storage_error import storage_failure
 
 if TYPE_CHECKING:
     from rlrun.policies.spec import PolicySpec
@@ -53,7 +53,7 @@ def export(folder: Path, out: Path | None, vlm_name: str | None) -> list[str]:
         written = spec.to_lerobot(policy, out, vlm_name)
     except BaseException as error:
         shutil.rmtree(out, ignore_errors=True)  # half of a policy opens as none
-        failure = refusal(error, "The export", [str(out)]) if isinstance(error, OSError) else None
+        failure = storage_failure(error, "The export", [str(out)]) if isinstance(error, OSError) else None
         if failure is None:
             raise
         raise failure from error

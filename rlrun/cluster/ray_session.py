@@ -36,7 +36,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.placement.this_machine import find_accelerators
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import LockedFolder, TemporaryFolder, folder_for_ray, open_parent, remove_stale
-from rlrun.system.process_io import SHIELDED, PreemptedError, signal_handlers_kept, signals_held
+from rlrun.system.process_io import SHIELDED_SIGNALS, PreemptedError, signal_handlers_kept, signals_held
 from rlrun.watchdog.sentinel import SentinelProcess
 from rlrun.watchdog.supervised import PREFIX, end_processes
 
@@ -75,7 +75,7 @@ class RaySession:
             if config.watchdog.enabled:
                 self._sentinel = SentinelProcess("127.0.0.1", [temp_dir])
                 os.environ[SENTINEL] = self._sentinel.where  # Ray's processes inherit it, and the workers from them
-            with signals_held(*SHIELDED), _own_signals():
+            with signals_held(*SHIELDED_SIGNALS), _own_signals():
                 _start(config, temp_dir, quiet)
             self._health_check = HealthCheck(self._folder.inner / "session_latest" / "logs")
         except BaseException:

@@ -20,8 +20,8 @@ from rlrun.cluster.membership import admits, is_listening, joined
 from rlrun.config.simulator_spec import FREEING_MS, MANY_NODES, NICENESS, SENTINEL, setting
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.machine_load import num_cores
-from rlrun.system.network import free_port, holder_of
-from rlrun.system.process_io import SHIELDED, signals_held
+from rlrun.system.network import free_port, port_holder
+from rlrun.system.process_io import SHIELDED_SIGNALS, signals_held
 from rlrun.watchdog.sentinel import SentinelProcess
 
 _POLL_S = 0.2
@@ -178,7 +178,7 @@ def check_ports(settings: NodeSettings) -> None:
         first, _ = read_ports(settings.ports, services)
         wanted += [(port, "node.ports") for port in range(first, first + services)]
     for port, key in wanted:
-        holder = holder_of(port)
+        holder = port_holder(port)
         if holder is not None:
             raise RunError(
                 f"Port {port} of {settings.name}, which Ray needs, is taken by {holder}.",
@@ -227,7 +227,7 @@ class NodeProcess:
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen:
-        with signals_held(*SHIELDED), self._log.open("ab") as stream:
+        with signals_held(*SHIELDED_SIGNALS), self._log.open("ab") as stream:
             return subprocess.Popen(
                 command_line(self.settings),
                 env=os.environ | environment(self.settings) | {SENTINEL: self._sentinel.where},

@@ -20,8 +20,8 @@ from rlrun.nodes.settings import PREFIX, choose_directories, decide, directories
 from rlrun.placement.network import measure_path, require_path
 from rlrun.placement.plan import read_request
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.local_files import LockedFolder, holders, open_parent, remove_stale
-from rlrun.system.process_io import put_back, signals_held
+from rlrun.system.local_files import LockedFolder, lock_holders, open_parent, remove_stale
+from rlrun.system.process_io import restore_signal_handlers, signals_held
 
 _POLL_S = 0.5
 _STOP_S = 30.0
@@ -43,7 +43,7 @@ class Signals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        put_back(self._previous, is_ending=self.is_stopped)
+        restore_signal_handlers(self._previous, is_ending=self.is_stopped)
 
     def _handle(self, number: int, _frame: object) -> None:
         self._waiting.append(number)
@@ -119,7 +119,7 @@ class StatusFile:
 
 def stop(config: RunConfig) -> ExitStatus:
     """End the nodes that this user runs on this machine with these directories, and wait for them."""
-    nodes = [psutil.Process(pid) for pid in holders(directories(config), PREFIX) if psutil.pid_exists(pid)]
+    nodes = [psutil.Process(pid) for pid in lock_holders(directories(config), PREFIX) if psutil.pid_exists(pid)]
     for node in nodes:
         node.send_signal(signal.SIGINT)
     _, alive = psutil.wait_procs(nodes, timeout=_STOP_S)

@@ -24,7 +24,7 @@ import psutil
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.run_files import LOGS, log_name
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.local_files import holder, stale_folders
+from rlrun.system.local_files import lock_holder, stale_folders
 from rlrun.watchdog import node_state
 
 logger = logging.getLogger(__name__)
@@ -307,7 +307,7 @@ def end_of(pid: int, parent: str) -> list[str]:
     """
     done = []
     for folder in stale_folders([parent], PREFIX):
-        if holder(folder) == pid:
+        if lock_holder(folder) == pid:
             ended = end_processes(str(folder))
             shutil.rmtree(folder, ignore_errors=True)
             done.append(f"ended {len(ended)} processes of its Ray, and removed {folder}")
