@@ -29,12 +29,12 @@ def main(arguments: list[str] | None = None) -> None:
         resumes=True,
     )
     def program(config: RunConfig) -> ExitStatus | int:
-        from rlrun.nodes.service import StatusFile, start, stop
+        from rlrun.nodes.service import StatusFile, start_node, stop_node
 
         if config.node.command is NodeCommand.stop:
-            return stop(config)
+            return stop_node(config)
         with StatusFile(config) as ended:
-            ended.status = start(config, command)
+            ended.status = start_node(config, command)
         return ended.status
 
     program(own)
