@@ -10,7 +10,7 @@ from rlrun.system.errors import ExitStatus
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Own arguments, and the command after "--"."""
+    """Split the arguments into those of this program and the command after "--"."""
     if "--" not in arguments:
         return arguments, []
     at = arguments.index("--")

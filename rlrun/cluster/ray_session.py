@@ -38,7 +38,7 @@ from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import LockedFolder, TemporaryFolder, folder_for_ray, open_parent, remove_stale
 from rlrun.system.process_io import SHIELDED_SIGNALS, PreemptedError, signal_handlers_kept, signals_held
 from rlrun.watchdog.sentinel import SentinelProcess
-from rlrun.watchdog.supervised import PREFIX, end_processes
+from rlrun.watchdog.supervised import RAY_FOLDER_PREFIX, end_processes
 
 NAMESPACE = "rlrun"
 _KEY = "cluster.temp_dir"
@@ -207,9 +207,9 @@ def _new_folder(parent: TemporaryFolder) -> LockedFolder:
     """
     by = f", which {parent.source} names" if parent.source not in ("", _KEY) else ""
     try:
-        for stale in remove_stale([parent.path], PREFIX):
+        for stale in remove_stale([parent.path], RAY_FOLDER_PREFIX):
             logger.info("removed %s, left by a run that is gone", stale)
-        folder = LockedFolder(parent.path, PREFIX)
+        folder = LockedFolder(parent.path, RAY_FOLDER_PREFIX)
     except OSError as error:
         raise RunError(
             f"Ray's temporary folder cannot be made in {parent.path}{by}.",

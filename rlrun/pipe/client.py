@@ -109,7 +109,7 @@ class ChildProcess:
                 text = line.rsplit(b"\r")[-1].decode(errors="replace").rstrip()  # last state of a progress bar
                 if text:
                     self._last_lines.append(text)
-                    self._output.take(text)
+                    self._output.log_line(text)
         self._process.stdout.close()
 
     def write_stacks(self) -> None:

@@ -100,10 +100,10 @@ class CollectiveGroup:
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Broadcast rank 0's tensor. Raises TimeoutError or ConnectionError naming the suspected rank."""
-        return self.start(tensor).wait()
+        return self.start(tensor).finish()
 
     def start(self, tensor: torch.Tensor) -> Broadcast:
-        """Start a broadcast without waiting; `tensor` must not change before `Broadcast.wait`."""
+        """Start a broadcast without waiting; `tensor` must not change before `Broadcast.finish`."""
         options = BroadcastOptions()
         options.rootRank = 0
         options.timeout = timedelta(seconds=self.deadline_s)
@@ -131,7 +131,7 @@ class Broadcast:
         self._group, self._tensor, self._work = group, tensor, work
         self._started = time.monotonic()
 
-    def wait(self) -> torch.Tensor:
+    def finish(self) -> torch.Tensor:
         """Wait for rank 0's values. Raises TimeoutError or ConnectionError naming the suspected rank."""
         try:
             self._work.wait(timedelta(seconds=self._group.deadline_s))
@@ -157,12 +157,12 @@ class CollectiveSender(WeightSender):
             if bucket.index == 0:
                 self._send_header(bucket)
             for broadcast in in_flight:  # two concurrent broadcasts take longer than two consecutive ones
-                broadcast.wait()
+                broadcast.finish()
             in_flight = [self._group.start(torch.as_tensor(bucket.payload))]
             if bucket.checksum is not None:
                 in_flight.append(self._group.start(torch.tensor([bucket.checksum])))
         for broadcast in in_flight:
-            broadcast.wait()
+            broadcast.finish()
         yield from ()
 
     def _send_header(self, first: WeightBucket) -> None:
@@ -205,7 +205,7 @@ class CollectiveReceiver:
         following = self._start_bucket(0, buckets, is_checksummed)
         for index, slices in enumerate(buckets):
             arriving, following = following, self._start_bucket(index + 1, buckets, is_checksummed)
-            payload, *checksum = [broadcast.wait() for broadcast in arriving]
+            payload, *checksum = [broadcast.finish() for broadcast in arriving]
             if self._is_kept and payload.device.type == "cuda":
                 payload = self._kept.of(index, len(payload)).copy_(payload)
             expected = int(checksum[0]) if checksum else None
