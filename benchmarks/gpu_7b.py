@@ -236,8 +236,8 @@ def sync(learner: Learner, backend: HFBackend, device: torch.device, report: Rep
     memory, receiver = WeightMemory(layout), SharedReceiver()
 
     def send() -> None:
-        for sent in SharedSender(memory).send(pack(learner.named_weights(), layout, 1, place=memory.place)):
-            backend.apply(receiver.opened(sent))
+        for sent in SharedSender(memory).send(pack(learner.named_weights(), layout, 1, buffer=memory.buffer)):
+            backend.apply(receiver.map_bucket(sent))
 
     seconds = median_s(send, device, report.num_repeats)
     kind, gigabytes = "pinned" if memory.is_pinned else "pageable", layout.num_bytes / 1e9

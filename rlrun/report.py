@@ -1,4 +1,4 @@
-"""Write one self-contained page about a run, or one that compares runs."""
+"""Write a self-contained HTML report of a run, or a comparison of several runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMPARISON = "comparison.html"
 
 
 def main(arguments: list[str] | None = None) -> ExitStatus:
-    """Write the page and print where it is: in the folder of the run or sweep, or here for other sets of runs."""
+    """Write the page and print its path: in the folder of the run or sweep, else in the working directory."""
     parser = argparse.ArgumentParser(prog="python -m rlrun.report", description=__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, or of several as a sweep's")
     parser.add_argument("--output", type=Path, help=f"file to write a comparison to; else RUN/{REPORT} or {COMPARISON}")
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> ExitStatus:
 
 
 def differences(groups: Sequence[RunGroup]) -> list[str]:
-    """Return sentences on how the success of each setting differs from that of the first that was evaluated."""
+    """Return sentences that compare the success rate of each setting with that of the first evaluated one."""
     measured = [group for group in groups if group.success]
     lines = []
     for group in measured[1:]:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def train(config: RunConfig, more_callbacks: Sequence[Callback] = ()) -> ExitStatus:
-    """A whole run: start, or resume where its folder has checkpoints; train; evaluate; write policy and report.
+    """Start a run, or resume it if its folder has checkpoints; train; evaluate; write policy and report.
 
-    more_callbacks: called after those that the configuration names.
+    more_callbacks: called after the callbacks of the configuration.
     """
     from rlrun.cluster.launch import Machines
     from rlrun.training.callbacks import make_callbacks

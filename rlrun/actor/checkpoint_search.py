@@ -9,7 +9,7 @@ from typing import TypeVar
 from rlrun.actor.process_group import Ranks
 from rlrun.data import checkpoint_folder
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.storage_error import refusal
+from rlrun.system.storage_error import storage_failure
 
 T = TypeVar("T")
 _SHOWN = 3  # damaged files of one checkpoint
@@ -94,7 +94,7 @@ class CheckpointSearch:
         except (OSError, RuntimeError) as error:
             worker = f"actor/{self._ranks.rank}"
             folders = [str(error.filename)] if isinstance(error, OSError) and error.filename else []
-            told = refusal(error, f"{worker}, which looks for checkpoints,", folders, worker)
+            told = storage_failure(error, f"{worker}, which looks for checkpoints,", folders, worker)
             if told is None:
                 raise
             own = told

@@ -30,7 +30,7 @@ from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.checkpoint_folder import FORMAT
 from rlrun.data.checksums import FileSum, Sums
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.storage_error import refusal, refused_write
+from rlrun.system.storage_error import probe_write, storage_failure
 
 if TYPE_CHECKING:
     from rlrun.actor.updates import Learner
@@ -234,9 +234,9 @@ class CheckpointWriting:
         rank, cause = _at_fault(failure, self._ranks.rank)
         worker = f"actor/{rank}"
         subject, places = f"{worker}, which saves a checkpoint of {num_bytes / 1e6:.1f} MB,", [str(root)]
-        told = refusal(cause, subject, places, worker)
-        if told is None and (refused := refused_write(root, num_bytes)) is not None:
-            told = refusal(refused, subject, places, worker)
+        told = storage_failure(cause, subject, places, worker)
+        if told is None and (refused := probe_write(root, num_bytes)) is not None:
+            told = storage_failure(refused, subject, places, worker)
         return told or RunError(
             f"The checkpoint could not be written to {root}: {reason_of(failure)}",
             cause=f"{worker} failed at it, and the disk takes files: it is not to blame",
@@ -253,7 +253,7 @@ class CheckpointWriting:
         shutil.rmtree(self._fresh, ignore_errors=True)  # left by an earlier process of this run
         self._fresh.parent.mkdir(exist_ok=True)  # not its parents: a run folder that is gone must not come back
         self._fresh.mkdir()
-        if (refused := refused_write(self._fresh, self._snapshot.num_bytes)) is not None:
+        if (refused := probe_write(self._fresh, self._snapshot.num_bytes)) is not None:
             raise refused
 
     def _see(self) -> None:

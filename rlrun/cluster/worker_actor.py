@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from rlrun.channel.authentication import CurveKeys, Token
+from rlrun.channel.authentication import CurveKeys, TokenKeys
 from rlrun.channel.batcher import Pipeline
 from rlrun.channel.connection import ServerAddress
 from rlrun.channel.endpoints import PolicyClient, PolicyServer
@@ -60,7 +60,7 @@ class WorkerActor:
             pipeline: Pipeline = Pipeline(
                 policy.act, lambda: policy.policy_version, telemetry, num_groups, self._worker_lock, deadline_s
             )
-            keys = CurveKeys() if config.cluster.channel_security is ChannelSecurity.curve else Token()
+            keys = CurveKeys() if config.cluster.channel_security is ChannelSecurity.curve else TokenKeys()
             host = self._interface.addresses[0]
             self._server = PolicyServer(pipeline, host, node, keys, lost_after_s, telemetry)
 

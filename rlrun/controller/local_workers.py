@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from rlrun.channel.batcher import groups_of
+from rlrun.channel.batcher import split_into_groups
 from rlrun.config.schema import RunConfig
 from rlrun.controller.workers import Call, Future, Workers
 from rlrun.data.messages import ActionChunk, Observation, Span, WorkerStatus
@@ -61,7 +61,7 @@ class LocalWorkers(Workers):
         self._groups = [  # (rollout worker, its env workers that are answered in one batch)
             (rollout, group)
             for rollout in range(self.sizes.get("rollout", 0))
-            for group in groups_of(self._envs_of(rollout), config.rollout.pipeline_stages)
+            for group in split_into_groups(self._envs_of(rollout), config.rollout.pipeline_stages)
         ]
 
     def _envs_of(self, rollout: int) -> list[int]:

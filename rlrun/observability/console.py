@@ -26,7 +26,7 @@ from rlrun.data.messages import WorkerStatus
 from rlrun.observability.dashboard import ONCE, Dashboard, GpuSampler
 from rlrun.observability.step_line import duration, step_line
 from rlrun.system.errors import hanging
-from rlrun.system.process_io import give_terminal_back, lasting
+from rlrun.system.process_io import lasting_stream, release_terminal
 
 
 class Debugger(pdb.Pdb):
@@ -43,7 +43,7 @@ class Debugger(pdb.Pdb):
 
 def open_debugger(frame: FrameType | None) -> None:
     """Stop in `frame`. The variable PYTHONBREAKPOINT names another debugger, as it does for Python."""
-    give_terminal_back()  # simulators have none
+    release_terminal()  # simulators have none
     if os.environ.get("PYTHONBREAKPOINT"):
         sys.__breakpointhook__()
         return
@@ -86,7 +86,7 @@ class Console:
     def __init__(self, config: RunConfig, run_dir: Path, is_terminal: bool | None = None):
         self._config = config
         self._lock = threading.Lock()
-        output = lasting(sys.stdout)
+        output = lasting_stream(sys.stdout)
         self._terminal = Terminal(file=output, force_terminal=is_terminal, highlight=False)
         if not self._terminal.is_terminal:
             self._terminal = Terminal(file=output, highlight=False, soft_wrap=True)  # lines in a file are not wrapped

@@ -52,8 +52,8 @@ def read_gpus(timeout_s: float = 5.0) -> list[GpuReading]:
 
 
 def _reading(index: str, name: str, use: str, used: str, total: str, power: str) -> GpuReading:
-    memory = nvidia_smi.num_bytes(used), nvidia_smi.num_bytes(total)
-    return GpuReading(int(index), name, nvidia_smi.number(use), *memory, nvidia_smi.number(power))
+    memory = nvidia_smi.parse_mebibytes(used), nvidia_smi.parse_mebibytes(total)
+    return GpuReading(int(index), name, nvidia_smi.parse_number(use), *memory, nvidia_smi.parse_number(power))
 
 
 class GpuSampler:

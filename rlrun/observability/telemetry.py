@@ -128,7 +128,7 @@ class Telemetry:
     @contextmanager
     def span(self, name: str, detail: str = "") -> Iterator[None]:
         """Mark the time inside as phase `name`. The innermost of nested spans is the current phase."""
-        entry, step = (name, machine_load.seconds()), self.step
+        entry, step = (name, machine_load.steady_time()), self.step
         with self._lock:
             self._moved()
             self._open.append(entry)
@@ -139,7 +139,7 @@ class Telemetry:
                 self._moved()
                 self._open.remove(entry)
                 self._silence.finish(name)
-                self._spans.append(Span(name, entry[1], machine_load.seconds(), detail, step))
+                self._spans.append(Span(name, entry[1], machine_load.steady_time(), detail, step))
 
     @contextmanager
     def waiting(self, what: str, on: Sequence[str] | Callable[[], Sequence[str]], budget_s: float) -> Iterator[None]:
@@ -208,7 +208,7 @@ class Telemetry:
     def status(self) -> WorkerStatus:
         """Return what this worker does now. Another thread may call it while the worker is busy."""
         with self._lock:
-            phase, since = self._open[-1] if self._open else ("idle", machine_load.seconds())
+            phase, since = self._open[-1] if self._open else ("idle", machine_load.steady_time())
             counters = dict(self._counters)
             waits = {wait.what: wait.snapshot() for wait in reversed(self._waits)}  # the oldest of equal ones
             silence_s, silences, failure = self._silence.seconds, self._silence.samples(), self._failure
@@ -218,7 +218,7 @@ class Telemetry:
             host=socket.gethostname(),
             pid=os.getpid(),
             phase=phase,
-            phase_age_s=machine_load.seconds() - since,
+            phase_age_s=machine_load.steady_time() - since,
             counters=counters,
             host_memory_bytes=_private_bytes(self._has_children),
             device_memory_bytes=_device_bytes(),

@@ -55,7 +55,7 @@ class Run:
         self.unsaved_best: float | None = None  # success rate of the last evaluation, if best and not saved yet
         first = self.config.record.first_step
         self.recorded_steps = range(first, first + self.config.record.num_steps)
-        self._began_s, self._began = machine_load.seconds(), time.monotonic()  # start of the step
+        self._began_s, self._began = machine_load.steady_time(), time.monotonic()  # start of the step
         self._between = session.phases.drain()  # seconds by phase between the last step and this one
         self.busy = BusyShares(session.flush_timeline)
         self.step_checks = StepChecks(self.config)
@@ -158,7 +158,7 @@ class Run:
             begin_recording(self.session, asdict(self.progress))
         self._between = self.session.phases.drain()
         self.session.driver.step = self.progress.step + 1
-        self._began_s, self._began = machine_load.seconds(), time.monotonic()
+        self._began_s, self._began = machine_load.steady_time(), time.monotonic()
 
     def is_followed(self) -> bool:
         """Return whether, as far as is known now, another step follows the present one."""
@@ -234,7 +234,7 @@ class Run:
         }
         metrics |= loss_metrics(losses) | episode_metrics(batch.episodes, losses)
         metrics |= tally_metrics([report.tally for report in batch.reports])
-        metrics |= self.busy.of(self._began_s, machine_load.seconds()) | session.memory.end_step(progress.step)
+        metrics |= self.busy.of(self._began_s, machine_load.steady_time()) | session.memory.end_step(progress.step)
         session.sinks.log(progress.step, metrics)
         session.console.step(progress.step, metrics)
         for growth in session.memory.warnings(progress.step, self.config.num_steps, seconds["step_s"]):

@@ -33,7 +33,7 @@ from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observati
 from rlrun.policies.weight_files import StoredWeights
 from rlrun.system.errors import RunError
 from rlrun.system.network import free_port
-from rlrun.weight_sync.buckets import BucketLayout, CarriedSender, WeightSender, lay_out, pack
+from rlrun.weight_sync.buckets import BucketLayout, ObjectStoreSender, WeightSender, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.workers.collector import concatenate
@@ -235,16 +235,16 @@ class ActorWorker:
     def _publish(self, policy_version: int, is_shared: bool = False) -> Iterator[WeightBucket | SharedBucket]:
         self._gathered = self.learner.named_weights()
         is_checksummed = self.config.weight_sync.is_checksum_verified
-        sender: WeightSender = CarriedSender()
-        place: Callable[[int], np.ndarray | torch.Tensor] | None = None
+        sender: WeightSender = ObjectStoreSender()
+        buffer: Callable[[int], np.ndarray | torch.Tensor] | None = None
         if is_shared:
             self._memory = self._memory or WeightMemory(self.layout)
-            sender, place = SharedSender(self._memory), self._memory.place
+            sender, buffer = SharedSender(self._memory), self._memory.buffer
         elif self._group is not None:
             if self._sender is None:
                 self._sender = CollectiveSender(self._group, self.layout)
-            sender, place = self._sender, self._sender.place
-        buckets = pack(self._gathered, self.layout, policy_version, is_checksummed, place)
+            sender, buffer = self._sender, self._sender.buffer
+        buckets = pack(self._gathered, self.layout, policy_version, is_checksummed, buffer)
         if self._recorder:
             buckets = self._recorder.weights(policy_version - 1, buckets)
         return sender.send(buckets)

@@ -184,7 +184,7 @@ def save_on_full_disk(folder: Path, where: str) -> tuple[str, int]:
 def test_a_full_disk_costs_only_the_new_checkpoint(two_ranks: RankPool, tmp_path: Path, where: str) -> None:
     written = two_ranks.run(saved, folder_of_step(tmp_path, 1))[0]
     for text, status in two_ranks.run(save_on_full_disk, folder_of_step(tmp_path, 2), where):
-        assert "No space left on device" in text and "MB free" in text and "its checkpoints are whole" in text
+        assert "No space left on device" in text and "MB free" in text and "its checkpoints are valid" in text
         assert status == ExitStatus.storage
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000001"]
     assert latest(tmp_path) == folder_of_step(tmp_path, 1)

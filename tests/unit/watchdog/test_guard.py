@@ -25,7 +25,7 @@ from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step
 from rlrun.observability.telemetry import Telemetry, mark_alive
 from rlrun.system.local_files import LockedFolder
 from rlrun.watchdog.guard import Guard
-from rlrun.watchdog.supervised import PREFIX
+from rlrun.watchdog.supervised import RAY_FOLDER_PREFIX
 
 def hold_the_lock():
     ctypes.PyDLL(None).sleep(600)
@@ -40,7 +40,7 @@ def wait_long(seconds=10):
         time.sleep(0.5)
 
 def with_ray():
-    folder = LockedFolder(sys.argv[1], PREFIX)
+    folder = LockedFolder(sys.argv[1], RAY_FOLDER_PREFIX)
     with (folder.inner / "agent.log").open("w") as log:
         agent = subprocess.Popen(["sleep", "600"], stdout=log, stderr=log, start_new_session=True)
     print(agent.pid, flush=True)

@@ -49,7 +49,7 @@ def test_a_process_that_its_parent_has_not_reaped(tmp_path: Path, code: str, how
 
 
 def test_an_unknown_end_is_not_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervised, "_WAIT_S", 0.05)
+    monkeypatch.setattr(supervised, "_EXIT_RECORD_S", 0.05)
     exits = ProcessExits(tmp_path)
     exits.watch([status(os.getpid()), status(1, host="elsewhere")])
     assert exits.describe("env/1") == "" and exits.describe("env/2") == "", "it still runs; it was never watched"
