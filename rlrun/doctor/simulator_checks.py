@@ -191,10 +191,10 @@ def spaces(situation: Situation) -> Iterator[Finding]:
             continue
         if facts.is_late:
             cause = f"the environment was not made within {LONGEST_S:.0f} s"
-            fix = "python -m rlrun.check_simulator with the same keys"
+            fix = "rlrun check-simulator with the same keys"
             yield Finding(name, Status.warning, node.node, cause, fix)
         elif facts.error:
-            fix = "repair env.gymnasium.id, its kwargs or its package; python -m rlrun.check_simulator repeats it"
+            fix = "repair env.gymnasium.id, its kwargs or its package; rlrun check-simulator repeats it"
             yield Finding(name, Status.failed, node.node, f"the environment cannot be made: {facts.error}", fix)
         elif needs_images(situation.config) and not facts.num_images:
             cause = f"the environment shows no images, and policy.kind={situation.config.policy.kind} needs images"

@@ -592,7 +592,7 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         ["env.gymnasium.id"],
     ),
     ("renderer", lambda: with_renderer("libero", error="no EGL"), FAILED, "peer", ["no EGL"], ["libegl1"]),
-    ("environment spaces", lambda: with_spaces(is_late=True), WARNING, "peer", ["within 30 s"], ["check_simulator"]),
+    ("environment spaces", lambda: with_spaces(is_late=True), WARNING, "peer", ["within 30 s"], ["check-simulator"]),
     (
         "renderer",
         lambda: with_renderer(device="", warning="no image within 12 s: the graphics driver hangs"),
