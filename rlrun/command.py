@@ -1,11 +1,10 @@
-"""The console command `rlrun`: `rlrun NAME …` is `python -m rlrun.NAME …`."""
+"""The console command `rlrun`: `rlrun NAME …` runs the module rlrun.NAME, or rlrun.testing.NAME for `check-…`."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import os
-import pkgutil
 import sys
 from pathlib import Path
 
@@ -13,18 +12,22 @@ import rlrun
 from rlrun.system import process_io
 from rlrun.system.errors import ExitStatus
 
-NO_COMMANDS = ("command", "interface")
+NO_COMMANDS = ("__init__", "command", "interface")
 
 
 def commands() -> dict[str, Path]:
     """Return the module file of every command by its name, without imports. Example of a name: "train-async"."""
     (folder,) = map(Path, rlrun.__path__)
-    found = {}
-    for module in pkgutil.iter_modules([str(folder)]):
-        file = folder / (f"{module.name}/__main__.py" if module.ispkg else f"{module.name}.py")
-        if file.is_file() and module.name not in NO_COMMANDS:
-            found[module.name.replace("_", "-")] = file
-    return found
+    found = {file.stem: file for file in folder.glob("*.py") if file.stem not in NO_COMMANDS}
+    found |= {file.parent.name: file for file in folder.glob("*/__main__.py")}
+    found |= {file.stem: file for file in folder.glob("testing/check_*.py")}
+    return {name.replace("_", "-"): found[name] for name in sorted(found)}
+
+
+def module_of(file: Path) -> str:
+    """Return the module of a command's file. Example: "rlrun.testing.check_policy"."""
+    (folder,) = map(Path, rlrun.__path__)
+    return ".".join(("rlrun", *file.relative_to(folder).with_suffix("").parts))
 
 
 def summary(file: Path) -> str:
@@ -51,9 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(ExitStatus.bad_config)
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does: modules of the working directory can be named
-    file = known[given[0]]
-    name = f"rlrun.{given[0].replace('-', '_')}" + (".__main__" if file.name == "__main__.py" else "")
-    sys.exit(importlib.import_module(name).main(given[1:]))
+    sys.exit(importlib.import_module(module_of(known[given[0]])).main(given[1:]))
 
 
 if __name__ == "__main__":

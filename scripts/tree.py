@@ -11,6 +11,7 @@ from pathlib import Path
 from config_reference import cell, key_tables
 from pictures import pictures
 
+from rlrun.command import commands
 from rlrun.config import simulator_spec
 from rlrun.doctor import checks
 from rlrun.observability import metrics
@@ -39,13 +40,9 @@ def tree_text(root: Path) -> str:
     return "\n".join(lines)
 
 
-def commands_text(root: Path) -> str:
+def commands_text() -> str:
     """Return one row per program: its command and its purpose."""
-    programs = {
-        path.stem: path for path in (root / "rlrun").glob("*.py") if '__name__ == "__main__"' in path.read_text()
-    }
-    programs |= {path.parent.name: path for path in (root / "rlrun").glob("*/__main__.py")}
-    rows = [f"| `python -m rlrun.{name}` | {_first_line(path)} |" for name, path in sorted(programs.items())]
+    rows = [f"| `rlrun {name}` | {_first_line(path)} |" for name, path in commands().items()]
     return "\n".join(["| command | does |", "|---|---|", *rows])
 
 
@@ -67,7 +64,7 @@ def tables(root: Path) -> dict[str, dict[str, str]]:
     """Return the generated parts of documents: page -> marker -> text."""
     return {
         "docs/reference/tree.md": {"tree": tree_text(root)},
-        "docs/reference/commands.md": {"commands": commands_text(root)},
+        "docs/reference/commands.md": {"commands": commands_text()},
         "docs/reference/exit_statuses.md": {"exit statuses": markdown_table()},
         "docs/reference/variables.md": {"variables": simulator_spec.markdown_table()},
         "docs/reference/metrics.md": {"metrics": metrics.markdown_table()},

@@ -299,8 +299,8 @@ CHECKS = (
 
 
 def all_checks() -> tuple[Check, ...]:
-    """The table, and the checks of every installed simulator."""
-    return (*CHECKS, *(check for one in inspections() for check in one.checks))
+    """The table, and the checks of every installed simulator; several simulators may share one."""
+    return tuple(dict.fromkeys([*CHECKS, *(check for one in inspections() for check in one.checks)]))
 
 
 def _checks_of(config: RunConfig) -> tuple[Check, ...]:

@@ -110,15 +110,19 @@ def open_packages(requests: Iterable[PackageRequest], limit_s: float = LIMIT_S) 
     return tuple(facts for python, asked in by_python.items() for facts in _opened(python, asked, limit_s))
 
 
+def interpreter_environment(python: str) -> dict[str, str]:
+    """Return this process's variables for another interpreter, without those that would break it."""
+    hidden = () if python == sys.executable else _TRAINER_ONLY
+    return {name: value for name, value in os.environ.items() if name not in hidden}
+
+
 def _opened(python: str, requests: list[PackageRequest], limit_s: float) -> list[PackageFacts]:
     question = json.dumps([request.statement for request in requests])
-    hidden = () if python == sys.executable else _TRAINER_ONLY
-    environment = {name: value for name, value in os.environ.items() if name not in hidden}
     command = [python, "-c", _PROGRAM, question]
     try:
         done = subprocess.run(
             command,
-            env=environment,
+            env=interpreter_environment(python),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -28,7 +28,7 @@ def simulator_code() -> Iterator[None]:
                 f"The simulator ended the process: {end.code}",
                 key="env.simulator",
                 cause=f"It called sys.exit in {_place(end)}.",
-                remedy="Repair what it says; `python -m rlrun.check_simulator` with the same arguments repeats it.",
+                remedy="Repair what it says; `rlrun check-simulator` with the same arguments repeats it.",
                 exit_status=ExitStatus.bad_input,
             ) from end
 

@@ -144,6 +144,6 @@ def _bug(fault: Exception, count: int, num_chunks: int) -> RunError:
         f"The simulator breaks in the same way again and again: {count} equal faults within {num_chunks} chunks.",
         key="env.simulator",
         cause="\n".join(text.splitlines()[-MAX_LINES:]),
-        remedy="Repair the simulator; `python -m rlrun.check_simulator` with the same arguments repeats the fault.",
+        remedy="Repair the simulator; `rlrun check-simulator` with the same arguments repeats the fault.",
         kind=BUG,
     )

@@ -1,1 +1,26 @@
-"""Contracts of simulators, policies and algorithms, for the tests of those who write their own."""
+"""Contracts of simulators, policies and algorithms, as checks for the tests of your own, and their commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Breach:
+    """One broken rule. Example: Breach("gradients", "no gradient reaches log_std")."""
+
+    rule: str
+    what: str
+
+
+def broken(rules: Sequence[Callable[[Any], Iterator[str]]], contract: object) -> list[Breach]:
+    """Return the breaches of all rules; a rule that raises counts as broken."""
+    found: list[Breach] = []
+    for rule in rules:
+        try:
+            found += [Breach(rule.__name__.strip("_"), what) for what in rule(contract)]
+        except Exception as error:  # code from outside rlrun may raise anything
+            found.append(Breach(rule.__name__.strip("_"), f"raised {type(error).__name__}: {error}"))
+    return found

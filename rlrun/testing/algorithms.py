@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,33 +18,15 @@ from rlrun.algorithms.algorithm import Algorithm, ChunkSteps, Losses, Outputs, O
 from rlrun.algorithms.losses import aggregation_counts, at_level
 from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
 from rlrun.config.schema import AlgorithmConfig, RunConfig
+from rlrun.testing import Breach, broken
 
 ROWS, CHUNK, CHOICES = 8, 2, 6  # B, C, K
 TOLERANCE = 1e-4
 TIMED_S = 0.5
 
 
-@dataclass(frozen=True)
-class Breach:
-    """One broken rule. Example: Breach("advantages", "an invalid chunk step has an advantage")."""
-
-    rule: str
-    what: str
-
-
-def broken(rules: Sequence[Callable[[Any], Iterator[str]]], contract: object) -> list[Breach]:
-    """Return the breaches of all rules; a rule that raises counts as broken."""
-    found: list[Breach] = []
-    for rule in rules:
-        try:
-            found += [Breach(rule.__name__.strip("_"), what) for what in rule(contract)]
-        except Exception as error:  # code from outside rlrun may raise anything
-            found.append(Breach(rule.__name__.strip("_"), f"raised {type(error).__name__}: {error}"))
-    return found
-
-
-class MadeUp:
-    """Made-up choices, whose log-probabilities are the leaf of a graph."""
+class FakeDistribution:
+    """A distribution of actions whose log-probabilities are the leaf of a graph."""
 
     def __init__(self, logprobs: Tensor):
         self._logprobs = logprobs
@@ -83,7 +64,7 @@ class AlgorithmContract:
 
     def steps(self) -> ChunkSteps:
         """Return new chunk steps, by the rollout rule."""
-        return made_up_steps(self.config, self.rule, self._draw)
+        return fake_steps(self.config, self.rule, self._draw)
 
     def batch(self, num_rows: int = 12) -> tuple[Tensor, Tensor, Targets]:
         """Return (log-probabilities [M, K], values [M], targets); some rows and choices are masked."""
@@ -102,7 +83,7 @@ class AlgorithmContract:
     def outputs(self, logprobs: Tensor, values: Tensor, targets: Targets) -> Outputs:
         """Return the outputs as the learner makes them."""
         units = at_level(logprobs, targets.token_mask, self.config.ratio_level.value, CHUNK)[0]
-        return Outputs(MadeUp(logprobs), logprobs, units, values, None, logprobs.detach() - 0.1)
+        return Outputs(FakeDistribution(logprobs), logprobs, units, values, None, logprobs.detach() - 0.1)
 
     def total(self, losses: Losses) -> Tensor:
         """Return the sum of all terms."""
@@ -119,7 +100,7 @@ class AlgorithmContract:
         return calls * 256 / (time.monotonic() - start), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def made_up_steps(config: AlgorithmConfig, rule: RolloutRule, draw: torch.Generator) -> ChunkSteps:
+def fake_steps(config: AlgorithmConfig, rule: RolloutRule, draw: torch.Generator) -> ChunkSteps:
     """Return two rollout epochs of ROWS rows with a void row, a terminated and a truncated episode."""
     horizon = config.horizon
     shape = (2 * horizon, ROWS)

@@ -20,20 +20,21 @@ from rlrun.algorithms.algorithm import ChunkSteps, OffPolicyAlgorithm
 from rlrun.algorithms.spec import AlgorithmSpec
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
-from rlrun.testing.algorithms import ROWS, Breach, broken, made_up_steps
+from rlrun.testing import Breach, broken
+from rlrun.testing.algorithms import ROWS, fake_steps
 
 MAX_STEPS = 20  # training steps until an algorithm must have learned
 
 
 @dataclass(frozen=True)
-class ActedPolicy:
-    """A policy for the algorithm, and what it chose."""
+class SampledPolicy:
+    """A policy for the algorithm, and actions sampled from it."""
 
     begin: Callable[[], Any]  # returns a new policy, always with the same weights
-    tokens: Tensor  # [N, ...], some of its choices
+    tokens: Tensor  # [N, ...], sampled actions
 
 
-class OneRank:
+class FakeLearner:
     """The learner of a single rank, without a process group."""
 
     world_size = 1
@@ -68,7 +69,7 @@ class OneRank:
 class OffPolicyContract:
     """Checks an off-policy algorithm with made-up chunk steps and a real policy."""
 
-    def __init__(self, spec: AlgorithmSpec, config: RunConfig, acted: ActedPolicy):
+    def __init__(self, spec: AlgorithmSpec, config: RunConfig, acted: SampledPolicy):
         self.spec, self.config, self._acted = spec, config.algorithm, acted
         self.rule = spec.rollout(self.config)
 
@@ -82,19 +83,19 @@ class OffPolicyContract:
         assert isinstance(algorithm, OffPolicyAlgorithm)
         return algorithm
 
-    def begin(self) -> OneRank:
+    def begin(self) -> FakeLearner:
         """Return a learner with a new policy."""
-        return OneRank(self._acted.begin())
+        return FakeLearner(self._acted.begin())
 
     def collected(self, number: int) -> tuple[ChunkSteps, Tensor]:
         """Return (chunk steps, tokens [T, B, ...]) of a training step."""
         draw = torch.Generator().manual_seed(number)
-        steps = made_up_steps(self.config, self.rule, draw)
+        steps = fake_steps(self.config, self.rule, draw)
         rows = torch.randint(len(self._acted.tokens), (len(steps.rewards), ROWS), generator=draw)
         return steps, self._acted.tokens[rows]
 
     def update(
-        self, algorithm: OffPolicyAlgorithm, learner: OneRank, steps: ChunkSteps, tokens: Tensor
+        self, algorithm: OffPolicyAlgorithm, learner: FakeLearner, steps: ChunkSteps, tokens: Tensor
     ) -> dict[str, float]:
         """Let an algorithm learn from a training step."""
         learner.random.manual_seed(learner.num_updates)
@@ -103,7 +104,7 @@ class OffPolicyContract:
         learner.num_updates += 1
         return metrics
 
-    def learned(self, algorithm: OffPolicyAlgorithm, learner: OneRank) -> dict[str, float]:
+    def learned(self, algorithm: OffPolicyAlgorithm, learner: FakeLearner) -> dict[str, float]:
         """Run training steps until one took optimizer steps. Returns its metrics."""
         metrics: dict[str, float] = {}
         for number in range(MAX_STEPS):

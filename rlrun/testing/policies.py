@@ -24,6 +24,7 @@ from rlrun.data.messages import Spaces
 from rlrun.policies.folders import CONFIG_FILE
 from rlrun.policies.policy import ImitationPolicy, Policy
 from rlrun.policies.spec import DemonstratedTask, PolicySpec, counted
+from rlrun.testing import Breach, broken
 
 ROWS = 6
 TOLERANCE = 1e-4  # for log-probabilities and values, relative to the larger of 1 and their size
@@ -31,14 +32,6 @@ TIMED_S = 1.0  # duration of the speed measurement
 COUNT_TOLERANCE = 0.1  # for the declared number of parameters
 WORDS = {"images": "pictures", "instruction": "instructions", "proprio": "the robot's state"}
 INSTRUCTIONS = ("turn on the radio", "pick up the can")
-
-
-@dataclass(frozen=True)
-class Breach:
-    """One broken rule. Example: Breach("gradients", "no gradient reaches log_std")."""
-
-    rule: str
-    what: str
 
 
 @dataclass(frozen=True)
@@ -65,13 +58,7 @@ class PolicyContract:
 
     def breaches(self) -> list[Breach]:
         """Return all broken rules; a rule that raises counts as broken."""
-        found: list[Breach] = []
-        for rule in RULES:
-            try:
-                found += [Breach(rule.__name__.strip("_"), what) for what in rule(self)]
-            except Exception as error:  # third-party code may raise anything
-                found.append(Breach(rule.__name__.strip("_"), f"raised {type(error).__name__}: {error}"))
-        return found
+        return broken(RULES, self)
 
     def unused(self) -> list[str]:
         """Return a sentence for everything that the kind observes and a new policy's answers do not depend on."""

@@ -21,7 +21,7 @@ Faults = Iterator[str]
 
 
 @dataclass
-class Subject:
+class EnvUnderTest:
     """A simulator under test. make: returns a new one of three rows; the time limit is ten control steps. env: one."""
 
     config: EnvConfig
@@ -32,7 +32,7 @@ class Subject:
         """Reset all rows with the same seed."""
         return self.env.reset(ALL, np.full(NUM_ENVS, seed))
 
-    def wiggle(self, seed: int = 0, num_steps: int = CHUNK) -> np.ndarray:
+    def random_actions(self, seed: int = 0, num_steps: int = CHUNK) -> np.ndarray:
         """Return float32 [B, C, A]: the same random actions near the middle of the range in every row."""
         env = self.env
         share = np.random.default_rng(seed).uniform(0.4, 0.6, (1, num_steps, env.num_actions))
@@ -59,7 +59,7 @@ def _of_shape(what: str, found: np.ndarray, shape: tuple[int, ...], kind: type) 
         yield f"{what} are {found.dtype} {list(found.shape)}; promised are {np.dtype(kind)} {list(shape)}"
 
 
-def _frame_faults(subject: Subject, frames: Frames, num_rows: int) -> Faults:
+def _frame_faults(subject: EnvUnderTest, frames: Frames, num_rows: int) -> Faults:
     env, size = subject.env, subject.config.image_size
     yield from _of_shape("images", frames.images, (num_rows, env.num_images, size, size, 3), np.uint8)
     yield from _of_shape("proprioception", frames.proprio, (num_rows, env.num_proprio), np.float32)
@@ -69,7 +69,7 @@ def _frame_faults(subject: Subject, frames: Frames, num_rows: int) -> Faults:
         yield f"{len(frames.instructions)} instructions for {num_rows} rows, or an empty one"
 
 
-def spaces_are_described(subject: Subject) -> Faults:
+def spaces_are_described(subject: EnvUnderTest) -> Faults:
     """Check that limits, names and sizes fit together."""
     env = subject.env
     counts = {len(env.action_names), len(env.action_low), len(env.action_high), env.num_actions}
@@ -83,12 +83,12 @@ def spaces_are_described(subject: Subject) -> Faults:
         yield f"num_envs is {env.num_envs}, asked for were {NUM_ENVS}"
 
 
-def shapes_and_types(subject: Subject) -> Faults:
+def shapes_and_types(subject: EnvUnderTest) -> Faults:
     """Check that frames and results have the promised shapes and types."""
     env = subject.env
     yield from _frame_faults(subject, env.reset(np.array([0, 2]), np.array([1, 2])), 2)
     env.reset(np.array([1]), np.array([3]))
-    result = env.step_chunk(subject.wiggle())
+    result = env.step_chunk(subject.random_actions())
     yield from _frame_faults(subject, result.frames, NUM_ENVS)
     yield from _of_shape("rewards", result.rewards, (NUM_ENVS, CHUNK), np.float32)
     yield from _of_shape("step_valid", result.step_valid, (NUM_ENVS, CHUNK), bool)
@@ -101,7 +101,7 @@ def shapes_and_types(subject: Subject) -> Faults:
         yield "a row has an infra fault after ordinary actions"
 
 
-def pictures_show_something(subject: Subject) -> Faults:
+def pictures_show_something(subject: EnvUnderTest) -> Faults:
     """Check that no camera is black and that `render` returns a picture."""
     frames = subject.start()
     if subject.env.num_images and not (frames.images.std((2, 3, 4)) > 2).all():
@@ -110,60 +110,60 @@ def pictures_show_something(subject: Subject) -> Faults:
     yield from _of_shape("pictures of render()", picture, (120, 160, 3), np.uint8)
 
 
-def a_seed_decides(subject: Subject) -> Faults:
+def a_seed_decides(subject: EnvUnderTest) -> Faults:
     """Check that the same seed and actions give the same frames and rewards in every row."""
     frames = subject.start()
     if not all(same(_row(frames, 0), _row(frames, i)) for i in ALL):
         yield "the same seed starts differently in another row"
-    result = subject.env.step_chunk(subject.wiggle())
+    result = subject.env.step_chunk(subject.random_actions())
     if not all(same(_row(result.frames, 0), _row(result.frames, i)) for i in ALL):
         yield "the same seed and actions lead to other frames in another row"
     if not (result.rewards == result.rewards[:1]).all():
         yield "the same seed and actions give other rewards in another row"
 
 
-def a_past_does_not_matter(subject: Subject) -> Faults:
+def a_past_does_not_matter(subject: EnvUnderTest) -> Faults:
     """Check that a new environment and a used one give the same episode for the same seed."""
     results: list[ChunkResult] = []
     for past in range(2):
-        other = Subject(subject.config, subject.make, subject.make())
+        other = EnvUnderTest(subject.config, subject.make, subject.make())
         for i in range(past):
             other.start(100 + i)
-            other.env.step_chunk(other.wiggle(5))
+            other.env.step_chunk(other.random_actions(5))
         other.start()
-        results.append(other.env.step_chunk(other.wiggle()))
+        results.append(other.env.step_chunk(other.random_actions()))
         other.env.close()
     if not same(results[0].frames, results[1].frames) or not np.array_equal(results[0].rewards, results[1].rewards):
         yield "an environment with a past repeats the same seed differently: something survives reset()"
 
 
-def seeds_differ(subject: Subject) -> Faults:
+def seeds_differ(subject: EnvUnderTest) -> Faults:
     """Check that two seeds start two different episodes."""
     frames = subject.env.reset(np.array([0, 1]), np.array([1, 2]))
     if same(_row(frames, 0), _row(frames, 1)):
         yield "two seeds start the same episode: reset() does not use its seeds"
 
 
-def a_reset_touches_its_rows(subject: Subject) -> Faults:
+def a_reset_touches_its_rows(subject: EnvUnderTest) -> Faults:
     """Check that reset() of one row leaves the others as they are."""
     env = subject.env
     subject.start()
-    env.step_chunk(subject.wiggle())
-    expected = env.step_chunk(subject.wiggle(1))
+    env.step_chunk(subject.random_actions())
+    expected = env.step_chunk(subject.random_actions(1))
     subject.start()
-    env.step_chunk(subject.wiggle())
+    env.step_chunk(subject.random_actions())
     env.reset(np.array([1]), np.array([55]))
-    result = env.step_chunk(subject.wiggle(1))
+    result = env.step_chunk(subject.random_actions(1))
     if not all(same(_row(result.frames, i), _row(expected.frames, i)) for i in (0, 2)):
         yield "reset() of one row changes the others"
 
 
-def inactive_rows_stand_still(subject: Subject) -> Faults:
+def inactive_rows_stand_still(subject: EnvUnderTest) -> Faults:
     """Check that a row left out of a chunk is not stepped. If all rows move together, RuntimeError is allowed."""
     env, out = subject.env, np.array([True, False, True])
     subject.start()
     try:
-        result = env.step_chunk(subject.wiggle(), active=out)
+        result = env.step_chunk(subject.random_actions(), active=out)
     except RuntimeError:
         return
     if result.step_valid[1].any() or result.rewards[1].any() or result.frames.images[1].any():
@@ -171,17 +171,17 @@ def inactive_rows_stand_still(subject: Subject) -> Faults:
     if result.frames.proprio[1].any() or result.terminated[1] or result.truncated[1] or result.infra_fault[1]:
         yield "a row that was left out has proprioception, or has ended"
     try:
-        later = env.step_chunk(subject.wiggle(), active=~out)
+        later = env.step_chunk(subject.random_actions(), active=~out)
     except RuntimeError:
         return
     if not same(_row(later.frames, 1), _row(result.frames, 0)):
         yield "a row that was left out has moved meanwhile"
 
 
-def the_time_limit_truncates(subject: Subject) -> Faults:
+def the_time_limit_truncates(subject: EnvUnderTest) -> Faults:
     """Check that an episode ends inside the chunk, at env.max_control_steps, truncated."""
     subject.start()
-    results = [subject.env.step_chunk(subject.wiggle()) for _ in range(3)]
+    results = [subject.env.step_chunk(subject.random_actions()) for _ in range(3)]
     last = results[-1]
     if results[0].truncated.any() or results[1].truncated.any():
         yield "an episode is truncated before env.max_control_steps"
@@ -194,9 +194,9 @@ def the_time_limit_truncates(subject: Subject) -> Faults:
         yield f"infos have episode_length {last.infos[0].get('episode_length')} after {TIME_LIMIT} control steps"
 
 
-def final_frames_are_shown(subject: Subject) -> Faults:
+def final_frames_are_shown(subject: EnvUnderTest) -> Faults:
     """Check that the frames of an ended row are those of its last step, not of a next episode."""
-    actions = subject.wiggle(num_steps=TIME_LIMIT + 2)
+    actions = subject.random_actions(num_steps=TIME_LIMIT + 2)
     subject.start()
     crossing = subject.env.step_chunk(actions)
     subject.start()
@@ -207,9 +207,9 @@ def final_frames_are_shown(subject: Subject) -> Faults:
         yield "the frames of an ended row are not those of its last step"
 
 
-def a_chunk_is_its_steps(subject: Subject) -> Faults:
+def a_chunk_is_its_steps(subject: EnvUnderTest) -> Faults:
     """Check that six control steps give the same result in one chunk as in three."""
-    actions = subject.wiggle(num_steps=6)
+    actions = subject.random_actions(num_steps=6)
     subject.start()
     once = subject.env.step_chunk(actions)
     subject.start()
@@ -220,18 +220,18 @@ def a_chunk_is_its_steps(subject: Subject) -> Faults:
         yield "the same actions give other rewards in shorter chunks"
 
 
-def an_ended_row_is_refused(subject: Subject) -> Faults:
+def an_ended_row_is_refused(subject: EnvUnderTest) -> Faults:
     """Check that a row that has ended raises RuntimeError until its reset."""
     subject.start()
-    subject.env.step_chunk(subject.wiggle(num_steps=TIME_LIMIT))
+    subject.env.step_chunk(subject.random_actions(num_steps=TIME_LIMIT))
     try:
-        subject.env.step_chunk(subject.wiggle())
+        subject.env.step_chunk(subject.random_actions())
     except RuntimeError:
         return
     yield "an ended row is stepped without a reset; step_chunk() must raise RuntimeError"
 
 
-def actions_are_clipped(subject: Subject) -> Faults:
+def actions_are_clipped(subject: EnvUnderTest) -> Faults:
     """Check that actions beyond their limits act as those limits."""
     env = subject.env
     wild = np.broadcast_to(env.action_high + 10, (NUM_ENVS, CHUNK, env.num_actions)).astype(np.float32)
@@ -243,11 +243,11 @@ def actions_are_clipped(subject: Subject) -> Faults:
         yield "actions beyond their limits are not clipped"
 
 
-def wrong_actions_are_refused(subject: Subject) -> Faults:
+def wrong_actions_are_refused(subject: EnvUnderTest) -> Faults:
     """Check that actions of another shape, or with NaN, raise ValueError."""
-    broken = subject.wiggle()
+    broken = subject.random_actions()
     broken[1, 0, 0] = np.nan
-    for what, actions in (("of a wrong shape", subject.wiggle()[:, :, :-1]), ("that hold NaN", broken)):
+    for what, actions in (("of a wrong shape", subject.random_actions()[:, :, :-1]), ("that hold NaN", broken)):
         subject.start()
         try:
             subject.env.step_chunk(actions)
@@ -256,7 +256,7 @@ def wrong_actions_are_refused(subject: Subject) -> Faults:
         yield f"actions {what} are taken; step_chunk() must raise ValueError (VectorEnv.checked does)"
 
 
-def a_closed_one_refuses(subject: Subject) -> Faults:
+def a_closed_one_refuses(subject: EnvUnderTest) -> Faults:
     """Check that a reset after close() raises RuntimeError."""
     closed = subject.make()
     closed.close()
@@ -267,18 +267,18 @@ def a_closed_one_refuses(subject: Subject) -> Faults:
     yield "a closed environment is reset; reset() must raise RuntimeError"
 
 
-def results_are_the_callers(subject: Subject) -> Faults:
+def results_are_the_callers(subject: EnvUnderTest) -> Faults:
     """Check that returned arrays are never written again."""
     subject.start()
-    first = subject.env.step_chunk(subject.wiggle())
+    first = subject.env.step_chunk(subject.random_actions())
     kept = (first.frames.images.copy(), first.frames.proprio.copy(), first.rewards.copy())
-    subject.env.step_chunk(subject.wiggle(1))
+    subject.env.step_chunk(subject.random_actions(1))
     now = (first.frames.images, first.frames.proprio, first.rewards)
     if not all(map(np.array_equal, kept, now)):
         yield "a later step writes into frames or rewards that were returned before"
 
 
-CHECKS: tuple[Callable[[Subject], Faults], ...] = (
+CHECKS: tuple[Callable[[EnvUnderTest], Faults], ...] = (
     spaces_are_described,
     shapes_and_types,
     pictures_show_something,
@@ -298,7 +298,7 @@ CHECKS: tuple[Callable[[Subject], Faults], ...] = (
 )
 
 
-def broken_promises(subject: Subject) -> Iterator[tuple[str, str]]:
+def broken_promises(subject: EnvUnderTest) -> Iterator[tuple[str, str]]:
     """Yield the name of a check and what is broken, for all checks; an exception in a check is also reported."""
     for check in CHECKS:
         try:

@@ -14,6 +14,7 @@ from tests.architecture.source import Module, assert_no_breach, modules, snippet
 ALLOWED = {
     "rlrun.watchdog.diagnosis": {"omnigibson"},  # a table of problems that users know
     "rlrun.config.schema": {"embedded"},  # the default of env.simulator
+    "rlrun.doctor.simulator_checks": {"embedded", "gymnasium", "libero"},  # keys in the doctor's table and its fixes
     "rlrun.observability.report.page": {"embedded"},  # pictures, in HTML
 }
 
@@ -49,7 +50,9 @@ def pattern_of_names() -> re.Pattern[str]:
 
 
 def is_of_a_simulator(module: Module) -> bool:
-    return any(module.name.startswith(f"rlrun.envs.{name}") for name in own_names())
+    """Its folder, or its file of the doctor."""
+    places = ("rlrun.envs.{}", "rlrun.doctor.{}_")
+    return any(module.name.startswith(place.format(name)) for place in places for name in own_names())
 
 
 def test_the_core_names_no_simulator() -> None:

@@ -36,11 +36,11 @@ MAY_IMPORT = {
     "weight_sync": {"system", "config", "data"},
     "policies": {"system", "config", "data", "algorithms"},
     "testing": {"system", "config", "data", "policies", "algorithms", "envs"},
-    "envs": {"system", "config", "data", "pipe", "doctor", "placement"},
+    "envs": {"system", "config", "data", "pipe"},
     "pipe": {"system", "data"},
     "watchdog": {"system", "config", "data", "observability"},
     "observability": {"system", "config", "data"},
-    "doctor": {"system", "config", "data", "placement"},
+    "doctor": {"system", "config", "data", "placement", "envs"},
     "placement": {"system", "config", "data", "policies"},
     "algorithms": {"system", "config", "data"},
     "config": {"system"},
@@ -58,7 +58,7 @@ LIBRARIES = {
     "hydra": {"config"},
     "omegaconf": {"config"},
     "transformers": {"policies", "rollout"},
-    "mujoco": {"envs"},
+    "mujoco": {"envs", "doctor"},  # doctor: in a process that tries a renderer
     "gymnasium": {"envs"},
     "libero": {"envs"},
     "robosuite": {"envs"},
@@ -78,7 +78,7 @@ LIBRARIES = {
 
 # Imported in the simulator's interpreter, before any simulator.
 SIMULATOR_SIDE = (
-    *("rlrun.envs.remote_server", "rlrun.pipe.bootstrap"),
+    *("rlrun.envs.remote_server", "rlrun.pipe.bootstrap", "rlrun.doctor.simulator_trials"),
     *("rlrun.envs.omnigibson.omnigibson_env", "rlrun.envs.omnigibson.kit_log"),
 )
 NEWER_THAN_3_10 = re.compile(

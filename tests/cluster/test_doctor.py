@@ -143,7 +143,7 @@ def test_healthy_hosts_pass_with_a_warning_about_host_names(lab: Lab) -> None:
     assert {row["check"] for row in diagnosis.findings} == {
         check.name
         for check in all_checks()
-        if not check.name.startswith(("simulator ", "environment spaces", "libero "))  # of other simulators
+        if not check.name.startswith(("simulator ", "environment spaces"))  # of other simulators
     }
     assert not list(Path(lab.testbed.shared).glob(".rlrun-marker-*")), "markers are removed"
 

@@ -12,7 +12,7 @@ from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Frames, Spaces
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 from rlrun.envs.vector_env import VectorEnv
-from rlrun.testing.simulators import TIME_LIMIT, Subject, broken_promises
+from rlrun.testing.simulators import TIME_LIMIT, EnvUnderTest, broken_promises
 
 SIZE = 16
 SPACES = Spaces(2, None, (-1.0, -1.0), (1.0, 1.0), 2, 1)
@@ -205,11 +205,11 @@ BROKEN = {
 
 
 def test_the_healthy_one_keeps_all_promises() -> None:
-    assert list(broken_promises(Subject(EnvConfig(image_size=SIZE), rows, rows()))) == []
+    assert list(broken_promises(EnvUnderTest(EnvConfig(image_size=SIZE), rows, rows()))) == []
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_broken_is_named(name: str) -> None:
     make, check, words = BROKEN[name]
-    found = list(broken_promises(Subject(EnvConfig(image_size=SIZE), make, make())))
+    found = list(broken_promises(EnvUnderTest(EnvConfig(image_size=SIZE), make, make())))
     assert any(where == check and words in fault for where, fault in found), found

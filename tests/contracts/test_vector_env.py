@@ -32,7 +32,7 @@ from rlrun.envs.omnigibson.settings import OmniGibsonConfig
 from rlrun.envs.remote_env import RemoteEnv
 from rlrun.envs.rows import RowsEnv
 from rlrun.envs.vector_env import VectorEnv
-from rlrun.testing.simulators import CHECKS, CHUNK, NUM_ENVS, TIME_LIMIT, Subject, same
+from rlrun.testing.simulators import CHECKS, CHUNK, NUM_ENVS, TIME_LIMIT, EnvUnderTest, same
 from tests.integration.libero import libero_python
 
 Make = Callable[..., VectorEnv]
@@ -214,7 +214,7 @@ def start(env: VectorEnv, seed: int = 7) -> Frames:
     return env.reset(np.arange(env.num_envs), np.full(env.num_envs, seed))
 
 
-def wiggle(env: VectorEnv, seed: int = 0, num_steps: int = CHUNK) -> np.ndarray:
+def random_actions(env: VectorEnv, seed: int = 0, num_steps: int = CHUNK) -> np.ndarray:
     """The same random actions [B, C, A] near the middle of the range in every row."""
     share = np.random.default_rng(seed).uniform(0.4, 0.6, (1, num_steps, env.num_actions))
     actions = env.action_low + share * (env.action_high - env.action_low)
@@ -222,20 +222,20 @@ def wiggle(env: VectorEnv, seed: int = 0, num_steps: int = CHUNK) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def subject(implementation: Implementation, make: Make, env: VectorEnv) -> Subject:
-    return Subject(implementation.config, make, env)
+def subject(implementation: Implementation, make: Make, env: VectorEnv) -> EnvUnderTest:
+    return EnvUnderTest(implementation.config, make, env)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_promise(check: Callable[[Subject], Iterator[str]], subject: Subject) -> None:
+def test_promise(check: Callable[[EnvUnderTest], Iterator[str]], subject: EnvUnderTest) -> None:
     assert list(check(subject)) == []
 
 
 def test_wrong_actions_are_refused(env: VectorEnv) -> None:
     start(env)
     with pytest.raises(ValueError, match="expected"):
-        env.step_chunk(wiggle(env)[:, :, :-1])
-    broken = wiggle(env)
+        env.step_chunk(random_actions(env)[:, :, :-1])
+    broken = random_actions(env)
     broken[1, 0, 0] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         env.step_chunk(broken)
@@ -244,24 +244,24 @@ def test_wrong_actions_are_refused(env: VectorEnv) -> None:
 
 def test_infra_fault_voids_one_row(env: VectorEnv, implementation: Implementation) -> None:
     start(env)
-    expected = env.step_chunk(wiggle(env))
+    expected = env.step_chunk(random_actions(env))
     start(env)
     implementation.break_row(env, 1)
-    result = env.step_chunk(wiggle(env))
+    result = env.step_chunk(random_actions(env))
     assert result.infra_fault.tolist() == [False, True, False]
     assert not (result.terminated[1] or result.truncated[1] or result.success[1])
     assert not result.step_valid[1].any() and not result.rewards[1].any()
     assert same(result.frames.rows(rows(0, 2)), expected.frames.rows(rows(0, 2)))
     with pytest.raises(RuntimeError, match="reset"):
-        env.step_chunk(wiggle(env))
+        env.step_chunk(random_actions(env))
     env.reset(rows(1), rows(7))
-    healed = env.step_chunk(wiggle(env), active=np.array([False, True, False]))
+    healed = env.step_chunk(random_actions(env), active=np.array([False, True, False]))
     assert same(healed.frames.rows(rows(1)), expected.frames.rows(rows(1)))
 
 
 def test_info_follows_omnigibson(env: VectorEnv, implementation: Implementation) -> None:
     start(env)
-    info = env.step_chunk(wiggle(env)).infos[0]
+    info = env.step_chunk(random_actions(env)).infos[0]
     assert set(info) == {"reward", "done", "episode_length"}
     assert set(info["done"]) == {"success", "termination_conditions", "goal_status"}
     assert set(info["done"]["termination_conditions"]) == {"timeout", "predicate"}
@@ -273,18 +273,18 @@ def test_info_follows_omnigibson(env: VectorEnv, implementation: Implementation)
 
 def test_reward_is_the_sum_of_its_parts(env: VectorEnv) -> None:
     start(env)
-    result = env.step_chunk(wiggle(env))
+    result = env.step_chunk(random_actions(env))
     parts = result.infos[0]["reward"]["reward_breakdown"]
     assert result.rewards[0, -1] == pytest.approx(sum(parts.values()), abs=1e-6)
 
 
 def test_two_environments_in_one_process(env: VectorEnv, make: Make) -> None:
     start(env)
-    expected = env.step_chunk(wiggle(env))
+    expected = env.step_chunk(random_actions(env))
     other = make()
     start(env)
     other.reset(rows(0), rows(99))
-    result = env.step_chunk(wiggle(env))
+    result = env.step_chunk(random_actions(env))
     other.close()
     assert same(result.frames, expected.frames)
     assert same(start(env), start(env))

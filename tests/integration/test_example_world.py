@@ -38,7 +38,7 @@ def test_it_is_found_and_explained(outside: dict[str, str], tmp_path: Path) -> N
 
 
 def test_it_keeps_the_contract(outside: dict[str, str], tmp_path: Path) -> None:
-    done = rlrun("check_simulator", "reach", "env.image_size=32", environment=outside, cwd=tmp_path)
+    done = rlrun("testing.check_simulator", "reach", "env.image_size=32", environment=outside, cwd=tmp_path)
     assert done.returncode == 0 and "the contract holds" in done.stdout, done.stdout + done.stderr
 
 
@@ -60,5 +60,5 @@ def test_a_file_beside_the_yaml(tmp_path: Path) -> None:
     """The same world without a package, as module:ATTRIBUTE, also in the simulator's own process."""
     shutil.copytree(EXAMPLE / "rlrun_reach", tmp_path / "conf" / "rlrun_reach")
     words = ["rlrun_reach.spec:SPEC", "--config-dir", "conf", "env.own_process=true"]
-    done = rlrun("check_simulator", *words, environment=dict(os.environ), cwd=tmp_path)
+    done = rlrun("testing.check_simulator", *words, environment=dict(os.environ), cwd=tmp_path)
     assert done.returncode == 0 and "the contract holds" in done.stdout, done.stdout + done.stderr

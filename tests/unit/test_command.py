@@ -16,13 +16,14 @@ def test_every_command_has_a_line(capsys: pytest.CaptureFixture) -> None:
         main(["--help"])
     text = capsys.readouterr().out
     assert ended.value.code == 0
-    assert set(commands()) >= NAMES | {"check-policy", "check-algorithm"}
+    assert set(commands()) >= NAMES | {"check-policy", "check-simulator", "check-algorithm"}
     assert all(name in text and summary(file) in text for name, file in commands().items())
     assert all(summary(file) for file in commands().values())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status"), [(["trian"], 2), (["plan", "env.num_envs=0"], 2), (["plan", "--cfg", "job"], 0)]
+    ("arguments", "status"),
+    [(["trian"], 2), (["check-policy", "cnnn"], 2), (["plan", "env.num_envs=0"], 2), (["plan", "--cfg", "job"], 0)],
 )
 def test_its_status_is_the_command_s(arguments: list[str], status: int) -> None:
     with pytest.raises(SystemExit) as ended:

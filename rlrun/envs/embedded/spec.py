@@ -50,7 +50,7 @@ SPEC = SimulatorSpec(
     cameras=r1pro_keys.CAMERAS,
     packages=("mujoco", "bddl"),
     checks=checks,
-    node_checks="rlrun.envs.embedded.node_checks:INSPECTION",
+    node_checks="rlrun.doctor.simulator_checks:WORLD_RENDERER",
     variables=opengl.VARIABLES,
     environment=opengl.environment,
 )

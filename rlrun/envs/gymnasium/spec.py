@@ -77,5 +77,5 @@ SPEC = SimulatorSpec(
     checks=checks,
     variables=opengl.VARIABLES,
     environment=opengl.environment,
-    node_checks="rlrun.envs.gymnasium.node_checks:INSPECTION",
+    node_checks="rlrun.doctor.simulator_checks:SPACES",
 )

@@ -38,5 +38,5 @@ SPEC = SimulatorSpec(
     packages=("mujoco", "robosuite"),
     variables=opengl.VARIABLES,
     environment=opengl.environment,
-    node_checks="rlrun.envs.libero.node_checks:INSPECTION",
+    node_checks="rlrun.doctor.simulator_checks:MUJOCO_RENDERER",
 )

@@ -73,5 +73,5 @@ SPEC = SimulatorSpec(
     for_evaluation=for_evaluation,
     failure_log=log_of,
     listed_instances=listed_instances,
-    node_checks="rlrun.envs.omnigibson.node_checks:INSPECTION",
+    node_checks="rlrun.doctor.omnigibson_checks:INSPECTION",
 )

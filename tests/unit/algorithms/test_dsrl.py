@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from rlrun.algorithms.algorithm import ChunkSteps
 from rlrun.algorithms.dsrl import Dsrl, ReplayBuffer, Transitions, transitions
 from rlrun.algorithms.settings import DsrlConfig
-from rlrun.check_algorithm import _contract
 from rlrun.config.loader import load
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import AlgorithmConfig
@@ -22,7 +21,8 @@ from rlrun.policies.flow.dsrl import SteeredChoice, SteeredNoise
 from rlrun.policies.flow.method import ChunkShape
 from rlrun.policies.flow.model import NoiseActor
 from rlrun.system.errors import RunError
-from rlrun.testing.off_policy import ActedPolicy, OffPolicyContract, OneRank
+from rlrun.testing.check_algorithm import _contract
+from rlrun.testing.off_policy import FakeLearner, OffPolicyContract, SampledPolicy
 
 WIDTH, A = 4, 2
 SHAPE = ChunkShape(num_steps=1, num_dims=A, num_executed=1, num_actions=A)
@@ -67,7 +67,7 @@ def tokens_of(seen: Tensor, raw: Tensor) -> Tensor:
     return flat.packed().unflatten(0, seen.shape[:2])
 
 
-def update(dsrl: Dsrl, learner: OneRank, steps: ChunkSteps, tokens: Tensor) -> dict[str, float]:
+def update(dsrl: Dsrl, learner: FakeLearner, steps: ChunkSteps, tokens: Tensor) -> dict[str, float]:
     learner.random.manual_seed(learner.num_updates)
     metrics = dsrl.update(steps, cast("Trajectory", SimpleNamespace(tokens=tokens.numpy())), learner)
     learner.num_updates += 1
@@ -115,7 +115,7 @@ def test_a_full_buffer_keeps_the_newest() -> None:
 def test_critics_learn_what_follows() -> None:
     """Two chunk steps: the second one earns 1; with a discount of 0.5 the first is worth 0.5, whatever the entropy."""
     dsrl = algorithm(num_updates=600, initial_alpha=1.0, alpha_lr=0.0, tau=0.05, critic_lr=1e-3)
-    learner, draw = OneRank(Toy()), torch.Generator().manual_seed(0)
+    learner, draw = FakeLearner(Toy()), torch.Generator().manual_seed(0)
     seen = torch.zeros(2, 64, WIDTH)
     seen[0, :, 0], seen[1, :, 1] = 1.0, 1.0
     rewards, terminated = torch.zeros(2, 64), torch.zeros(2, 64, dtype=torch.bool)
@@ -129,7 +129,7 @@ def test_critics_learn_what_follows() -> None:
 
 def test_the_noise_moves_to_where_rewards_are() -> None:
     """What was seen says which noise is right; the reward falls with the distance from it."""
-    dsrl, learner = algorithm(num_updates=100, initial_alpha=0.02, target_entropy=-2.0), OneRank(Toy())
+    dsrl, learner = algorithm(num_updates=100, initial_alpha=0.02, target_entropy=-2.0), FakeLearner(Toy())
     learner._optimizer = torch.optim.Adam(learner.policy.module.parameters(), lr=3e-3)  # type: ignore[assignment]
     draw = torch.Generator().manual_seed(0)
     seen = torch.eye(WIDTH).repeat(64, 1)[None]
@@ -153,7 +153,7 @@ def test_the_noise_moves_to_where_rewards_are() -> None:
 
 @pytest.mark.parametrize(("target", "rises"), [(0.6, True), (-2.0, False)])
 def test_the_weight_of_the_entropy_follows_its_target(target: float, rises: bool) -> None:
-    dsrl, learner = algorithm(target_entropy=target, alpha_lr=1e-2), OneRank(Toy())
+    dsrl, learner = algorithm(target_entropy=target, alpha_lr=1e-2), FakeLearner(Toy())
     draw = torch.Generator().manual_seed(0)
     seen, raw = torch.randn(1, 32, WIDTH, generator=draw), torch.randn(1, 32, A, generator=draw)
     rewards = torch.zeros(1, 32)
@@ -163,7 +163,7 @@ def test_the_weight_of_the_entropy_follows_its_target(target: float, rises: bool
 
 
 def test_it_only_collects_at_first() -> None:
-    dsrl, learner = algorithm(warmup_steps=1), OneRank(Toy())
+    dsrl, learner = algorithm(warmup_steps=1), FakeLearner(Toy())
     seen, rewards = torch.zeros(1, 8, WIDTH), torch.zeros(1, 8)
     steps, before = steps_of(rewards, torch.ones(1, 8, dtype=torch.bool)), learner.weights()
     assert update(dsrl, learner, steps, tokens_of(seen, torch.zeros(1, 8, A)))["num_optimizer_steps"] == 0
@@ -212,7 +212,7 @@ def test_a_broken_algorithm_is_named_by_what_is_wrong(what: str, monkeypatch: py
     config = load(["policy=smolvla_dsrl"])
     draw = torch.Generator().manual_seed(0)
     tokens = tokens_of(torch.randn(1, 6, WIDTH, generator=draw), torch.randn(1, 6, A, generator=draw))[0]
-    contract = OffPolicyContract(ALGORITHMS.get("dsrl"), config, ActedPolicy(Toy, tokens))
+    contract = OffPolicyContract(ALGORITHMS.get("dsrl"), config, SampledPolicy(Toy, tokens))
     break_it: Callable[[Dsrl], Dsrl] = BROKEN[what]
     monkeypatch.setattr(contract, "make", lambda: break_it(algorithm(num_updates=2)))
     assert any(what in breach.what for breach in contract.breaches())

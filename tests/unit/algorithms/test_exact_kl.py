@@ -12,17 +12,17 @@ from rlrun.algorithms.algorithm import Losses, clipped_surrogate
 from rlrun.algorithms.losses import at_level
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RatioLevel, RunConfig
-from rlrun.testing.algorithms import AlgorithmContract, MadeUp
+from rlrun.testing.algorithms import AlgorithmContract, FakeDistribution
 
 
-class Closed(MadeUp):
+class Closed(FakeDistribution):
     """Choices whose KL is 0.1 each."""
 
     def kl_from_behavior(self, tokens: Tensor) -> Tensor:  # type: ignore[override]
         return torch.full(tokens.shape, 0.1)
 
 
-def surrogate(kind: type[MadeUp], is_old: bool = False, level: RatioLevel = RatioLevel.token) -> Losses:
+def surrogate(kind: type[FakeDistribution], is_old: bool = False, level: RatioLevel = RatioLevel.token) -> Losses:
     config = RunConfig()
     config.algorithm.ratio_level = level
     contract = AlgorithmContract(ALGORITHMS.get("ppo"), config)
@@ -42,7 +42,7 @@ def test_the_closed_kl_of_a_unit_is_the_sum_over_its_choices(level: RatioLevel, 
 
 
 def test_without_one_it_is_estimated() -> None:
-    losses = surrogate(MadeUp)
+    losses = surrogate(FakeDistribution)
     assert losses.moved is not None
     assert 0 < float(losses.moved) != pytest.approx(0.1)
     assert not any("kl_exact" in metrics for metrics in losses.metrics.values())

@@ -20,11 +20,9 @@ from rlrun.doctor.facts import (
     PairFacts,
     PathFacts,
 )
+from rlrun.doctor.omnigibson_checks import SimulatorFacts
 from rlrun.doctor.optional_packages import PackageFacts, needed_packages
-from rlrun.envs.embedded.node_measure import RendererFacts
-from rlrun.envs.gymnasium.node_checks import SpacesFacts
-from rlrun.envs.libero.node_checks import DrawingFacts
-from rlrun.envs.omnigibson.node_measure import SimulatorFacts
+from rlrun.doctor.simulator_checks import RendererFacts, SpacesFacts
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.network import PathMtu
@@ -141,10 +139,13 @@ def with_gpu(name: str, index: int, **changes: Any) -> Situation:
     )
 
 
-def with_renderer(**changes: Any) -> Situation:
+def with_renderer(simulator: str = "embedded", **changes: Any) -> Situation:
     """The healthy situation with other renderer facts on the second node."""
-    facts = RendererFacts("egl", "NVIDIA A100-SXM4-80GB/PCIe/SSE2", 1.2, "", "")
-    return with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
+    facts = RendererFacts("egl", "NVIDIA A100-SXM4-80GB/PCIe/SSE2", 1.2, "", "", "env.renderer=raycast needs none")
+    situation = with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
+    made = config()
+    made.env.simulator = simulator
+    return dataclasses.replace(situation, config=made)
 
 
 def with_package(error: str, is_late: bool = False) -> Situation:
@@ -162,15 +163,6 @@ def with_spaces(**changes: Any) -> Situation:
     situation = with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
     made = config()
     made.env.simulator, made.policy.kind = "gymnasium", "cnn"
-    return dataclasses.replace(situation, config=made)
-
-
-def with_drawing(**changes: Any) -> Situation:
-    """The healthy situation with a trial of LIBERO's renderer on the second node."""
-    facts = DrawingFacts("NVIDIA A100-SXM4-80GB/PCIe/SSE2", 1.2, "")
-    situation = with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
-    made = config()
-    made.env.simulator = "libero"
     return dataclasses.replace(situation, config=made)
 
 

@@ -310,9 +310,8 @@ def load_what_is_there(dll, name, **more):
 
 ctypesloader.loadLibrary = load_what_is_there
 logging.basicConfig(format="%(message)s")
-from rlrun.config.schema import Renderer
-from rlrun.envs.embedded.drawing_trial import try_drawing
-print(try_drawing(Renderer.auto, 64))
+from rlrun.doctor.simulator_trials import render_world
+print(render_world("auto", 64))
 """
 
 

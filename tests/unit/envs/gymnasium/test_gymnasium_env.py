@@ -13,7 +13,7 @@ from rlrun.config.schema import EnvConfig
 from rlrun.envs.gymnasium.settings import GymnasiumConfig, Vectorization
 from rlrun.envs.make import make_env
 from rlrun.system.errors import RunError
-from rlrun.testing.simulators import NUM_ENVS, Subject, broken_promises, contract_config
+from rlrun.testing.simulators import NUM_ENVS, EnvUnderTest, broken_promises, contract_config
 
 ONE = np.zeros(1, int)
 
@@ -252,7 +252,7 @@ def test_a_vector_environment_without_masks_is_refused() -> None:
 def test_a_vector_environment_keeps_the_contract() -> None:
     own = GymnasiumConfig(id="Pendulum-v1", vectorization=Vectorization.sync)
     config = contract_config(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}))
-    subject = Subject(config, lambda: make_env(config, NUM_ENVS), make_env(config, NUM_ENVS))
+    subject = EnvUnderTest(config, lambda: make_env(config, NUM_ENVS), make_env(config, NUM_ENVS))
     assert list(broken_promises(subject)) == []
 
 

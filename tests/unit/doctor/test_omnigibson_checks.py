@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlrun.config.schema import EnvConfig
 from rlrun.doctor.assignment import SimulatorRequest
-from rlrun.envs.omnigibson.node_measure import measure_simulator
+from rlrun.doctor.omnigibson_checks import measure_simulator
 from rlrun.envs.omnigibson.settings import OmniGibsonConfig
 
 SCENE = "house_double_floor_lower"

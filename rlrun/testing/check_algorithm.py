@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @entry_point("Check that an algorithm keeps its contract.", positional="algorithm.name")
 def main(config: RunConfig) -> ExitStatus:
-    """The algorithm of `algorithm.name`, on made-up chunk steps; an off-policy one trains a policy of `policy.kind`."""
+    """The algorithm of `algorithm.name`, on random chunk steps; an off-policy one trains a policy of `policy.kind`."""
     contract = _contract(config)
     breaches = contract.breaches()
     for breach in breaches:
@@ -31,17 +31,17 @@ def main(config: RunConfig) -> ExitStatus:
 
 def _contract(config: RunConfig) -> AlgorithmContract | OffPolicyContract:
     from rlrun.algorithms.algorithm import Algorithm  # importing torch takes seconds
-    from rlrun.check_policy import policy_contract
     from rlrun.config.registry import ALGORITHMS
     from rlrun.testing.algorithms import AlgorithmContract
-    from rlrun.testing.off_policy import ActedPolicy, OffPolicyContract
+    from rlrun.testing.check_policy import policy_contract
+    from rlrun.testing.off_policy import OffPolicyContract, SampledPolicy
 
     spec = ALGORITHMS.get(config.algorithm.name)
     if isinstance(spec.make(config.algorithm), Algorithm):
         return AlgorithmContract(spec, config)
     policies = policy_contract(config)
     tokens, _ = policies.acted(policies.begin())
-    return OffPolicyContract(spec, config, ActedPolicy(policies.begin, tokens))
+    return OffPolicyContract(spec, config, SampledPolicy(policies.begin, tokens))
 
 
 if __name__ == "__main__":

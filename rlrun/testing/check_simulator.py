@@ -1,4 +1,4 @@
-"""Check a simulator against the contract of rlrun, and measure it: python -m rlrun.check_simulator NAME."""
+"""Check a simulator against the contract of rlrun, and measure it: rlrun check-simulator NAME."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def check(config: RunConfig) -> ExitStatus:
     import psutil
 
     from rlrun.envs.make import make_env
-    from rlrun.testing.simulators import NUM_ENVS, Subject, broken_promises, contract_config
+    from rlrun.testing.simulators import NUM_ENVS, EnvUnderTest, broken_promises, contract_config
 
     env = contract_config(config.env)
     before = psutil.Process().memory_info().rss
     started = time.monotonic()
     make = lambda: make_env(env, NUM_ENVS)  # noqa: E731
-    subject = Subject(env, make, make())
+    subject = EnvUnderTest(env, make, make())
     seconds = time.monotonic() - started
     children = psutil.Process().children(recursive=True)
     used = sum(one.memory_info().rss for one in (psutil.Process(), *children)) - before
@@ -47,7 +47,7 @@ def _rate(subject) -> float:
     while time.monotonic() - started < SECONDS:
         subject.start()
         for _ in range(TIME_LIMIT // CHUNK):
-            num_steps += int(subject.env.step_chunk(subject.wiggle()).step_valid.sum())
+            num_steps += int(subject.env.step_chunk(subject.random_actions()).step_valid.sum())
     return num_steps / (time.monotonic() - started)
 
 
