@@ -22,7 +22,7 @@ import psutil
 SIGNAL = signal.SIGUSR2  # a worker that receives it writes the stacks of its threads into its log
 _DUMP_S = 5.0
 _HANDLER_S = 1.0  # for a process to write its stacks
-_WORK = ("run", "converse", "act")  # methods of rlrun/cluster/worker_actor.py in which a request runs
+_WORK = ("run", "run_episodes", "act")  # methods of rlrun/cluster/worker_actor.py in which a request runs
 _SIMULATOR = "rlrun/pipe/bootstrap.py"
 _INNERMOST = 5  # a collective is among so many innermost frames
 
