@@ -15,8 +15,9 @@ from rlrun.actor import checkpoint, process_group
 from rlrun.actor.checkpoint_search import CheckpointSearch
 from rlrun.actor.checkpoint_writing import BackgroundSave, CheckpointWriting, policy_export, snapshot
 from rlrun.actor.imitation import exchanged_losses, imitate
+from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
-from rlrun.actor.updates import Learner
+from rlrun.actor.updates import update
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.lerobot.reader import open_dataset
@@ -165,7 +166,7 @@ class ActorWorker:
         self.telemetry.step = step + 1
         with self.telemetry.span("update"), profile:
             self._require_right(shards, step)
-            return self.learner.update(concatenate(list(shards)), step)
+            return update(self.learner, concatenate(list(shards)), step)
 
     def _require_right(self, shards: Sequence[Trajectory], version: int) -> None:
         """Raise the first refusal of any rank, on all ranks: the others would wait in a collective."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.algorithms.settings import GRPOConfig
+from rlrun.algorithms.spec import GRPOConfig
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
