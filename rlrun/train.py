@@ -27,8 +27,11 @@ def train(config: RunConfig, more_callbacks: Sequence[Callback] = ()) -> ExitSta
     from rlrun.training.session import open_session
 
     callbacks = make_callbacks(config, more_callbacks)
+    run: type[Run] = Run
+    if config.record.num_steps:
+        from rlrun.training.replay import RecordedTraining as run
     with open_session(config, Machines(config), resumed_by="rlrun.train") as session:
-        return Run(session, callbacks).complete(synchronous)
+        return run(session, callbacks).complete(synchronous)
 
 
 def sweep(request: SweepRequest, script: str | None) -> int:

@@ -29,7 +29,7 @@ from rlrun.system.local_files import read_json
 from rlrun.system.storage_error import storage_failure
 
 if TYPE_CHECKING:
-    from rlrun.actor.updates import Learner
+    from rlrun.actor.learner import Learner
 
 
 INDEX = ".metadata"

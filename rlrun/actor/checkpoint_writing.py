@@ -33,7 +33,7 @@ from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.storage_error import probe_write, storage_failure
 
 if TYPE_CHECKING:
-    from rlrun.actor.updates import Learner
+    from rlrun.actor.learner import Learner
     from rlrun.policies.policy import Policy
 
 

@@ -21,7 +21,7 @@ from rlrun.policies.policy import ImitationPolicy
 from rlrun.system.errors import ExitStatus, RunError
 
 if TYPE_CHECKING:
-    from rlrun.actor.updates import Learner
+    from rlrun.actor.learner import Learner
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, flo
     valid = np.ones(batch.actions.shape[:2], bool) if batch.step_valid is None else batch.step_valid
     num_steps = float(learner.ranks.sum(torch.tensor([float(valid.sum())], dtype=torch.float64)).clamp(min=1))
     # one minibatch, since all ranks' rows together are the global batch
-    plan = BatchPlan.of(len(batch), learner.ranks, max(1, int(num_steps)), learner.config.actor.micro_batch_size)
+    plan = BatchPlan.for_rows(len(batch), learner.ranks, max(1, int(num_steps)), learner.config.actor.micro_batch_size)
     micro_batches = plan.split(np.arange(len(batch)))
     sums = MetricSums()
     for i, rows in enumerate(micro_batches):

@@ -80,7 +80,7 @@ class WorkerActor:
             pass
 
     @ray.method(concurrency_group="work")
-    def converse(self, method: str, arguments: tuple, server: ServerAddress, rollout: str, collection: int) -> Any:
+    def run_episodes(self, method: str, arguments: tuple, server: ServerAddress, rollout: str, collection: int) -> Any:
         """Run a generator method of an env worker. The policy server of worker `rollout` answers its observations."""
         values = self._client.run(getattr(self._worker, method)(*arguments), server, rollout, collection)
         return values if len(values) > 1 else values[0]

@@ -27,7 +27,7 @@ import psutil
 STACK_SIGNAL = signal.SIGUSR2  # a worker that receives it writes the stacks of its threads into its log
 _PY_SPY_TIMEOUT_S = 5.0
 _HANDLER_WAIT_S = 1.0  # for a process to write its stacks
-_REQUEST_METHODS = ("run", "converse", "act")  # methods of rlrun/cluster/worker_actor.py in which a request runs
+_REQUEST_METHODS = ("run", "run_episodes", "act")  # methods of rlrun/cluster/worker_actor.py in which a request runs
 _CHILD_PROGRAM = "rlrun/pipe/bootstrap.py"
 _NUM_INNERMOST = 5  # innermost frames that are searched for a collective
 

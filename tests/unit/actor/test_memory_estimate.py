@@ -12,7 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rlrun.actor.updates import Learner
+from rlrun.actor.learner import Learner
+from rlrun.actor.updates import update
 from rlrun.config.schema import OptimizerKind, Precision, ShardingStrategy
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.observability.telemetry import Telemetry
@@ -58,10 +59,10 @@ def measured(folder: Path, lora: int = 0, **actor: object) -> tuple[tuple[int, i
     batch = share(dataclasses.replace(trajectory(), images=images, valid=np.ones((T, B), bool)))
     gc.collect()
     with TensorMemory(learner.sharded.module.parameters()) as memory:
-        learner.update(batch)
+        update(learner, batch)
         gc.collect()
         resident = memory.peak_bytes = memory.current_bytes
-        learner.update(batch)
+        update(learner, batch)
     exact = SimpleNamespace(planned_spaces=lambda env: PlannedSpaces(1, P, A))
     found, sizes.simulator_spec = sizes.simulator_spec, lambda env: exact
     try:
