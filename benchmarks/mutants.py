@@ -329,6 +329,8 @@ def run_tests(tests: list[str], tree: Path, own: Path) -> None:
     """What a fork does: it ends here, without the exit handlers of its parent."""
     import pytest
 
+    import benchmarks
+
     class Failures:
         def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
             if report.failed and not (own / "failed").exists():
@@ -336,12 +338,11 @@ def run_tests(tests: list[str], tree: Path, own: Path) -> None:
 
     try:
         output = os.open(own / "output", os.O_WRONLY | os.O_CREAT)
-        for stream in (1, 2):
-            os.dup2(output, stream)
+        os.dup2(os.dup2(output, 1), 2)
         os.chdir(tree)
         os.environ |= {"TMPDIR": str(own), "PYTHONPATH": str(tree)}
         tempfile.tempdir = None
-        sys.modules.pop("benchmarks", None)
+        benchmarks.__path__[:] = [str(tree / "benchmarks")]
         sys.path[:] = [str(tree), *(each for each in sys.path if each not in ("", str(ROOT)))]
         words = ["-x", "-q", "-p", "no:cacheprovider", "-n", "0", *tests]
         if pytest.main(words, plugins=[Failures()]) == 0:
