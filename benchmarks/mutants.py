@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "benchmarks/mutants.json"
 PACKAGES = ("algorithms", "actor", "workers", "channel", "weight_sync", "placement", "watchdog", "policies")
 NUM_MUTANTS, SEED = 160, 0
-TESTS = ("tests/unit", "tests/contracts")
+TESTS = ("tests/unit", "tests/contracts", "tests/golden")
 CHEAP = "not (integration or learning or cluster or gpu or pretended_cuda or long)"
 MAX_TESTS, TIMEOUT_S, TIMED_OUT, PROCESSES = 25, 120.0, -1, 2
 
