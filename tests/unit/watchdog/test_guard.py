@@ -252,6 +252,12 @@ def test_a_disk_that_hangs_is_reported_once_and_its_recovery_too(monitor):
     assert after(monitor, 1, blocked_s=0.0)[0] == f"the disk of {monitor._run_dir} answers again, after 61 s"
 
 
+def test_a_busy_machine_gives_its_disk_more_time(monitor):
+    monitor.load[0] = 2000.0
+    monitor.disk.waited_s = 1.5 * guard.DISK_TIMEOUT_S
+    assert after(monitor, 3, blocked_s=0.0) == []
+
+
 def test_a_limit_that_grows_is_no_recovery(monitor):
     after(monitor, 1, blocked_s=0.0)
     (alarm,) = after(monitor, 1, blocked_s=21.0, limit_s=20.0)

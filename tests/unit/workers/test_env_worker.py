@@ -83,6 +83,13 @@ def test_only_episodes_with_room_are_counted(monkeypatch):
     assert len(collected.episodes) <= 4 * (starts_in_time + 1) and first
 
 
+def test_short_episodes_are_counted_only_if_a_long_one_would_have_had_room(monkeypatch):
+    """Else those that end early, such as successes, would be counted more often than the others."""
+    worker, _ = make_worker(monkeypatch, length_of=lambda seed: 2)
+    collected, _ = talk(worker.collect(0))
+    assert len(collected.episodes) == 4 * (8 - LIMIT // 2 + 1)
+
+
 def test_carried_episodes_go_on_in_the_next_step(monkeypatch):
     worker, envs = make_worker(monkeypatch, carry_episodes=True)
     first, shard = talk(worker.collect(0))
