@@ -100,7 +100,7 @@ class Checkpoints:
 
     def to_resume(self) -> Path | None:
         """Return the checkpoint that `checkpoint.resume` names; None: start anew. Raises RunError."""
-        for folder in checkpoint_folder.named(self._session.run_dir / CHECKPOINTS):  # the run would overwrite them
+        for folder in checkpoint_folder.list_all(self._session.run_dir / CHECKPOINTS):  # the run would overwrite them
             checkpoint_folder.require_format(folder, is_newer_only=True)
         wanted = self._session.config.checkpoint.resume
         if wanted is None:
