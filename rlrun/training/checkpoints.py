@@ -149,7 +149,7 @@ class Checkpoints:
         root = session.run_dir / CHECKPOINTS
         with session.phase("save") as saving, session.disk.watched(what, self.expected_bytes(progress), usual_s):
             folder = Path(session.controller.save(str(root), state, is_best))
-        session.disk.judge(what, folder_bytes(folder), saving.seconds, session.controller.try_disk)
+        session.disk.check_write(what, folder_bytes(folder), saving.seconds, session.controller.try_disk)
         self._completed(folder, state)
         return folder
 
@@ -178,7 +178,7 @@ class Checkpoints:
         with pending.watch, session.phase("save") as waiting:
             session.controller.finish_save(str(pending.folder))
         what = f"checkpoint of step {pending.state['step']}"
-        session.disk.judge(what, folder_bytes(pending.folder), waiting.seconds, session.controller.try_disk)
+        session.disk.check_write(what, folder_bytes(pending.folder), waiting.seconds, session.controller.try_disk)
         self._completed(pending.folder, pending.state)
 
     def drop_pending(self) -> None:

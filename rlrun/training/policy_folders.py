@@ -24,7 +24,7 @@ from rlrun.data.fit import World, compare
 from rlrun.data.lerobot import dataset_digest
 from rlrun.data.lerobot.reader import dataset_info
 from rlrun.data.messages import PolicySpaces
-from rlrun.observability.records import ABLATION, ablation_sentence
+from rlrun.observability.records import ABLATION_NOTE, ablation_sentence
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Session
@@ -215,7 +215,7 @@ def imitate(session: Session, dataset: Path, folder: Path) -> None:
     if looks is not None:
         say = session.console.warning if looks.is_blind else session.console.note
         say(f"after imitation, {looks.words}")
-        session.sinks.text(0, ABLATION, looks.words)
+        session.sinks.text(0, ABLATION_NOTE, looks.words)
     session.controller.export(str(folder))
 
 
