@@ -81,7 +81,9 @@ class CheckpointSearch:
     def damages(self, folder: Path) -> list[str]:
         """Return the damages by file name, equal on all ranks. Raises RunError if a rank is refused to read."""
         share = (self._ranks.rank, self._ranks.world_size)
-        found = self._agreed(lambda: checkpoint_folder.damages(folder, self._is_content_read, share, self._progress))
+        found = self._agreed(
+            lambda: checkpoint_folder.find_corruption(folder, self._is_content_read, share, self._progress)
+        )
         return list(dict.fromkeys(damage for part in found for damage in part))
 
     def _agreed(self, read: Callable[[], T]) -> list[T]:
@@ -106,7 +108,7 @@ class CheckpointSearch:
 
     def _candidates(self, root: Path, at_most: Path | None) -> list[Path]:
         """Return the checkpoints that rank 0 sees, newest first, including incomplete ones."""
-        found = self._agreed(lambda: checkpoint_folder.named(root))[0]
+        found = self._agreed(lambda: checkpoint_folder.list_all(root))[0]
         if at_most is not None:
             found = found[: found.index(at_most) + 1] if at_most in found else [at_most]
         return found[::-1]

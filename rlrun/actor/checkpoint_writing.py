@@ -281,22 +281,22 @@ class CheckpointWriting:
         known = {}
         if rank == 0:
             known = {f"policy/{name}": file for name, file in checksums.read(fresh / "policy").items()}
-        return known | checksums.measured(fresh, [name for name in names if name not in known], self._progress)
+        return known | checksums.compute(fresh, [name for name in names if name not in known], self._progress)
 
     def _publish(self, sums: Sums) -> None:
         """Mark and rename the checkpoint after all ranks have flushed their files."""
         if self._ranks.rank != 0:
             return
         fresh, folder = self._fresh, self._folder
-        checkpoint_folder.mark(fresh, checksums.write(fresh, sums))
+        checkpoint_folder.mark_complete(fresh, checksums.write(fresh, sums))
         if folder.exists():  # the same step is saved twice, for example if a signal follows a save
             replaced = folder.parent / f".replaced-{folder.name}"
             shutil.rmtree(replaced, ignore_errors=True)
             os.rename(folder, replaced)
-            checksums.put_in_place(fresh, folder)
+            checksums.rename_durably(fresh, folder)
             shutil.rmtree(replaced)
         else:
-            checksums.put_in_place(fresh, folder)
+            checksums.rename_durably(fresh, folder)
 
 
 def reason_of(failure: BaseException | None) -> str | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlrun.actor.learning_batch import BatchPlan
 from rlrun.actor.updates import MetricSums
-from rlrun.observability.records import EXCHANGED, HELD
+from rlrun.observability.records import EXCHANGED_LOSSES, HELD_LOSS
 from rlrun.policies.policy import ImitationPolicy
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -123,12 +123,12 @@ def exchanged_losses(learner: Learner, batch: DemonstrationBatch) -> dict[str, f
     """
     if len(batch) < 2:
         return {}
-    losses = {HELD: _loss(learner, batch, batch.images, batch.instructions)}
+    losses = {HELD_LOSS: _loss(learner, batch, batch.images, batch.instructions)}
     if batch.images.shape[1]:
         others = np.roll(batch.images, len(batch) // 2, axis=0)
-        losses[EXCHANGED["pictures"]] = _loss(learner, batch, others, batch.instructions)
+        losses[EXCHANGED_LOSSES["pictures"]] = _loss(learner, batch, others, batch.instructions)
     if len(set(batch.instructions)) > 1:
-        losses[EXCHANGED["instructions"]] = _loss(learner, batch, batch.images, _others(batch.instructions))
+        losses[EXCHANGED_LOSSES["instructions"]] = _loss(learner, batch, batch.images, _others(batch.instructions))
     learner.sharded.reshard()
     return losses
 

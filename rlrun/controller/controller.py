@@ -13,7 +13,7 @@ from rlrun.controller.recovery import Recovery, Startup
 from rlrun.controller.workers import ActorGroup, EpisodesRequest, Future, WorkerGroup, Workers, value_of
 from rlrun.data.message_checks import check_episodes, check_equal_spaces
 from rlrun.data.messages import EpisodeReport, Spaces, Trajectory
-from rlrun.data.seeds import ranks_of
+from rlrun.data.seeds import actor_ranks_of
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Controller:
         self._colocation = Colocation(config, self.actors, self.rollouts)
         self._weights = WeightUpdate(config, workers, self.actors, self.rollouts, note)
         # by env worker: the actor ranks that own its rows
-        self._owners = [ranks_of(env, len(self.envs), len(self.actors)) for env in range(len(self.envs))]
+        self._owners = [actor_ranks_of(env, len(self.envs), len(self.actors)) for env in range(len(self.envs))]
         self._policy_folder: str | None = None  # the folder that a new rollout worker loads
         self._world: Spaces | None = None  # spaces of the simulators, with all of their cameras
         self.shown: tuple[int, ...] | None = None  # cameras that the policy takes; None: all, in their order

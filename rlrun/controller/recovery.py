@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.controller.workers import ActorGroup, WorkerGroup, Workers
-from rlrun.data.fit import CameraMatch, policy_cameras
+from rlrun.data.fit import CameraMatch, match_policy_cameras
 from rlrun.data.message_checks import WRONG_AGAIN, WRONG_MESSAGE
 from rlrun.data.messages import PolicySpaces, Spaces, WorkerLoss
 from rlrun.observability.trends import free_memory, outlier_workers
@@ -255,7 +255,11 @@ class Startup:
         )
         self._check_fit(policy_folder, loaded[0], spaces)
         named = loaded[0].cameras
-        return policy_cameras(named, spaces.cameras, spaces.num_images, self._config.policy.cameras) if named else None
+        return (
+            match_policy_cameras(named, spaces.cameras, spaces.num_images, self._config.policy.cameras)
+            if named
+            else None
+        )
 
     def _load_in_waves(self, group: WorkerGroup[W], policy_folder: str, load: Callable[[W], T]) -> list[T]:
         """Load as many workers of a node at a time as fit into its memory. Returns the values by rank."""

@@ -43,13 +43,13 @@ def normals(keys: np.ndarray, num_choices: int) -> Tensor:
 def _bits(keys: np.ndarray, num: int) -> np.ndarray:
     """Return uint64 [B, num] below 2**53: a SplitMix64 stream for each row, all rows at once."""
     state = np.asarray(keys, np.uint64)[:, None] + _strides(num)  # wraps around
-    return seeds.mixed(state) >> _NUM_DROPPED
+    return seeds.splitmix64(state) >> _NUM_DROPPED
 
 
 @cache
 def _strides(num: int) -> np.ndarray:
     with np.errstate(over="ignore"):
-        return seeds.GAMMA * np.arange(1, num + 1, dtype=np.uint64)
+        return seeds.SPLITMIX_GAMMA * np.arange(1, num + 1, dtype=np.uint64)
 
 
 def sample_tokens(logits: Tensor, temperature: float, uniforms: Tensor) -> Tensor:

@@ -228,7 +228,7 @@ class Run:
         }
         metrics |= loss_metrics(losses) | episode_metrics(batch.episodes, losses)
         metrics |= tally_metrics([report.tally for report in batch.reports])
-        metrics |= self.busy.of(self._began_s, machine_load.steady_time()) | session.memory.end_step(progress.step)
+        metrics |= self.busy.of_step(self._began_s, machine_load.steady_time()) | session.memory.end_step(progress.step)
         session.sinks.log(progress.step, metrics)
         session.console.step(progress.step, metrics)
         for growth in session.memory.warnings(progress.step, self.config.num_steps, seconds["step_s"]):

@@ -12,14 +12,14 @@ from rlrun.config.schema import ReplayHalf, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.controller.workers import WorkerGroup
 from rlrun.data.recording import (
-    FOLDER,
     FORMAT,
     MANIFEST,
+    RECORDING_FOLDER,
     START,
     Recording,
     RecordingError,
     check_message,
-    located,
+    find_recording,
     write_json,
 )
 from rlrun.system.errors import ExitStatus, RunError
@@ -59,7 +59,7 @@ class RecordedRun:
 
     def __init__(self, config: RunConfig):
         self._config, self._half = config, config.replay.half
-        self._recording = located(Path(str(config.replay.path)).absolute())
+        self._recording = find_recording(Path(str(config.replay.path)).absolute())
         self.folder = self._recording.folder
         self._check_output()
         try:
@@ -207,7 +207,7 @@ def begin_recording(session: Session, progress: dict[str, Any]) -> None:
     """Store, once before the first recorded step, the description of the run and the actor's state for a replay."""
     settings, step = session.config.record, progress["step"]
     last = settings.first_step + settings.num_steps - 1
-    recording = Recording(session.run_dir / FOLDER)
+    recording = Recording(session.run_dir / RECORDING_FOLDER)
     start = recording.start()
     if start is not None and start[0] < step:
         return

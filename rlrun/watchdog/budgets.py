@@ -15,7 +15,7 @@ from typing import Any
 
 from rlrun.config.provenance import as_tree
 from rlrun.config.schema import RunConfig
-from rlrun.observability.telemetry import FIRST
+from rlrun.observability.telemetry import FIRST_TIME
 from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, transit
 
 MAX_SAMPLES = 50
@@ -210,7 +210,7 @@ class Budgets:
 
     def _ceiling(self, key: str) -> float:
         """Return the largest budget of a phase; infinite for the driver, which waits for the workers."""
-        return math.inf if key.startswith("driver.") else self._ceiling_s[key.endswith(FIRST)]
+        return math.inf if key.startswith("driver.") else self._ceiling_s[key.endswith(FIRST_TIME)]
 
     def delivery_s(self, phase: str, factor: float = 1.0) -> float:
         """Return the budget of an idle worker with an open request: twice the usual time of the driver's phase."""
@@ -246,7 +246,7 @@ class Budgets:
 
     def _longest_steady(self, role: str, factor: float) -> float:
         """Return the largest budget of the role's repeated phases; the ceiling if none is known."""
-        keys = [key for key in self._known_phases() if key.startswith(f"{role}.") and not key.endswith(FIRST)]
+        keys = [key for key in self._known_phases() if key.startswith(f"{role}.") and not key.endswith(FIRST_TIME)]
         return max((self._budget(key, factor) for key in keys), default=self.step_s)
 
     def bound_s(self) -> float:
@@ -281,7 +281,7 @@ def warning_after_s(usual_s: float | None, budget_s: float) -> float:
 
 
 def _phase_key(role: str, phase: str, is_first: bool) -> str:
-    return f"{role}.{phase}{FIRST if is_first else ''}"
+    return f"{role}.{phase}{FIRST_TIME if is_first else ''}"
 
 
 def _read_cache(path: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.lerobot.reader import open_dataset
 from rlrun.data.message_checks import check_trajectories
 from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
-from rlrun.data.seeds import ranks_of
+from rlrun.data.seeds import actor_ranks_of
 from rlrun.observability.disk_speed import flush_seconds
 from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import profiled
@@ -171,7 +171,7 @@ class ActorWorker:
     def _require_right(self, shards: Sequence[Trajectory], version: int) -> None:
         """Raise the first refusal of any rank, on all ranks: the others would wait in a collective."""
         num_envs, num_ranks = self.config.env.num_workers, self.config.actor.num_workers
-        senders = [f"env/{env}" for env in range(num_envs) if self.rank in ranks_of(env, num_envs, num_ranks)]
+        senders = [f"env/{env}" for env in range(num_envs) if self.rank in actor_ranks_of(env, num_envs, num_ranks)]
         num_steps = self.config.algorithm.rollout_epochs * self.config.algorithm.horizon
         refusal: RunError | None = None
         try:
@@ -338,7 +338,7 @@ class ActorWorker:
             policy_export(self.learner).write(draft, lambda: self.telemetry.count("checksummed_pieces"))
             if self.rank == 0:
                 shutil.rmtree(whole, ignore_errors=True)
-                checksums.put_in_place(draft, whole)
+                checksums.rename_durably(draft, whole)
 
     def close(self) -> None:
         """Leave the process group and free the policy."""

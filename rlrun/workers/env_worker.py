@@ -19,7 +19,7 @@ from rlrun.data.fit import short_name
 from rlrun.data.lerobot import DemoFeatures
 from rlrun.data.message_checks import AnswerCheck
 from rlrun.data.messages import ActionChunk, EnvTally, EpisodeReport, Frames, Observation, Spaces
-from rlrun.data.seeds import ranks_of, rollout_of, sampling_keys
+from rlrun.data.seeds import actor_ranks_of, rollout_of, sampling_keys
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import NoPicture
@@ -73,7 +73,7 @@ class EnvWorker:
         self.telemetry = telemetry
         self._num_envs = config.env.num_envs // config.env.num_workers
         self._envs = rank * self._num_envs + np.arange(self._num_envs)  # global indices of the rows
-        self.actor_ranks = ranks_of(rank, config.env.num_workers, config.actor.num_workers)  # own rows here
+        self.actor_ranks = actor_ranks_of(rank, config.env.num_workers, config.actor.num_workers)  # own rows here
         self._env: RestartingEnv | None = None
         self._check_answer: AnswerCheck | None = None  # made with the simulator
         self._no_video = ""  # why the simulator cannot be recorded; "": it can, or nobody asked

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import ActionChunk, Observation, WeightBucket
-from rlrun.data.recording import FOLDER, Recording, write_json, write_message
+from rlrun.data.recording import RECORDING_FOLDER, Recording, write_json, write_message
 from rlrun.observability.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Recorder:
         self._edges = set(settings.edges)
         self._share = settings.max_bytes // (config.env.num_workers + 1)
         self._telemetry = telemetry
-        self._recording = Recording(Path(config.output_dir or ".") / FOLDER)
+        self._recording = Recording(Path(config.output_dir or ".") / RECORDING_FOLDER)
         self._used = 0
         self._is_stopped = False
 
@@ -104,7 +104,7 @@ class Recorder:
         logger.warning("recording ends before step %d: %s", step, why)
 
     def _delete(self, step: int) -> None:
-        shutil.rmtree(self._recording.of_worker(step, self._telemetry.worker), ignore_errors=True)
+        shutil.rmtree(self._recording.worker_folder(step, self._telemetry.worker), ignore_errors=True)
 
 
 _MAX_LINES = 20  # differences in a result; further ones are only counted

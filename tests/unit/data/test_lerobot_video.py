@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rlrun.config.schema import DemosConfig
-from rlrun.data.lerobot import DatasetError, DemoDataset, pictures
-from rlrun.data.lerobot.pictures import VideoReader
+from rlrun.data.lerobot import DatasetError, DemoDataset
+from rlrun.data.lerobot.pictures import VideoReader, VideoReaders
 from tests.unit.data.lerobot_sets import FPS, TOP, WRIST, drawn, made, write_video, written
 
 
@@ -59,12 +59,12 @@ def test_a_long_video_is_read_at_random(tmp_path: Path, codec: str, group: str) 
 
 
 def test_few_decoders_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "MAX_OPEN", 2)
+    monkeypatch.setattr("rlrun.data.lerobot.pictures.MAX_OPEN", 2)
     for i in range(4):
         write_video(tmp_path / f"{i}.mp4", [drawn(i)] * 3)
-    readers = pictures.VideoReaders()
+    readers = VideoReaders()
     for i in (0, 1, 2, 3, 0, 2):
-        assert numbers(readers.of(tmp_path / f"{i}.mp4").frame_at(0.1, 0.05)[None, None]) == [i]
+        assert numbers(readers.get(tmp_path / f"{i}.mp4").frame_at(0.1, 0.05)[None, None]) == [i]
         assert len(readers._open) <= 2
 
 

@@ -43,7 +43,7 @@ def test_a_process_that_its_parent_has_not_reaped(tmp_path: Path, code: str, how
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert exits.describe("env/1") == how
     process.wait()
-    if supervised._reaped_status(exits._held["env/1"][1]) is not None:  # kernels of 6.15 and later
+    if supervised._reaped_status(exits._pidfds["env/1"][1]) is not None:  # kernels of 6.15 and later
         assert exits.describe("env/1") == how
     exits.close()
 
