@@ -1,4 +1,4 @@
-"""Train with collection and update side by side: what is learned was chosen by the policy of one update before."""
+"""Train asynchronously: collect step n+1 while the actor trains on step n (one step off-policy)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def _check(config: RunConfig) -> None:
     ):
         if value:
             raise RunError(
-                f"rlrun.train_async cannot do with {key}.",
+                f"rlrun.train_async does not support {key}.",
                 key=key,
                 value=value,
                 cause=cause,
-                remedy="Take rlrun.train for it.",
+                remedy="Use rlrun.train.",
                 exit_status=ExitStatus.bad_config,
             )
 

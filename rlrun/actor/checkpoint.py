@@ -1,4 +1,4 @@
-"""Checkpoints of the actor: written atomically, readable by any number of ranks.
+"""Checkpoints of the actor, restored by any number of ranks; `checkpoint_writing` writes them atomically.
 
 A checkpoint folder holds `shards/` (torch DCP: parameters, optimizer state, reference weights), `policy/` (a Hugging
 Face folder), `rng_rank<r>.pt` (random numbers, and what the algorithm remembers), `state.json` (counters and the
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import FileSystemReader, Metadata
 from torch.distributed.checkpoint.metadata import StorageMeta, TensorStorageMetadata
 
-from rlrun.actor.checkpoint_writing import STORAGE_ERRORS, CheckpointWriting, reason_of, snapshot
+from rlrun.actor.checkpoint_writing import STORAGE_ERRORS, reason_of
 from rlrun.data import checkpoint_folder
 from rlrun.data.checkpoint_folder import COMPLETE, is_complete
 from rlrun.system.errors import ExitStatus, RunError
@@ -71,26 +71,15 @@ class _IndexUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-__all__ = ["restore", "save"]
-
 # further exceptions of damaged bytes whose checksums were not compared
 READING_ERRORS = (*STORAGE_ERRORS, UnpicklingError, LookupError, TypeError, AttributeError, ImportError)
 _COUNTERS = ("world_size", "num_updates", "num_optimizer_steps")
 
 
-def save(learner: Learner, folder: Path, driver_state: dict) -> None:
-    """Write a checkpoint to `folder`; all ranks call it. Raises RunError, see `CheckpointWriting.complete`.
-
-    `driver_state` is JSON that `restore` returns.
-    """
-    progress = lambda: learner.telemetry.count("checksummed_pieces")  # noqa: E731
-    CheckpointWriting(snapshot(learner, driver_state), folder, learner.ranks, progress).complete()
-
-
 def restore(learner: Learner, folder: Path) -> dict:
     """Read `folder`, written by any number of ranks, into the learner. Returns the driver's state.
 
-    All ranks call it. `checkpoint_search.newest_whole` compares checksums before. Raises RunError if the folder is
+    All ranks call it. `checkpoint_search.latest_valid` compares checksums before. Raises RunError if the folder is
     missing, incomplete, of another model, or too damaged to read.
     """
     learner.sharded.offloader.require_device("a restore")
@@ -200,7 +189,7 @@ def _damaged(folder: Path, reason: str | None) -> RunError:
     return _refused(
         f"The checkpoint {folder} cannot be read.",
         folder,
-        "It is damaged: delete the folder, and checkpoint.resume=auto takes the newest whole one.",
+        "It is damaged: delete the folder, and checkpoint.resume=auto takes the latest valid one.",
         cause=reason,
     )
 

@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,7 @@ def _gathered(learner: Learner) -> Iterator[tuple[str, Tensor]]:
 def _together(learner: Learner) -> Iterator[tuple[str, Tensor]]:
     """Yield the shards, each once every rank has come to it, so that a slow disk of rank 0 ends no gathering."""
     for named in learner.sharded.policy_shards():
-        learner.ranks.meet()
+        learner.ranks.barrier()
         yield named
 
 
@@ -204,19 +205,26 @@ class CheckpointWriting:
         checkpoints stay complete.
         """
         own: dict[str, FileSum] = {}
-        self._agreed(self._make_room)
-        self._agreed(self._see)
-        self._agreed(self._write)
-        self._agreed(lambda: self._snapshot.export.write(self._fresh / "policy", self._progress))
-        self._agreed(lambda: own.update(self._own_sums()))
+        with self._agreed():
+            self._make_room()
+        with self._agreed():
+            self._see()
+        with self._agreed():
+            self._write()
+        with self._agreed():
+            self._snapshot.export.write(self._fresh / "policy", self._progress)
+        with self._agreed():
+            own = self._own_sums()
         sums = {name: file for part in self._ranks.gather(own) for name, file in part.items()}
-        self._agreed(lambda: self._publish(sums))
+        with self._agreed():
+            self._publish(sums)
 
-    def _agreed(self, write: Callable[[], None]) -> None:
-        """Run one stage of writing; if it fails on any rank, clean up and raise on all of them."""
+    @contextmanager
+    def _agreed(self) -> Iterator[None]:
+        """Run one stage of writing inside; if it fails on any rank, clean up and raise on all of them."""
         failure: BaseException | None = None
         try:
-            write()
+            yield
         except (*STORAGE_ERRORS, RunError) as error:
             failure = error
         told = [told for told in self._ranks.gather(None if failure is None else self._told(failure)) if told]

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _GRACE_S = 2.0
 _NODE_DIED, _NOT_CREATED = "node has died", "in its creation task"  # parts of Ray's messages about an actor
 _LOSSES: tuple[tuple[tuple[type[RayError], ...], str], ...] = (  # the others are named by their class
-    ((ObjectLostError,), "what it held is gone"),
+    ((ObjectLostError,), "an object it held is lost"),
     ((ActorUnavailableError,), "its process ended, or it cannot be reached"),
     ((WorkerCrashedError,), "its process ended"),
     ((NodeDiedError, TaskUnschedulableError, ActorUnschedulableError), "its node left the cluster"),
@@ -174,7 +174,7 @@ def _raised(label: str, error: RayTaskError) -> RunError:
     if isinstance(cause, _FULL):
         return _store_full(label, str(error).strip())
     if isinstance(cause, ObjectLostError):
-        return _gone(label, "what it was to work on is gone with the node that held it", error)
+        return _gone(label, "input lost: its node died", error)
     if isinstance(cause, RayError):
         return _gone(label, f"what it needs of Ray is gone ({type(cause).__name__})", error)
     told = refusal(cause, label, worker=_worker(label), is_own=False)

@@ -24,9 +24,10 @@ from rlrun.data.recording import (
 )
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.lifecycle import Run
-from rlrun.training.session import Machines, Session, open_session
+from rlrun.training.session import Session, open_session
 
 if TYPE_CHECKING:
+    from rlrun.cluster.launch import Machines
     from rlrun.workers.recorded_actor import ReplayedActorWorker
     from rlrun.workers.recorded_env import ReplayedEnvWorker
     from rlrun.workers.recorder import ReplayedStep
@@ -255,7 +256,7 @@ class Replay:
             return
         with self.session.phase("load models"):
             controller.form_mesh()
-            controller.require_whole(str(self.recorded.start))
+            controller.verify_checkpoint(str(self.recorded.start))
             controller.load_actor(str(self.recorded.start / "policy"))
             controller.restore(str(self.recorded.start))
 
@@ -300,7 +301,7 @@ class Replay:
         if self.num_differences == 0:
             self.session.console.result(f"{subject} as recorded")
             return ExitStatus.ok
-        self.session.console.result(f"{subject}: {_counted(self.num_differences)}; what came first counts")
+        self.session.console.result(f"{subject}: {_counted(self.num_differences)}; the first difference is the cause")
         return ExitStatus.differs
 
 
