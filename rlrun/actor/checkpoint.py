@@ -1,7 +1,7 @@
 """Checkpoints of the actor, restored by any number of ranks; `checkpoint_writing` writes them atomically.
 
 A checkpoint folder holds `shards/` (torch DCP: parameters, optimizer state, reference weights), `policy/` (a Hugging
-Face folder), `rng_rank<r>.pt` (random numbers, and what the algorithm remembers), `state.json` (counters and the
+Face folder), `rng_rank<r>.pt` (random generators, and the state of the algorithm), `state.json` (counters and the
 driver's own state), `checksums.json` of all of these and, last, the marker. The folder has a temporary name until all
 its files are flushed to the disk, and is then renamed: even a power cut leaves no marker beside incomplete files.
 """
@@ -48,7 +48,7 @@ class ShardReader(FileSystemReader):
     """torch's reader of a folder of shards, which runs no code of the folder."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Return the index. Raises OSError, and UnpicklingError for what is not the index of tensors in this folder."""
+        """Return the index. Raises OSError, and UnpicklingError for anything but an index of tensors."""
         with (Path(self.path) / INDEX).open("rb") as stream:
             metadata = _IndexUnpickler(stream).load()
         if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
@@ -86,20 +86,20 @@ def restore(learner: Learner, folder: Path) -> dict:
     state = _read_state(folder)
     reader = ShardReader(folder / "shards")
     failure: BaseException | None = None
-    remembered: dict[str, Tensor] = {}
+    algorithm_state: dict[str, Tensor] = {}
     try:
         saved = reader.read_metadata().state_dict_metadata
         tensors = _tensors_like(learner, saved)
         _check_shapes(folder, tensors, saved)
         dcp.load(tensors, storage_reader=reader)
-        remembered = _read_rng(learner, folder, state)
+        algorithm_state = _read_rng(learner, folder, state)
     except READING_ERRORS as error:
         failure = error
     told = [told for told in learner.ranks.gather(_unread(folder, failure, learner.ranks.rank)) if told]
     if told:
         raise told[0] from failure
     _take(learner, tensors)
-    learner.algorithm.load_state_dict(remembered)
+    learner.algorithm.load_state_dict(algorithm_state)
     learner.num_updates = state["num_updates"]
     learner.optimizer.num_steps = state["num_optimizer_steps"]
     return state["driver"]
@@ -226,9 +226,9 @@ def _take(learner: Learner, tensors: dict[str, Tensor]) -> None:
 
 
 def _read_rng(learner: Learner, folder: Path, state: dict) -> dict[str, Tensor]:
-    """Restore this rank's generators, and return what its algorithm remembered.
+    """Restore this rank's generators, and return the state of its algorithm.
 
-    A rank that did not exist when the checkpoint was written keeps its generators and remembers nothing.
+    A rank that did not exist when the checkpoint was written keeps its generators and returns {}.
     """
     if learner.ranks.rank >= state["world_size"]:
         return {}

@@ -85,7 +85,7 @@ class CheckpointSearch:
         return list(dict.fromkeys(one for part in found for one in part))
 
     def _agreed(self, read: Callable[[], T]) -> list[T]:
-        """Return what every rank has read. Raises the first RunError of any rank on all of them."""
+        """Return the results of all ranks. Raises the first RunError of any rank on all of them."""
         own: T | RunError
         try:
             own = read()

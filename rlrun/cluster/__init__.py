@@ -1,4 +1,4 @@
-"""Runs workers in one process or on Ray; the only package that imports ray."""
+"""Starts workers on Ray, or in one process; watches nodes; the only package that imports ray."""
 
 import os
 

@@ -20,7 +20,7 @@ _CURRENT = "ray/ray_current_cluster"  # where Ray writes the address of the last
 
 @dataclass(frozen=True)
 class NamedCluster:
-    """What names the cluster of a run.
+    """The name of a run's cluster, and its source.
 
     address: "10.77.0.1:6379"; None: a private Ray on this machine. source: "cluster.address" or "RAY_ADDRESS".
     Example: NamedCluster("10.77.0.1:6379", "RAY_ADDRESS", "RAY_ADDRESS=10.77.0.1:6379: the run joins that Ray")

@@ -62,7 +62,7 @@ class RayWorkers(Workers):
         watchdog.open()
         self._is_stopped = is_stopped
         self._asking_lock = threading.Lock()  # the console's thread and the driver's waits both ask for statuses
-        self._owed: dict[tuple[str, str], ray.ObjectRef] = {}  # (worker, method) -> a call without an answer yet
+        self._unanswered: dict[tuple[str, str], ray.ObjectRef] = {}  # (worker, method) -> a call without an answer yet
         self._reservations: list[Reservation] = []
         self._run_dir = run_dir
         self._exits = ProcessExits(run_dir)
@@ -143,7 +143,7 @@ class RayWorkers(Workers):
         self._watchdog.board.forget(slot.name)
         self._exits.forget(slot.name)
         with self._asking_lock:
-            self._owed = {key: ref for key, ref in self._owed.items() if key[0] != slot.name}
+            self._unanswered = {key: ref for key, ref in self._unanswered.items() if key[0] != slot.name}
         ray.kill(self._hosts[slot.role, slot.rank])
         if slot.role == "env" and "rollout" in self.sizes:
             self._members.discard(slot.rank)
@@ -382,16 +382,16 @@ class RayWorkers(Workers):
         """Return the results of the workers that answer within a second. A call without an answer is not repeated."""
         with self._asking_lock:
             keys = {(f"{role}/{rank}", method): host for (role, rank), host in list(self._hosts.items())}
-            owed = {key: self._owed.pop(key) for key in keys if key in self._owed}
-            fresh = {key: getattr(host, method).remote() for key, host in keys.items() if key not in owed}
+            unanswered = {key: self._unanswered.pop(key) for key in keys if key in self._unanswered}
+            fresh = {key: getattr(host, method).remote() for key, host in keys.items() if key not in unanswered}
             if fresh:
                 ray.wait(list(fresh.values()), num_returns=len(fresh), timeout=_STATUS_S)
             answers = {}
-            for (worker, _), ref in (owed | fresh).items():
+            for (worker, _), ref in (unanswered | fresh).items():
                 try:
                     answers[worker] = ray.get(ref, timeout=0)
                 except GetTimeoutError:
-                    self._owed[worker, method] = ref
+                    self._unanswered[worker, method] = ref
                 except RayError as error:  # the next wait for this worker reports it
                     logger.debug("%s did not answer the request for its %s: %s", worker, method, error)
             return answers
@@ -416,13 +416,13 @@ class RayWorkers(Workers):
 
 
 def _whereabouts(lost: Sequence[RayNode], living: Callable[[], list[RayNode]], lost_after_s: float) -> str:
-    """Return what has become of the lost nodes; "" for those that are back."""
+    """Return the state of the lost nodes; "" for those that are back."""
     names = {node.name for node in living()}
     return "; ".join(whereabouts(node, lost_after_s) for node in lost if node.name not in names)
 
 
 def _location_key(slot: Slot, nodes: Mapping[str, RayNode]) -> tuple[str, tuple[int, ...]]:
-    """Return what identifies a place. By node id, since a node that returns under its name is another node."""
+    """Return the identity of a location: the node id, since a node that returns under its name is another node."""
     return nodes[slot.node].node_id, slot.accelerators
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Collection:
-    """One request to every env worker, and what has come back so far.
+    """One request to every env worker, and the results so far.
 
     Example::
 

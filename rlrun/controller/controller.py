@@ -322,7 +322,7 @@ class Controller:
             self.rollouts.call(lambda rollout: rollout.discard_weights(), what, self._step_s)
 
     def _check_episodes(self, rank: int, report: Collected | Evaluated, seeds: list[int] | None) -> None:
-        """Raise RunError, naming the env worker, if what it reports cannot be right."""
+        """Raise RunError, naming the env worker, if its report cannot be right."""
         num_envs = self.config.env.num_envs // len(self.envs)
         check_episodes(f"env/{rank}", report.episodes, range(rank * num_envs, (rank + 1) * num_envs), seeds)
 
@@ -354,7 +354,7 @@ class Controller:
                 self.recovery.replace(failure)
 
     def _reload(self) -> None:
-        """Load into replaced workers what their peers have loaded."""
+        """Load replaced workers as their peers are loaded."""
         not_loaded = replaced = self.recovery.not_loaded()
         is_rollout_lost = any(role == "rollout" for role, _ in replaced)
         if self._policy_folder is None:

@@ -55,8 +55,8 @@ class Recovery:
     def replace(self, failure: RunError) -> None:
         """Start a new process for the env or rollout worker at fault; its peers go on. Raises a failure that is final.
 
-        If its node is lost, other workers may move too. If only the link to it broke, nobody is replaced, and what was
-        under way is repeated.
+        If its node is lost, other workers may move too. If only the link to it broke, nobody is replaced, and the
+        running requests are repeated.
         """
         role, rank = self._check_restart_limit(failure, ("env", "rollout"))
         if failure.kind == _LINK_BROKE:
@@ -114,11 +114,11 @@ class Recovery:
         return self._num_envs if role == "env" else 0
 
     def not_loaded(self) -> list[tuple[str, int]]:
-        """Return the replaced workers that have nothing loaded; `loaded` removes them."""
+        """Return the replaced workers that have not loaded their part; `loaded` removes them."""
         return list(self._not_loaded)
 
     def loaded(self, role: str, rank: int) -> None:
-        """Note that a replaced worker has loaded what its peers have."""
+        """Note that a replaced worker is loaded."""
         self._not_loaded.pop((role, rank), None)
 
     def drain(self) -> list[WorkerLoss]:
@@ -146,7 +146,7 @@ class Recovery:
         logger.info("%s\n%s", message, failure.cause)
         what = "all actor ranks start again" if role == "actor" else "it is replaced"
         if failure.kind == _LINK_BROKE:
-            self._note(f"{message}; what it had begun is repeated ({self._counts[role]} of at most {limit})")
+            self._note(f"{message}; its request is repeated ({self._counts[role]} of at most {limit})")
             return role, int(rank)
         self._note(f"{message}; {what} ({self._counts[role]} of at most {limit})")
         self._losses.append(WorkerLoss(f"{role}/{rank}", message, self._num_rows(role)))

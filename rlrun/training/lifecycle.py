@@ -117,7 +117,7 @@ class Run:
         self.controller.sync_weights(self.progress.policy_version)
 
     def _tell_changes(self, checkpoint: Path) -> None:
-        """Tell what the run does otherwise from now on."""
+        """Print the changes of the configuration since the checkpoint."""
         for changed in changed_keys(checkpoint, self.config):
             self.session.console.note(changed)
         for changed in changed_course(checkpoint, self.config, checkpoint_folder.stored_step(checkpoint) or 0):
@@ -204,7 +204,7 @@ class Run:
             )
 
     def log(self, batch: Batch, metrics: dict[str, float]) -> None:
-        """Count the finished step, log it to the sinks and the console, and warn of what is wrong in it.
+        """Count the finished step, log it to the sinks and the console, and print warnings about it.
 
         Raises RunError if the simulators break in step after step.
         """
@@ -235,7 +235,7 @@ class Run:
         self.callbacks.call("on_step", progress.step, metrics)
         for loss in losses:
             self.callbacks.call("on_loss", progress.step, loss)
-        for warning in self.step_checks.of(metrics, batch.reports):
+        for warning in self.step_checks.check(metrics, batch.reports):
             session.console.warning(warning)
             session.sinks.alert(f"step {progress.step}", warning)
 

@@ -218,7 +218,7 @@ def imitate(session: Session, dataset: Path, folder: Path) -> None:
 
 
 def _content(config: RunConfig, sections: tuple[str, ...]) -> dict:
-    """Return all that demonstrations or a policy after imitation depend on: these sections, the dataset, the world."""
+    """Return all inputs of demonstrations or of a policy after imitation: these sections, the dataset, the world."""
     tree = provenance.as_tree(config)
     keys = {name: tree[name] for name in sections}
     keys["demos"] = {name: value for name, value in tree["demos"].items() if name != "memory_gb"}
@@ -257,7 +257,7 @@ def _cached(config: RunConfig, kind: str, keys: dict) -> Path:
 
 
 def _is_cached(session: Session, folder: Path, what: str) -> bool:
-    """Return whether the cache has a whole `folder`. Removes a damaged one, so that it is made again."""
+    """Return whether the cache has a valid `folder`. Removes a damaged one, so that it is made again."""
     if not folder.exists():
         return False
     damages = checksums.damages(folder, progress=session.progress)

@@ -55,7 +55,7 @@ class RecordedRun:
     """The recording in the folder `replay.path`.
 
     folder: its path. start: checkpoint of the actor before the first step of the replay. steps: the steps to replay,
-    whose files are all whole. Raises RunError if the recording is missing, incomplete, or of a run with other shapes.
+    whose files are all valid. Raises RunError if the recording is missing, incomplete, or of a run with other shapes.
     """
 
     def __init__(self, config: RunConfig):
@@ -288,7 +288,7 @@ class Replay:
             if part.worker in ("actor/0", "env/0"):
                 self.session.console.note(f"step {step}: {part.worker} came through; no result of it was recorded")
             return
-        end = "" if part.is_whole else "; the recording ends within the step"
+        end = "" if part.is_complete else "; the recording ends within the step"
         found = _counted(part.num_differences) if part.num_differences else "as recorded"
         self.session.console.note(f"step {step}: {part.worker}: {part.num_compared} messages, {found}{end}")
         for line in part.lines[:_SHOWN]:

@@ -59,7 +59,7 @@ class StopSignal:
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Let no scheduler's signal cut short what is written inside: a checkpoint is what such a signal asks for."""
+        """Ignore further signals of a scheduler inside: it asks for a checkpoint, which is written here."""
         self._is_saving = True
         try:
             yield

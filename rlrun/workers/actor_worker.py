@@ -136,7 +136,7 @@ class ActorWorker:
             return metrics | exchanged_losses(self.learner, ablation_batch(self.config, demos, dataset))
 
     def _begin(self, policy: Policy, weights: StoredWeights | None = None) -> None:
-        """Make shards and optimizers for a policy that every rank holds whole, or that `weights` fill."""
+        """Make shards and optimizers for a policy that every rank holds in full, or that `weights` fill."""
         num_ranks, device = self.config.actor.num_workers, self.device
         self._learner = Learner(self.config, policy, self.rank, num_ranks, device, self.telemetry, self._mesh, weights)
 
@@ -334,13 +334,13 @@ class ActorWorker:
 
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder, complete or not at all. All ranks gather; rank 0 writes."""
-        whole = Path(folder)
-        draft = whole.with_name(f".{whole.name}.draft")
+        place = Path(folder)
+        draft = place.with_name(f".{place.name}.draft")
         with self.telemetry.span("export"):
             policy_export(self.learner).write(draft, lambda: self.telemetry.count("checksummed_pieces"))
             if self.rank == 0:
-                shutil.rmtree(whole, ignore_errors=True)
-                checksums.put_in_place(draft, whole)
+                shutil.rmtree(place, ignore_errors=True)
+                checksums.put_in_place(draft, place)
 
     def close(self) -> None:
         """Leave the process group and free the policy."""

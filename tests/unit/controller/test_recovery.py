@@ -143,7 +143,7 @@ def test_a_broken_link_replaces_nobody_and_counts_once(recovery):
     replace(broken)
     replace(broken)  # told by another env worker
     assert recovery.workers.replaced == [] == recovery.of.not_loaded() == recovery.of.drain()
-    assert recovery.notes == [f"{broken.message}; what it had begun is repeated (1 of at most 1)"]
+    assert recovery.notes == [f"{broken.message}; its request is repeated (1 of at most 1)"]
     with pytest.raises(RunError, match="broke 4 times"):
         recovery.of.once()(broken)
 
