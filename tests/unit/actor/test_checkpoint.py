@@ -49,16 +49,16 @@ def fingerprint(actor) -> tuple[int, int, list[bytes]]:
 def uninterrupted_and_resumed(folder: Path) -> tuple:
     whole = learner(config())
     for i in range(4):
-        last = whole.update(share(trajectory(i)))
+        last = update(whole, share(trajectory(i)))
     first = learner(config())
     for i in range(2):
-        first.update(share(trajectory(i)))
+        update(first, share(trajectory(i)))
     save_checkpoint(first, folder, {"step": 2, "env_seeds": [3, 4]})
     second = learner(config())
-    second.update(share(trajectory(9)))  # a past of its own, which must vanish
+    update(second, share(trajectory(9)))  # a past of its own, which must vanish
     driver_state = checkpoint.restore(second, folder)
     for i in range(2, 4):
-        resumed_last = second.update(share(trajectory(i)))
+        resumed_last = update(second, share(trajectory(i)))
     return (fingerprint(whole), last), (fingerprint(second), resumed_last), driver_state
 
 

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from rlrun.actor import checkpoint
 from rlrun.actor.checkpoint_search import CheckpointSearch
 from rlrun.actor.process_group import Ranks
+from rlrun.actor.updates import update
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.checkpoint_folder import COMPLETE, FORMAT, folder_of_step
 from rlrun.system.errors import ExitStatus, RunError
@@ -71,7 +72,7 @@ def written(root: Path) -> None:
     """Checkpoints after the first and the second step of a run."""
     actor = learner(tiny_config())
     for step in (1, 2):
-        actor.update(share(trajectory(step)))
+        update(actor, share(trajectory(step)))
         save_checkpoint(actor, folder_of_step(root, step), vars(Progress(step=step, policy_version=step)))
 
 
@@ -266,7 +267,7 @@ def refused(root: Path, do: str) -> tuple[str, str | None, int]:
             CheckpointSearch(actor.ranks, True).verify(folder_of_step(root, 2))
         else:
             for step in (1, 2):
-                actor.update(share(trajectory(step)))
+                update(actor, share(trajectory(step)))
             save_checkpoint(actor, folder_of_step(root, 2), vars(Progress(step=2, policy_version=2)))
     return str(raised.value), raised.value.worker, int(raised.value.exit_status)
 
@@ -293,7 +294,7 @@ def without_descriptors(root: Path, rank: int, do: str) -> tuple[str, str | None
     actor = learner(tiny_config())
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     for step in (1, 2, 3):
-        actor.update(share(trajectory(step)))
+        update(actor, share(trajectory(step)))
     if actor.ranks.rank == rank:
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
     try:

@@ -68,14 +68,14 @@ def interrupted(folder: Path, library: Path | None) -> tuple:
     """A run that saves, offloads and continues, and one that resumes from the checkpoint."""
     make_importable(library)
     whole = learner(config(), WIDTH)
-    whole.update(share(trajectory(0)))
+    update(whole, share(trajectory(0)))
     save_checkpoint(whole, folder, {"step": 1})
     whole.offload()
     whole.onload()
-    whole.update(share(trajectory(1)))
+    update(whole, share(trajectory(1)))
     resumed = learner(config(), WIDTH)
     checkpoint.restore(resumed, folder)
-    resumed.update(share(trajectory(1)))
+    update(resumed, share(trajectory(1)))
     return fingerprint(whole), fingerprint(resumed)
 
 
