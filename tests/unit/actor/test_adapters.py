@@ -164,10 +164,10 @@ def resumed(folder: Path, root: Path) -> tuple[int, int, float]:
     run = adapted_run()
     run.algorithm.kl_coef = 0.1  # a reference is kept
     whole = adapted(folder, run)
-    whole.update(my_share(0))
+    update(whole, my_share(0))
     saved = folder_of_step(root, 1)
     save_checkpoint(whole, saved, {"step": 1})
-    whole.update(my_share(1))
+    update(whole, my_share(1))
     again = adapted(saved / "policy", run)
     checkpoint.restore(again, saved)
     merged = open_policy(saved / "policy", torch.float32, "cpu", run)
@@ -176,7 +176,7 @@ def resumed(folder: Path, root: Path) -> tuple[int, int, float]:
     with torch.no_grad():
         distribution, _ = again.forward(*arguments)
         gap = norm_error(merged(*arguments, 1.0)[0].logits, distribution.logits)
-    again.update(my_share(1))
+    update(again, my_share(1))
     return checksum_of(whole), checksum_of(again), gap
 
 
