@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rlrun.config import provenance
 from rlrun.config.recorded import CHECKPOINTS
@@ -171,6 +171,8 @@ def _near(path: Path) -> str:
 
 logger = logging.getLogger(__name__)
 
+S = TypeVar("S", MetricSinks, TimelineWriter)
+
 
 @dataclass(frozen=True, eq=False)
 class Session:
@@ -241,30 +243,17 @@ def open_session(
         command = resume_command(run_dir, resumed_by) if resumed_by is not None else ""
         folder = RunFolder(run_dir, lambda place: resume_command(place, resumed_by) if resumed_by is not None else "")
         closing.callback(folder.close)
-        if not provenance.can_mark():
-            console.note("~/.rlrun cannot hold a secret of yours: what this run writes is yours only with trust=true")
         if command:
             closing.enter_context(_resumable(folder, command, console))
         stop = closing.enter_context(StopSignal(defer=resumed_by is not None))
-        console.note(f"run folder: {run_dir}")
-        for doubt in machines.inventory.doubts:
-            console.warning(doubt)
-        for remark in machines.remarks:
-            console.note(remark)
-        if former is not None:
-            console.warning(former)
-        console.start()
+        _start_console(console, run_dir, machines, former)
         closing.callback(console.stop)
         disk = DiskSpeed(run_dir, console.warning, lambda: _actors_here(watchdog))
-        sinks = MetricSinks(run_dir, config)
-        closing.enter_context(_closed(sinks))
-        timeline = TimelineWriter(run_dir / TIMELINE)
-        closing.enter_context(_closed(timeline))
+        sinks = closing.enter_context(_closed(MetricSinks(run_dir, config)))
+        timeline = closing.enter_context(_closed(TimelineWriter(run_dir / TIMELINE)))
         watchdog = Watchdog(config, run_dir, driver, console.note, sinks.alert)
         if config.watchdog.enabled:
-            closing.callback(Heartbeat(driver, run_dir, config.watchdog.heartbeat_s).close)
-            floor_s, temp_dir = config.watchdog.floor_s, config.cluster.temp_dir
-            closing.callback(Guard(run_dir, floor_s, watchdog.driver_limit_s, command, temp_dir).close)
+            _watch_driver(config, run_dir, driver, watchdog, command, closing)
         phases = Phases(driver, lock, console, watchdog)
         with phases.phase("doctor"):
             for warning in machines.preflight(config, roles):
@@ -281,6 +270,28 @@ def open_session(
         closing.enter_context(_flushed(session))
         closing.callback(StatusWatcher(workers, driver, phases, console, watchdog, stop, session.memory).close)
         yield session
+
+
+def _start_console(console: Console, run_dir: Path, machines: Machines, former: str | None) -> None:
+    if not provenance.can_mark():
+        console.note("~/.rlrun cannot hold a secret of yours: what this run writes is yours only with trust=true")
+    console.note(f"run folder: {run_dir}")
+    for doubt in machines.inventory.doubts:
+        console.warning(doubt)
+    for remark in machines.remarks:
+        console.note(remark)
+    if former is not None:
+        console.warning(former)
+    console.start()
+
+
+def _watch_driver(
+    config: RunConfig, run_dir: Path, driver: Telemetry, watchdog: Watchdog, command: str, closing: ExitStack
+) -> None:
+    """Start the driver's heartbeat, and the process that alarms if it stops."""
+    closing.callback(Heartbeat(driver, run_dir, config.watchdog.heartbeat_s).close)
+    floor_s, temp_dir = config.watchdog.floor_s, config.cluster.temp_dir
+    closing.callback(Guard(run_dir, floor_s, watchdog.driver_limit_s, command, temp_dir).close)
 
 
 def with_run_folder(config: RunConfig) -> RunConfig:
@@ -341,9 +352,9 @@ def _actors_here(watchdog: Watchdog) -> list[int]:
 
 
 @contextmanager
-def _closed(sink: MetricSinks | TimelineWriter) -> Iterator[None]:
+def _closed(sink: S) -> Iterator[S]:
     try:
-        yield
+        yield sink
     finally:
         with suppress(OSError):  # a full disk, which has been reported
             sink.close()
