@@ -66,11 +66,11 @@ def export(folder: Path, out: Path | None, vlm_name: str | None) -> list[str]:
 
 
 def _policy_in(folder: Path) -> Path:
-    from rlrun.training.policy_folders import require_whole_policy
+    from rlrun.training.policy_folders import verify_policy
 
     for candidate in (folder, folder / POLICY):
         if (candidate / DESCRIPTION).is_file():
-            require_whole_policy(candidate, "FOLDER", is_content_read=True)
+            verify_policy(candidate, "FOLDER", is_content_read=True)
             return candidate
     raise RunError(
         f"There is no policy at {folder}.",

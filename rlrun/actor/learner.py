@@ -128,7 +128,7 @@ class Learner:
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, whole tensor) in the order of `weight_layout`, one at a time, in the rollout's precision.
 
-        Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop what they get.
+        Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop the tensors.
         """
         for gathered in self.sharded.full_tensors(self.weight_layout(), DTYPES[self.config.rollout.precision]):
             self.telemetry.count("gathered_tensors")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,7 @@ class ActorWorker:
             process_group.join(self.rank, self.config.actor.num_workers, address, port, backend, timeout_s)
             self._mesh = form_mesh(self.config.actor, process_group.Ranks(self.device), self.device, timeout_s)
             if self.config.checkpoint.is_asynchronous:
-                beside = process_group.group_beside(self.config.cluster.step_deadline_s)
+                beside = process_group.new_gloo_group(self.config.cluster.step_deadline_s)
                 self._writers = process_group.Ranks(torch.device("cpu"), beside)
 
     def open_weight_group(self, address: str, port: int) -> int:
@@ -135,7 +136,7 @@ class ActorWorker:
             return metrics | exchanged_losses(self.learner, ablation_batch(self.config, demos, dataset))
 
     def _begin(self, policy: Policy, weights: StoredWeights | None = None) -> None:
-        """Make shards and optimizers for a policy that every rank holds whole, or that `weights` fill."""
+        """Make shards and optimizers for a policy that every rank holds in full, or that `weights` fill."""
         num_ranks, device = self.config.actor.num_workers, self.device
         self._learner = Learner(self.config, policy, self.rank, num_ranks, device, self.telemetry, self._mesh, weights)
 
@@ -256,7 +257,8 @@ class ActorWorker:
         """Write the checkpoint of the driver's step under `root`, or none; then prune old ones. Returns its folder."""
         folder = checkpoint_folder.folder_of_step(Path(root), driver_state["step"])
         with self.telemetry.span("save"):
-            checkpoint.save(self.learner, folder, driver_state)
+            progress = partial(self.telemetry.count, "checksummed_pieces")
+            CheckpointWriting(snapshot(self.learner, driver_state), folder, self.learner.ranks, progress).complete()
             if is_best and self.rank == 0:
                 checkpoint_folder.mark_best(folder)
             self._prune(folder)
@@ -310,16 +312,16 @@ class ActorWorker:
             settings = self.config.checkpoint
             checkpoint_folder.prune(newest, settings.keep_last, settings.is_best_kept)
 
-    def newest_checkpoint(self, root: str, at_most: str | None) -> tuple[str | None, list[str]]:
-        """See `CheckpointSearch.newest_whole`; all ranks call it."""
+    def latest_checkpoint(self, root: str, at_most: str | None) -> tuple[str | None, list[str]]:
+        """See `CheckpointSearch.latest_valid`; all ranks call it."""
         with self.telemetry.span("verify checkpoints"):
-            found, skipped = self._search().newest_whole(Path(root), Path(at_most) if at_most else None)
+            found, skipped = self._search().latest_valid(Path(root), Path(at_most) if at_most else None)
         return str(found) if found else None, skipped
 
-    def require_whole(self, folder: str) -> None:
+    def verify_checkpoint(self, folder: str) -> None:
         """Raise RunError if a checkpoint is damaged; all ranks call it."""
         with self.telemetry.span("verify checkpoints"):
-            self._search().require_whole(Path(folder))
+            self._search().verify(Path(folder))
 
     def _search(self) -> CheckpointSearch:
         ranks = process_group.Ranks(self.device)
@@ -332,13 +334,13 @@ class ActorWorker:
 
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder, complete or not at all. All ranks gather; rank 0 writes."""
-        whole = Path(folder)
-        draft = whole.with_name(f".{whole.name}.draft")
+        place = Path(folder)
+        draft = place.with_name(f".{place.name}.draft")
         with self.telemetry.span("export"):
             policy_export(self.learner).write(draft, lambda: self.telemetry.count("checksummed_pieces"))
             if self.rank == 0:
-                shutil.rmtree(whole, ignore_errors=True)
-                checksums.rename_durably(draft, whole)
+                shutil.rmtree(place, ignore_errors=True)
+                checksums.rename_durably(draft, place)
 
     def close(self) -> None:
         """Leave the process group and free the policy."""

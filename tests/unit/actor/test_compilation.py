@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from rlrun.actor.updates import update
 from rlrun.config.schema import CompileBackend, RunConfig, ShardingStrategy
 from rlrun.data.messages import Spaces
 from rlrun.policies.actor_critic.policy import new_actor_critic
@@ -36,7 +37,7 @@ def trained(backend: CompileBackend | None, actor: dict) -> tuple[Weights, int]:
     run = tiny_config(micro_batch_size=4, **actor)
     run.policy.compile_backend = backend
     rank = learner(run)
-    rank.update(share(trajectory()))
+    update(rank, share(trajectory()))
     return weights(rank), counters["aot_autograd"]["ok"]
 
 
