@@ -49,8 +49,7 @@ def export(folder: Path, out: Path | None, vlm_name: str | None) -> list[str]:
     out = _new_folder(folder, out)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        assert spec.to_lerobot is not None
-        written = spec.to_lerobot(policy, out, vlm_name)
+        written = POLICIES.part(spec, "to_lerobot")(policy, out, vlm_name)
     except BaseException as error:
         shutil.rmtree(out, ignore_errors=True)  # an incomplete policy folder must not remain
         failure = storage_failure(error, "The export", [str(out)]) if isinstance(error, OSError) else None
@@ -81,7 +80,7 @@ def _policy_in(folder: Path) -> Path:
 
 
 def _exportable(policy: Path) -> PolicySpec:
-    from rlrun.policies.opening import spec_of
+    from rlrun.policies.folders import spec_of
 
     spec = spec_of(policy, None)
     if spec.to_lerobot is None:

@@ -129,7 +129,6 @@ def load_policy(
         config = config_of_guest(place, trust)
     here = inside if (inside / CONFIG_FILE).is_file() else place
     policy = open_policy(here, torch.float32, device, config)
-    policy.module.eval()
     return LoadedPolicy(policy, tuple(spec_of(here, config).cameras(here)))
 
 

@@ -70,7 +70,7 @@ INNER_FOLDER = "pretrained_model"  # in which LeRobot's training checkpoints hol
 
 
 def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
-    """Return the kind of policy in a folder; without config.json that of the run, whose opener says what is missing.
+    """Return the kind of policy in a folder; without config.json that of the run, since a plan needs no files.
 
     Raises RunError that names the folder's own type if it is not the kind of the run, or if no installed kind opens it.
     """
@@ -80,7 +80,7 @@ def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
         if described is None or _recognizes(wanted, described):
             return wanted
     if described is None:
-        raise _without_description(folder)
+        raise without_description(folder)
     found: PolicySpec | None = next((spec for spec in POLICIES.installed() if _recognizes(spec, described)), None)
     if found is None:
         raise _of_no_kind(folder, described)
@@ -128,7 +128,8 @@ def _recognizes(spec: PolicySpec, described: dict[str, Any]) -> bool:
     return False
 
 
-def _without_description(folder: Path) -> RunError:
+def without_description(folder: Path) -> RunError:
+    """Return the error of a folder without config.json."""
     inner = folder / INNER_FOLDER
     is_inside = (inner / CONFIG_FILE).is_file()
     return RunError(

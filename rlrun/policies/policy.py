@@ -10,16 +10,18 @@ import inspect
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rlrun.algorithms.algorithm import ActionDistribution
-from rlrun.config.schema import AttentionKernel, CompileBackend, Precision, SftConfig
+from rlrun.config.schema import AttentionKernel, CompileBackend, Precision, RunConfig, SftConfig
+from rlrun.policies.weight_files import WeightFiles
 from rlrun.system.errors import ExitStatus, RunError
 
 
@@ -70,8 +72,26 @@ class Policy(ABC):
 
     @abstractmethod
     def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
-        """Write the folder that `policies.opening.open_policy` reads. named_tensors: whole tensors of a sharded module,
-        taken one by one."""
+        """Write the folder that `policies.opening` reads: config.json and *.safetensors, and whatever the kind needs.
+
+        named_tensors: whole tensors of a sharded module, taken one by one.
+        """
+
+    @classmethod
+    @abstractmethod
+    def from_folder(cls, folder: Path, files: WeightFiles, run: RunConfig | None) -> Self:
+        """Return the policy of a folder without its weights, which `policies.opening` reads afterwards.
+
+        A large module is made under `torch.device("meta")`. files: the stored tensors, which must get the module's
+        names (`files.rename`) if they have others. run: the run that uses the policy; None: it acts only.
+        """
+
+    def new_parts(self, folder: Path, seed: int) -> Mapping[str, Callable[[], Tensor]]:
+        """Return how to make the parameters that the folder may lack, by name; other ones must be in its files.
+
+        Each is made when it is read, on the CPU, with the same values on every rank.
+        """
+        return {}
 
     def use_attention(self, asked: AttentionKernel | None, precision: Precision) -> None:  # noqa: B027
         """Use the kernel of `policy.attention`; a policy without attention ignores it.
@@ -121,6 +141,11 @@ class ImitationPolicy(Policy):
 
         actions: float32 [B, C, A], simulator units; step_valid: bool [B, C]; the others as in a forward pass.
         """
+
+
+def torch_dtype(precision: Precision) -> torch.dtype:
+    """Return the type of tensors in a precision."""
+    return {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[precision]
 
 
 KEY = "policy.compile_backend"

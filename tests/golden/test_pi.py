@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.policies.flow.settings import VisionSizes
+from rlrun.policies.flow.spec import VisionSizes
 from rlrun.policies.pi.config import HEADS, GemmaSizes, PiConfig, PiSizes
 from rlrun.policies.pi.network import PiNetwork, PiPrefix
 from scripts.oracles.openvla_oft import drawn

@@ -23,7 +23,7 @@ from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.policies import distributions
 from rlrun.policies.flow.method import ChunkShape, Field, FlowChain, FlowMethod, normal_logprobs
 from rlrun.policies.flow.model import Answer, Point
-from rlrun.policies.flow.settings import FirstNoise
+from rlrun.policies.flow.spec import FirstNoise
 
 ENTROPY = 0.5 * math.log(2 * math.pi * math.e)  # of a standard normal number
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.policies import distributions
 from rlrun.policies.flow.model import Answer, Point
-from rlrun.policies.flow.settings import FirstNoise
+from rlrun.policies.flow.spec import FirstNoise
 
 # of (x [B, S, D], time [B], number of first rows B): the velocity, and the deviation of learned noise if there is one
 Field = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]

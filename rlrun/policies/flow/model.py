@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from rlrun.algorithms.losses import masked_mean
 from rlrun.data.seeds import mixed
 from rlrun.policies import distributions
-from rlrun.policies.flow.settings import NOISE_SIZES, CriticInput, Steering, Trains
+from rlrun.policies.flow.spec import NOISE_SIZES, CriticInput, Steering, Trains
 from rlrun.policies.value_head import ValueHead, linear_in_float32
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers.models.smolvlm.configuration_smolvlm import SmolVLMVisionConfig
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionTransformer
 
-from rlrun.policies.flow.settings import PatchPositions, VisionSizes
+from rlrun.policies.flow.spec import PatchPositions, VisionSizes
 
 MAX_WAVELENGTH = 10_000.0  # LeRobot's, whatever rope_theta the VLM was trained with
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.lerobot_config import LeRobotConfig, features, numbered
-from rlrun.policies.flow.settings import VisionSizes
+from rlrun.policies.flow.spec import VisionSizes
 
 PROMPT_LENGTH = {"pi0": 48, "pi05": 200}  # tokenizer_max_length; pi0.5 has the state in it
 MODES = {"pi0": "MEAN_STD", "pi05": "QUANTILES"}  # of state and actions
@@ -21,6 +21,7 @@ HEADS = (  # over words: in official checkpoints, and not in the network
     "model.paligemma_with_expert.paligemma.lm_head.weight",  # the same tensor as EMBEDDINGS
     "model.paligemma_with_expert.gemma_expert.lm_head.weight",
 )
+PALIGEMMA_FOLDER = "paligemma"  # in a policy's folder: sizes and tokenizer
 VARIANTS = ("gemma_2b", "gemma_300m")  # of PaliGemma's language model, and of the expert
 
 

@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from rlrun.policies.flow.lerobot_config import LeRobotConfig
-from rlrun.policies.flow.settings import PatchPositions, VisionSizes
+from rlrun.policies.flow.spec import PatchPositions, VisionSizes
+
+VLM_FOLDER = "vlm"  # in a policy's folder: sizes, tokenizer and processor of the VLM
 
 
 @dataclass(frozen=True)

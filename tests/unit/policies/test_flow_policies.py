@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from rlrun.config.loader import load
+from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.placement.memory import activation_bytes, trained_and_frozen
 from rlrun.placement.step_cost import act_flops, forward_flops, update_flops
 from rlrun.policies.flow.method import FlowChoice
 from rlrun.policies.flow.policy import FlowPolicy
-from rlrun.policies.flow.settings import FlowSettings, Trains, trained_parts
+from rlrun.policies.flow.spec import FlowSettings, Trains, trained_parts
 from rlrun.policies.opening import open_policy, open_to_shard
 from rlrun.policies.pi.config import GEMMA_2B, PiConfig
 from rlrun.policies.pi.network import PiNetwork
@@ -49,9 +50,7 @@ def task() -> DemonstratedTask:
 
 def new_policy(kind: str, *overrides: str) -> FlowPolicy:
     run = config(kind, *overrides)
-    begin = policy_spec(run).from_demonstrations
-    assert begin is not None
-    policy = begin(run, task())
+    policy = POLICIES.part(policy_spec(run), "from_demonstrations")(run, task())
     assert isinstance(policy, FlowPolicy)
     return policy
 

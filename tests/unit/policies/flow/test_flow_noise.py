@@ -12,7 +12,7 @@ from torch import Tensor
 from rlrun.policies.flow.flow_noise import Chain, ChainSampler, FlowNoise
 from rlrun.policies.flow.method import ChunkShape, FlowChain
 from rlrun.policies.flow.model import Answer, NoiseHead
-from rlrun.policies.flow.settings import FirstNoise
+from rlrun.policies.flow.spec import FirstNoise
 from tests.numerics import assert_norm_close
 from tests.unit.policies.flow.test_flow_sde import keys, velocity_of
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlrun.policies.flow.method import ChunkShape, FlowChoice, FlowSampler, FlowSde, FlowStep, normal_logprobs
-from rlrun.policies.flow.settings import FirstNoise
+from rlrun.policies.flow.spec import FirstNoise
 from tests.numerics import assert_norm_close
 
 CENTRES, WEIGHTS, SPREAD = torch.tensor([-1.0, 2.0]), torch.tensor([0.3, 0.7]), 0.4
