@@ -120,8 +120,9 @@ def load_policy(
     import torch
 
     from rlrun.config.loader import config_of_guest
-    from rlrun.policies.folders import CONFIG_FILE, spec_of
+    from rlrun.policies.folders import spec_of
     from rlrun.policies.opening import open_policy
+    from rlrun.policies.spec import CONFIG_FILE
 
     place = Path(folder)
     inside = place / "policy"

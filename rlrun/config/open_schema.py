@@ -46,7 +46,7 @@ def choose(config: RunConfig) -> None:
 
 
 def choose_parts(config: RunConfig) -> None:
-    """Replace nulls of actor.lora by the modules that the spec of the policy names; a kind without adapters has none."""
+    """Replace nulls of actor.lora by the modules that the policy's spec names; a kind without adapters names none."""
     parts = POLICIES.get(config.policy.kind).lora
     if parts is not None:
         _fill(config.actor.lora, "targets", list(parts.targets))

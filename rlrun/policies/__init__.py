@@ -1,1 +1,1 @@
-"""OpenVLA-OFT as a transformers model, its processor and presets."""
+"""Policies: the interface, the loader of policy folders, adapters, and the kinds of policies that rlrun ships."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.policies.spec import PolicySpec, policy_spec
+from rlrun.policies.spec import CONFIG_FILE, PolicySpec, policy_spec
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import parse_json, read_json
 
@@ -65,7 +65,6 @@ def readable(file: Path, read: Callable[[], T], remedy: str = COPY) -> T:
         ) from error
 
 
-CONFIG_FILE = "config.json"
 INNER_FOLDER = "pretrained_model"  # in which LeRobot's training checkpoints hold the policy
 
 

@@ -16,7 +16,6 @@ from rlrun.policies.adapters import add_adapters, merged
 from rlrun.policies.folders import (
     ADAPTER_CONFIG,
     ADAPTER_FILE,
-    CONFIG_FILE,
     base_of,
     has_only_adapters,
     spec_of,
@@ -24,7 +23,7 @@ from rlrun.policies.folders import (
     without_description,
 )
 from rlrun.policies.policy import Policy
-from rlrun.policies.spec import PolicySpec
+from rlrun.policies.spec import CONFIG_FILE, PolicySpec
 from rlrun.policies.weight_files import (
     StoredWeights,
     WeightFiles,

@@ -18,6 +18,8 @@ from rlrun.policies.size import PolicySize
 from rlrun.system.errors import RunError
 from rlrun.system.local_files import read_json
 
+CONFIG_FILE = "config.json"  # in every policy folder; the kind is recognized by it
+
 
 @dataclass(frozen=True)
 class DemonstratedTask:
@@ -45,7 +47,7 @@ def _nothing(config: RunConfig) -> Iterator[RunError]:
 def camera_names_in(folder: Path) -> tuple[str, ...]:
     """Return `camera_names` of a folder's config.json, where rlrun's own kinds write them; () without any."""
     with suppress(OSError, ValueError, AttributeError):  # opening the policy raises the error
-        named = read_json(folder / "config.json").get("camera_names")
+        named = read_json(folder / CONFIG_FILE).get("camera_names")
         if isinstance(named, list) and all(isinstance(name, str) for name in named):
             return tuple(named)
     return ()

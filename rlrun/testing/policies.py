@@ -22,10 +22,9 @@ from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.data.messages import Spaces
-from rlrun.policies.folders import CONFIG_FILE
 from rlrun.policies.opening import open_policy
 from rlrun.policies.policy import ImitationPolicy, Policy
-from rlrun.policies.spec import DemonstratedTask, PolicySpec, counted
+from rlrun.policies.spec import CONFIG_FILE, DemonstratedTask, PolicySpec, counted
 from rlrun.testing import Breach, broken
 
 ROWS = 6

@@ -213,6 +213,6 @@ def test_an_empty_range_of_quantiles_is_no_division_by_zero() -> None:
 def test_sizes_survive_their_format() -> None:
     for config in (configured("cross"), SmolVLAConfig()):
         sizes = json.loads(json.dumps(config.vlm.as_transformers()))
-        assert VLMSizes.of(sizes) == config.vlm
+        assert VLMSizes.from_transformers(sizes) == config.vlm
         written = json.loads(json.dumps(config.as_lerobot()))
-        assert SmolVLAConfig.of(written, config.vlm) == replace(config)
+        assert SmolVLAConfig.from_lerobot(written, config.vlm) == replace(config)

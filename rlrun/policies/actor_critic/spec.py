@@ -13,8 +13,7 @@ from rlrun.config.checks import Faults, not_multiple
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, Range, Section, bounded
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.folders import CONFIG_FILE
-from rlrun.policies.spec import PolicySpec
+from rlrun.policies.spec import CONFIG_FILE, PolicySpec
 from rlrun.system.errors import RunError
 from rlrun.system.local_files import read_json
 

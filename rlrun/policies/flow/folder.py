@@ -42,7 +42,7 @@ NETWORK = "network."  # before LeRobot's names
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What LeRobot's config.json has no place for."""
+    """Settings of a policy that LeRobot's config.json has no place for."""
 
     num_action_chunks: int  # C
     num_actions: int  # A
@@ -55,10 +55,10 @@ class RunSettings:
     steering: Steering | None = None  # of DSRL; None: the first noise is drawn
     critic_input: CriticInput = CriticInput.prefix
     critic_detached: bool = False
-    processor: dict[str, Any] = field(default_factory=dict)  # what the kind's processor needs beside LeRobot's files
+    processor: dict[str, Any] = field(default_factory=dict)  # of the kind's processor
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> RunSettings:
+    def from_json(cls, found: Mapping[str, Any]) -> RunSettings:
         """Read what was written as JSON."""
         learned, steering = found.get("learned_range"), found.get("steering")
         nested: dict[str, Any] = {
@@ -71,12 +71,12 @@ class RunSettings:
 
     @property
     def heads(self) -> HeadSizes:
-        """What heads the policy has."""
+        """Sizes of the heads."""
         critic = (self.value_hidden_sizes, self.critic_input, self.critic_detached)
         return HeadSizes(*critic, self.learned_range, self.steering, self.num_actions)
 
     def method(self) -> FlowMethod:
-        """Return how actions are drawn."""
+        """Return how actions are sampled."""
         if self.steering is not None:
             return Dsrl(self.num_flow_steps, self.steering.bound)
         if self.learned_range is not None:
@@ -118,7 +118,7 @@ def read_settings(folder: Path, config: LeRobotConfig, run: RunConfig | None, ow
     """
     file = folder / RUN_FILE
     if file.is_file():
-        found = RunSettings.of(read_json(file))
+        found = RunSettings.from_json(read_json(file))
         if run is None:
             return found
         _check_state(folder, run, found.num_proprio > 0)
@@ -180,11 +180,11 @@ REMARK = (
 
 
 def settings_to_export(folder: Path) -> RunSettings:
-    """Return how a policy acts. Raises RunError for one that LeRobot's class cannot act like."""
+    """Return the settings of a policy. Raises RunError for one that LeRobot's class cannot act like."""
     file = folder / RUN_FILE
     if not file.is_file():
         refuse_export(f"rlrun did not write the policy in {folder}.", "LeRobot opens the folders that it wrote itself.")
-    settings = RunSettings.of(read_json(file))
+    settings = RunSettings.from_json(read_json(file))
     if settings.steering is not None:
         refuse_export(
             f"The policy in {folder} is steered: DSRL learned the noise of the flow's beginning, which LeRobot draws.",

@@ -1,7 +1,7 @@
-"""A flow policy behind the policy interface: it acts and is judged by its method, and imitates by matching.
+"""FlowPolicy: the policy interface on a flow network, with sampling by a FlowMethod and imitation by flow matching.
 
 Shape legend: B rows, N images per row, H x W pixels, S control steps and D dimensions of the network's own chunk,
-C executed control steps, A real dimensions, K = C*A, W numbers of a packed choice, P proprioception.
+C executed control steps, A real dimensions, K = C*A, W width of a prefix's summary, P proprioception.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.config.schema import RunConfig, SftConfig
-from rlrun.policies.flow.dsrl import Dsrl, SteeredChoice, SteeredNoise
+from rlrun.policies.flow.dsrl import Dsrl, NoiseAction, NoiseDistribution
 from rlrun.policies.flow.folder import (
     NETWORK,
     FlowParts,
@@ -30,7 +30,7 @@ from rlrun.policies.flow.folder import (
 )
 from rlrun.policies.flow.lerobot_config import LeRobotConfig
 from rlrun.policies.flow.method import ChunkShape
-from rlrun.policies.flow.model import Features, FlowModel, FlowNetwork, Matching
+from rlrun.policies.flow.model import FlowModel, FlowNetwork, Matching, NoiseFeatures
 from rlrun.policies.flow.processor import FlowProcessor
 from rlrun.policies.flow.spec import FlowSettings, Trains, trained_parts
 from rlrun.policies.policy import ImitationPolicy
@@ -132,14 +132,14 @@ class FlowPolicy(ImitationPolicy):
     def __call__(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
     ) -> tuple[ActionDistribution, Tensor | None]:
-        answer = self.module(self.processor(images, instructions, proprio, self.device), None)
+        output = self.module(self.processor(images, instructions, proprio, self.device), None)
 
-        def field(x: Tensor, time: Tensor, num_rows: int) -> tuple[Tensor, Tensor | None]:
-            prefix = answer.prefix
+        def velocity_fn(x: Tensor, time: Tensor, num_rows: int) -> tuple[Tensor, Tensor | None]:
+            prefix = output.prefix
             own = prefix if num_rows == len(images) else prefix.map(lambda part: part[:num_rows])
             return self.module.at(x.to(self.device), time.to(self.device), own)
 
-        return self.method.sampler(self.shape, answer, field, temperature), answer.values
+        return self.method.sampler(self.shape, output, velocity_fn, temperature), output.values
 
     def evaluate(
         self,
@@ -150,20 +150,20 @@ class FlowPolicy(ImitationPolicy):
         tokens: Tensor,
     ) -> tuple[ActionDistribution, Tensor | None]:
         tokens = tokens.to(self.device)
-        point = self.method.point(self.shape, tokens)
-        answer = self.module(self.processor(images, instructions, proprio, self.device), point)
-        return self.method.judged(self.shape, tokens, answer, temperature), answer.values
+        inputs = self.method.flow_input(self.shape, tokens)
+        output = self.module(self.processor(images, instructions, proprio, self.device), inputs)
+        return self.method.evaluate(self.shape, tokens, output, temperature), output.values
 
     def steered(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features of DSRL's choices, the summary [B, W], and the chosen noise, over its bound, [B, A]."""
-        choice = SteeredChoice.of(tokens, self.shape)
-        return choice.summary, choice.raw.tanh()
+        """Return DSRL's features, the summary [B, W], and the noise over its bound, [B, A]."""
+        stored = NoiseAction.from_tokens(tokens, self.shape)
+        return stored.summary, stored.raw.tanh()
 
-    def steer(self, summary: Tensor) -> SteeredNoise:
+    def steer(self, summary: Tensor) -> NoiseDistribution:
         """Return the distribution of the first noise for `summary` [B, W], by a pass of the noise actor alone."""
         assert isinstance(self.method, Dsrl)
-        answer = self.module(None, None, Features(summary.to(self.device)))
-        return self.method.judged(self.shape, summary, answer, temperature=1.0)
+        output = self.module(None, None, NoiseFeatures(summary.to(self.device)))
+        return self.method.evaluate(self.shape, summary, output, temperature=1.0)
 
     def imitation_loss(
         self,
@@ -179,11 +179,11 @@ class FlowPolicy(ImitationPolicy):
         chunk = shown.new_zeros(len(actions), shape.num_steps, shape.num_dims)
         chunk[:, : shape.num_executed, : shape.num_actions] = shown
         chunk[:, shape.num_executed :, : shape.num_actions] = shown[:, -1:]
-        matching = Matching.drawn(chunk, self._num_losses)
+        matching = Matching.sample(chunk, self._num_losses)
         self._num_losses += 1
-        answer = self.module(self.processor(images, instructions, proprio, self.device), matching.point)
-        assert answer.velocity is not None
-        return matching.loss(answer.velocity[:, 0], valid, shape.num_actions), {}
+        output = self.module(self.processor(images, instructions, proprio, self.device), matching.flow_input)
+        assert output.velocity is not None
+        return matching.loss(output.velocity[:, 0], valid, shape.num_actions), {}
 
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
         num = self.num_action_chunks * self.num_actions

@@ -24,7 +24,7 @@ NOISE_SIZES = (128, 64)  # hidden layers of the head of learned noise: pi-RL's
 
 
 class Trains(Enum):
-    """What of a policy an actor trains."""
+    """Parts of a policy that an actor trains."""
 
     everything = "everything"
     expert = "expert"  # and the heads; the prefix stays as it is
@@ -32,22 +32,22 @@ class Trains(Enum):
 
 
 class Sampling(Enum):
-    """How actions are drawn and judged, see docs/policies.md."""
+    """Method of sampling and of log-probabilities, see docs/policies.md."""
 
     flow_sde = "flow_sde"  # one random step, whose deviation depends on the step only
     flow_noise = "flow_noise"  # every step is random, with a learned deviation
-    dsrl = "dsrl"  # no step is random: a learned actor chooses the noise that the flow begins with
+    dsrl = "dsrl"  # no step is random: a learned noise actor gives the first noise
 
 
 class FirstNoise(Enum):
-    """The noise that the flow begins with, if no noise actor chooses it."""
+    """First noise of the flow, without a noise actor."""
 
     drawn = "drawn"  # standard normal numbers, drawn for every chunk
     fixed = "fixed"  # standard normal numbers that never change
 
 
 class CriticInput(Enum):
-    """What the critic reads."""
+    """Input of the critic."""
 
     prefix = "prefix"  # mean and last token of the VLM's output
     expert = "expert"  # mean of the expert's action tokens, in a pass of their own at the mean of the first noise
@@ -55,7 +55,7 @@ class CriticInput(Enum):
 
 @dataclass(frozen=True)
 class Steering:
-    """How DSRL chooses the first noise."""
+    """Settings of DSRL's noise actor."""
 
     bound: float  # of its numbers
     hidden_sizes: list[int]  # of the noise actor
@@ -95,14 +95,14 @@ def learned_range(own: FlowSettings) -> tuple[float, float] | None:
 
 
 def steering(own: FlowSettings) -> Steering | None:
-    """Return how the first noise is chosen; None: it is drawn."""
+    """Return the settings of the noise actor; None: the first noise is drawn."""
     if own.sampling is not Sampling.dsrl:
         return None
     return Steering(own.steering_bound, list(own.steering_hidden_sizes))
 
 
 def trained_parts(own: FlowSettings, is_new: bool) -> Trains:
-    """Return what reinforcement learning trains. is_new: the policy does not come from policy.path."""
+    """Return the parts that reinforcement learning trains. is_new: the policy does not come from policy.path."""
     if own.sampling is Sampling.dsrl:
         return Trains.heads
     keeps_vlm = not is_new if own.train_expert_only is None else own.train_expert_only
@@ -227,7 +227,7 @@ def flow_size(
         trained += network.expert_parameters
     dead = network.dead_parameters
     executed = config.policy.num_action_chunks * spaces.num_actions
-    chunk, chosen = network.chunk_size * network.action_dims, network.summary_width + spaces.num_actions
+    chunk, noise = network.chunk_size * network.action_dims, network.summary_width + spaces.num_actions
     return PolicySize(
         num_parameters,
         (
@@ -240,7 +240,7 @@ def flow_size(
         dead_parameters=dead,
         frozen_parameters=0 if trains_all else max(0, num_parameters - dead - trained),
         num_bins=0,
-        own_choice_bytes=4 * _choice_numbers(own, chunk, executed, chosen),
+        own_choice_bytes=4 * _token_numbers(own, chunk, executed, noise),
         trains_heads_only=not is_new and trains is Trains.heads,
     )
 
@@ -270,7 +270,7 @@ def _dense(layers: Iterable[tuple[int, int]]) -> int:
 
 
 def _as_it_runs(expert: Stack, own: FlowSettings, reads_expert: bool, is_new: bool) -> Stack:
-    """Return the expert with its passes: those of all flow steps to act, those of a choice to learn."""
+    """Return the expert with its passes: those of all flow steps to act, those of one token to learn."""
     steps = own.num_flow_steps
     passes = reads_expert + (steps if own.sampling is Sampling.flow_noise else 1)  # to learn
     return replace(
@@ -282,14 +282,14 @@ def _as_it_runs(expert: Stack, own: FlowSettings, reads_expert: bool, is_new: bo
     )
 
 
-def _choice_numbers(own: FlowSettings, chunk: int, executed: int, chosen: int) -> int:
-    """Return the numbers of a packed choice, as `tokens` and `dsrl` pack it.
+def _token_numbers(own: FlowSettings, chunk: int, executed: int, noise: int) -> int:
+    """Return how many numbers the tokens of an action have, as FlowChoice, FlowChain and NoiseAction pack them.
 
-    chunk, executed: numbers of the network's own chunk, and of its executed part. chosen: of a prefix's summary and the
-    noise that was chosen by it.
+    chunk, executed: numbers of the network's own chunk, and of its executed part. noise: of a prefix's summary and the
+    first noise.
     """
     if own.sampling is Sampling.dsrl:
-        return chosen + executed
+        return noise + executed
     if own.sampling is Sampling.flow_noise:
         return own.num_flow_steps * chunk + executed
     return 1 + chunk + 3 * executed

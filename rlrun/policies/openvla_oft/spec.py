@@ -13,9 +13,9 @@ from rlrun.config.checks import Faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, Range, Section, bounded, named
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.folders import CONFIG_FILE, readable
+from rlrun.policies.folders import readable
 from rlrun.policies.size import PolicySize, Stack
-from rlrun.policies.spec import LoraParts, PolicySpec, check_head_sizes
+from rlrun.policies.spec import CONFIG_FILE, LoraParts, PolicySpec, check_head_sizes
 from rlrun.system.local_files import read_json
 
 

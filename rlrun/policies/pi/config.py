@@ -69,7 +69,7 @@ class PiSizes:
         return (self.vision.image_size // self.vision.patch_size) ** 2
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> PiSizes:
+    def from_json(cls, found: Mapping[str, Any]) -> PiSizes:
         """Read what `as_json` returned. Raises TypeError for unknown names."""
         kinds = {"language": GemmaSizes, "expert": GemmaSizes, "vision": VisionSizes}
         return cls(**{name: kinds[name](**value) if name in kinds else value for name, value in found.items()})
@@ -118,7 +118,7 @@ class PiConfig(LeRobotConfig):
         return self.type == "pi05"
 
     @classmethod
-    def of(cls, found: Mapping[str, Any], sizes: PiSizes) -> PiConfig:
+    def from_lerobot(cls, found: Mapping[str, Any], sizes: PiSizes) -> PiConfig:
         """Read LeRobot's config.json as a mapping. Raises ValueError as the class does."""
         kind = found.get("type")
         mode = MODES.get(str(kind), "IDENTITY")
@@ -163,7 +163,7 @@ def read_config(found: Mapping[str, Any], kind: str, sizes: PiSizes, spaces: Pla
     Raises ValueError as PiConfig does.
     """
     side, chunk, width = sizes.vision.image_size, found["action_horizon"], found["action_dim"]
-    return PiConfig.of(
+    return PiConfig.from_lerobot(
         {
             "type": kind,
             "chunk_size": chunk,

@@ -41,7 +41,6 @@ from rlrun.policies.flow.lerobot_processors import (
     write_processors,
     write_tokenizer,
 )
-from rlrun.policies.folders import CONFIG_FILE
 from rlrun.policies.pi.config import (
     EMBEDDINGS,
     HEADS,
@@ -55,7 +54,7 @@ from rlrun.policies.pi.config import (
 )
 from rlrun.policies.pi.config import MODES as MODE_OF
 from rlrun.policies.pi.spec import PiSettings, StateInPrompt
-from rlrun.policies.spec import LeRobotFolder
+from rlrun.policies.spec import CONFIG_FILE, LeRobotFolder
 from rlrun.policies.tokenizer import read_tokenizer
 from rlrun.policies.weight_files import WeightFiles, read_json, refuse, write_weights
 
@@ -149,7 +148,7 @@ def read_folder(folder: Path, files: WeightFiles, own: PiSettings, spaces: Plann
         tokenizer = _tokenizer(folder, own, sizes.vocab_size)
         is_of_openpi = is_openpi(found)
         kind = kind_of(files.shapes)
-        config = read_config(found, kind, sizes, spaces) if is_of_openpi else PiConfig.of(found, sizes)
+        config = read_config(found, kind, sizes, spaces) if is_of_openpi else PiConfig.from_lerobot(found, sizes)
     except (ValueError, TypeError, KeyError) as error:
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's or openpi's.")
     if is_of_openpi:
@@ -251,7 +250,7 @@ def _name_tensors(files: WeightFiles) -> None:
 
 def _sizes(folder: Path) -> PiSizes:
     file = folder / PALIGEMMA_FOLDER / CONFIG_FILE
-    return PiSizes.of(read_json(file)) if file.is_file() else PiSizes()
+    return PiSizes.from_json(read_json(file)) if file.is_file() else PiSizes()
 
 
 def _tokenizer(folder: Path, own: PiSettings, num_words: int) -> Tokenizer:

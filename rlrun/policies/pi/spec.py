@@ -22,7 +22,7 @@ from rlrun.policies.flow.spec import (
     new_vision_sizes,
     vision_stack,
 )
-from rlrun.policies.folders import CONFIG_FILE, named_parameters_in
+from rlrun.policies.folders import named_parameters_in
 from rlrun.policies.pi.config import (
     EMBEDDINGS,
     HEADS,
@@ -38,6 +38,7 @@ from rlrun.policies.pi.config import (
     read_config,
 )
 from rlrun.policies.size import PolicySize, Stack
+from rlrun.policies.spec import CONFIG_FILE
 
 
 class Version(Enum):
@@ -141,11 +142,11 @@ def pi_config(config: RunConfig, spaces: PlannedSpaces) -> PiConfig:
     if config.policy.path is None:
         return new_config(config, spaces.num_actions, spaces.num_proprio, numbered(spaces.num_images))
     found, own_sizes = described(config, CONFIG_FILE), described(config, f"{PALIGEMMA_FOLDER}/{CONFIG_FILE}")
-    sizes = PiSizes.of(own_sizes) if own_sizes else PiSizes()
+    sizes = PiSizes.from_json(own_sizes) if own_sizes else PiSizes()
     if is_openpi(found):
         stored = _stored_parameters(config)
         return read_config(found, kind_of(stored) if stored else own.version.name, sizes, spaces)
-    return PiConfig.of({"type": own.version.name} | found, sizes)
+    return PiConfig.from_lerobot({"type": own.version.name} | found, sizes)
 
 
 def _unread_parameters(config: RunConfig) -> int:

@@ -45,7 +45,7 @@ class VLMSizes:
         return (self.vision.image_size // self.vision.patch_size // self.scale_factor) ** 2
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> VLMSizes:
+    def from_transformers(cls, config: Mapping[str, Any]) -> VLMSizes:
         """Read transformers' SmolVLMConfig as a mapping; absent sizes keep the defaults."""
         text = dict(config.get("text_config") or {})
         text.setdefault("head_dim", _head_dim(text))
@@ -53,7 +53,7 @@ class VLMSizes:
         return cls(vision=_known(VisionSizes, config.get("vision_config") or {}), text=_known(TextSizes, text), **own)
 
     def as_transformers(self) -> dict[str, Any]:
-        """Return transformers' SmolVLMConfig as a mapping, which `of` and AutoConfig read."""
+        """Return transformers' SmolVLMConfig as a mapping, which `from_transformers` and AutoConfig read."""
         own = {name: getattr(self, name) for name in ("scale_factor", *_TOKEN_IDS)}
         return {
             "model_type": "smolvlm",
@@ -139,7 +139,7 @@ class SmolVLAConfig(LeRobotConfig):
         return max(pictures + num_words + 1, self.prefix_length)
 
     @classmethod
-    def of(cls, found: Mapping[str, Any], vlm: VLMSizes) -> SmolVLAConfig:
+    def from_lerobot(cls, found: Mapping[str, Any], vlm: VLMSizes) -> SmolVLAConfig:
         """Read LeRobot's config.json as a mapping. Fields that do not change the network are ignored.
 
         Raises ValueError as the class does, and for another `type`.

@@ -32,9 +32,8 @@ from rlrun.policies.flow.lerobot_processors import (
     write_tokenizer,
 )
 from rlrun.policies.flow.spec import PatchPositions
-from rlrun.policies.folders import CONFIG_FILE
 from rlrun.policies.smolvla.config import VLM_FOLDER, SmolVLAConfig, VLMSizes
-from rlrun.policies.spec import LeRobotFolder
+from rlrun.policies.spec import CONFIG_FILE, LeRobotFolder
 from rlrun.policies.tokenizer import read_tokenizer
 from rlrun.policies.weight_files import WeightFiles, read_json, refuse, write_weights
 
@@ -63,7 +62,7 @@ def read_folder(folder: Path, files: WeightFiles, tokenizer_path: Path | None = 
     try:
         vlm = _vlm(folder, found)
         tokenizer = read_tokenizer(file, vlm.text.vocab_size)
-        config = SmolVLAConfig.of(found, _with_token_ids(vlm, tokenizer))
+        config = SmolVLAConfig.from_lerobot(found, _with_token_ids(vlm, tokenizer))
     except (ValueError, TypeError) as error:
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's SmolVLA.")
     statistics = read_statistics(folder, config, files)
@@ -155,7 +154,7 @@ def _vlm(folder: Path, found: Mapping[str, Any]) -> VLMSizes:
     """Return the sizes of the VLM: in the folder, or the published ones."""
     for place in _vlm_folders(folder, found):
         if (place / CONFIG_FILE).is_file():
-            return VLMSizes.of(read_json(place / CONFIG_FILE))
+            return VLMSizes.from_transformers(read_json(place / CONFIG_FILE))
     name = str(found.get("vlm_model_name", PUBLISHED_VLM))
     if not name.endswith(PUBLISHED_VLM):
         refuse(

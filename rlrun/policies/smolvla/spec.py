@@ -21,9 +21,9 @@ from rlrun.policies.flow.spec import (
     new_vision_sizes,
     vision_stack,
 )
-from rlrun.policies.folders import CONFIG_FILE
 from rlrun.policies.size import PolicySize, Stack
 from rlrun.policies.smolvla.config import VLM_FOLDER, SmolVLAConfig, TextSizes, VLMSizes
+from rlrun.policies.spec import CONFIG_FILE
 
 
 @dataclass
@@ -111,8 +111,8 @@ def _config(config: RunConfig, spaces: PlannedSpaces) -> SmolVLAConfig:
     """Return the architecture; a folder that is not on this machine counts as the published one."""
     if config.policy.path is None:
         return new_config(config, spaces.num_actions, spaces.num_proprio, numbered(spaces.num_images))
-    vlm = VLMSizes.of(described(config, f"{VLM_FOLDER}/{CONFIG_FILE}"))
-    return SmolVLAConfig.of(described(config, CONFIG_FILE), vlm)
+    vlm = VLMSizes.from_transformers(described(config, f"{VLM_FOLDER}/{CONFIG_FILE}"))
+    return SmolVLAConfig.from_lerobot(described(config, CONFIG_FILE), vlm)
 
 
 RELEASED_PARAMETERS = 450_046_176  # of the network on SmolVLM2-500M, with the unread head over words

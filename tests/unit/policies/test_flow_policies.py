@@ -103,7 +103,9 @@ def test_the_ratio_is_one_before_the_first_update(policy: FlowPolicy) -> None:
 
 def test_actions_are_the_last_numbers_in_simulator_units(policy: FlowPolicy) -> None:
     tokens, _ = chosen(policy)
-    action = FlowChoice.of(tokens, policy.shape.num_steps, policy.shape.num_dims).action.view(ROWS, 2, A).numpy()
+    action = (
+        FlowChoice.from_tokens(tokens, policy.shape.num_steps, policy.shape.num_dims).action.view(ROWS, 2, A).numpy()
+    )
     wanted = action * np.linspace(0.5, 2, A) + np.linspace(-1, 1, A)  # the quantiles are at one deviation
     assert np.linalg.norm(policy.decode_actions(tokens.numpy()) - wanted) < 1e-5 * np.linalg.norm(wanted)
 
