@@ -25,7 +25,7 @@ from rlrun.weight_sync.buckets import lay_out, pack
 from tests.numerics import norm_error
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import B, T, share, trajectory
-from tests.unit.policies.test_flow_policies import SENTENCES, config, new_policy, section
+from tests.unit.policies.flow.test_policies import SENTENCES, config, new_policy, section
 
 PARTS = {"smolvla": ("text_model", "lm_expert"), "pi05": ("language_model", "gemma_expert")}
 

@@ -13,7 +13,7 @@ from rlrun.policies.flow.dsrl import NoiseAction, NoiseDistribution
 from rlrun.policies.flow.method import ChunkShape, FlowSde
 from rlrun.policies.flow.policy import FlowPolicy
 from tests.numerics import assert_norm_close
-from tests.unit.policies.test_flow_policies import ROWS, A, chosen, frames, keys, new_policy
+from tests.unit.policies.flow.test_policies import ROWS, A, chosen, frames, keys, new_policy
 
 SHAPE = ChunkShape(num_steps=4, num_dims=5, num_executed=2, num_actions=3)
 DRAW = torch.Generator().manual_seed(0)
