@@ -1,4 +1,4 @@
-"""What a policy outputs: the action distribution, of K independent bins or numbers per row, and the critic's value.
+"""Outputs of a policy: the action distribution, of K independent bins or numbers per row, and the critic's value.
 
 Sampling depends on a key per row only, whatever the batch.
 

@@ -1,4 +1,4 @@
-"""DSRL: the flow runs as an ODE, and a learned actor chooses the noise that it begins with.
+"""DSRL: the flow runs as an ODE, and a learned noise actor gives its first noise.
 
 Source: "Steering your diffusion policy with latent space reinforcement learning" (arXiv 2506.15799). The network stays
 as it is. One noise, a number per real action dimension, serves all control steps of a chunk; padded dimensions begin at

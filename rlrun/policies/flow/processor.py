@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn import functional as F
 
 from rlrun.policies.flow.lerobot_config import LeRobotConfig, Statistics
 from rlrun.system.errors import RunError
@@ -106,6 +107,19 @@ class FlowProcessor(ABC):
         own = self.statistics.state
         state[:, : self.num_proprio] = proprio if own is None else own.normalize(proprio)
         return state
+
+
+def resized(images: Tensor, size: int) -> Tensor:
+    """Convert uint8 [B, N, H, W, 3] -> float32 [B*N, 3, h, w] in [0, 1], whose longer side has `size` pixels.
+
+    Bilinear without antialiasing, as in LeRobot.
+    """
+    x = images.flatten(0, 1).permute(0, 3, 1, 2).to(torch.float32) / 255.0
+    height, width = x.shape[2:]
+    if (height, width) == (size, size):
+        return x
+    ratio = max(height, width) / size
+    return F.interpolate(x, size=(int(height / ratio), int(width / ratio)), mode="bilinear", align_corners=False)
 
 
 def ended(instruction: str) -> str:

@@ -1,4 +1,4 @@
-"""What the kinds of flow policies share without torch: the keys of their sections, their sizes, and their specs."""
+"""Shared specification of flow policies, without torch: keys of their sections, sizes, checks, and modules for LoRA."""
 
 from __future__ import annotations
 

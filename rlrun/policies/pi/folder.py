@@ -41,6 +41,7 @@ from rlrun.policies.flow.lerobot_processors import (
     write_processors,
     write_tokenizer,
 )
+from rlrun.policies.flow.processor import resized
 from rlrun.policies.pi.config import (
     EMBEDDINGS,
     HEADS,
@@ -105,20 +106,15 @@ LEROBOT_PADDING, OPENPI_PADDING = -3.0, -1.0
 
 
 def pixels(images: Tensor, size: int, padding: float) -> Tensor:
-    """Convert uint8 [B, N, H, W, 3] -> float32 [B, N, 3, size, size], on the device of the images.
+    """Convert uint8 [B, N, H, W, 3] -> float32 [B, N, 3, size, size] in [-1, 1], on the device of the images.
 
-    size: pixels per side; padding: the value beside a picture. Bilinear without antialiasing, as in LeRobot.
+    size: pixels per side; padding: the value beside a picture, which stays in the middle.
     """
-    x = images.flatten(0, 1).permute(0, 3, 1, 2).to(torch.float32) / 255.0
+    x = resized(images, size) * 2.0 - 1.0
     height, width = x.shape[2:]
-    inner = height, width
-    if inner != (size, size):
-        ratio = max(height, width) / size
-        inner = int(height / ratio), int(width / ratio)
-        x = F.interpolate(x, size=inner, mode="bilinear", align_corners=False)
-    top, left = (size - inner[0]) // 2, (size - inner[1]) // 2
-    beside = left, size - inner[1] - left, top, size - inner[0] - top
-    return F.pad(x * 2.0 - 1.0, beside, value=padding).unflatten(0, images.shape[:2])
+    top, left = (size - height) // 2, (size - width) // 2
+    beside = left, size - width - left, top, size - height - top
+    return F.pad(x, beside, value=padding).unflatten(0, images.shape[:2])
 
 
 PUBLISHED_PALIGEMMA = "google/paligemma-3b-pt-224"

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,7 +14,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.policies.flow.folder import FlowParts, RunSettings
 from rlrun.policies.flow.lerobot_config import Standardization, of_demonstrations
 from rlrun.policies.flow.policy import FlowPolicy
-from rlrun.policies.flow.processor import FlowProcessor, ended
+from rlrun.policies.flow.processor import FlowProcessor, ended, resized
 from rlrun.policies.flow.spec import FlowSettings, PatchPositions, Trains
 from rlrun.policies.smolvla.config import SmolVLAConfig
 from rlrun.policies.smolvla.folder import PROCESSOR_SETTINGS, read_folder, write_folder
@@ -26,18 +25,14 @@ from rlrun.policies.tokenizer import word_tokenizer
 from rlrun.policies.weight_files import WeightFiles
 
 
-def pixels(images: Tensor, size: int | None) -> Tensor:
-    """Convert uint8 [B, N, H, W, 3] -> float32 [B, N, 3, size, size], on the device of the images.
+def pixels(images: Tensor, size: int) -> Tensor:
+    """Convert uint8 [B, N, H, W, 3] -> float32 [B, N, 3, size, size] in [-1, 1], on the device of the images.
 
-    size: pixels per side; None: no resizing. Padding is black (-1). Bilinear without antialiasing, as in LeRobot.
+    size: pixels per side. A picture stays at the right and at the bottom, beside black, as in LeRobot.
     """
-    x = images.flatten(0, 1).permute(0, 3, 1, 2).to(torch.float32) / 255.0
+    x = resized(images, size)
     height, width = x.shape[2:]
-    if size is not None and (height, width) != (size, size):
-        ratio = max(height, width) / size
-        inner = (int(height / ratio), int(width / ratio))
-        x = F.interpolate(x, size=inner, mode="bilinear", align_corners=False)
-        x = F.pad(x, (size - inner[1], 0, size - inner[0], 0))
+    x = F.pad(x, (size - width, 0, size - height, 0))
     return (x * 2.0 - 1.0).unflatten(0, images.shape[:2])
 
 
