@@ -1,4 +1,4 @@
-"""Which installed kind of policy a folder is of, by its config.json; without torch."""
+"""The installed kind of the policy in a folder, by its config.json; without torch."""
 
 from __future__ import annotations
 

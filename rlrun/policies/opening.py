@@ -106,7 +106,7 @@ def _filled(policy: Policy, weights: StoredWeights, dtype: torch.dtype, device: 
 
 @contextmanager
 def _reading(folder: Path) -> Iterator[None]:
-    """Turn what the libraries raise for a folder's content into a RunError that names the folder."""
+    """Turn exceptions of the libraries about a folder's content into a RunError that names the folder."""
     try:
         yield
     except (RunError, torch.OutOfMemoryError):

@@ -31,7 +31,7 @@ class Policy(ABC):
     Example::
 
         distribution, values = policy(images, instructions, proprio, temperature=1.0)
-        tokens = distribution.sample(keys)                       # [B, K], or what else the policy needs to judge it
+        tokens = distribution.sample(keys)                       # [B, K], or more if log-probabilities need it
         logprobs = distribution.logprobs(tokens)                 # [B, K]
         actions = policy.decode_actions(tokens.cpu().numpy())    # [B, C, A]
     """
@@ -61,7 +61,7 @@ class Policy(ABC):
     ) -> tuple[ActionDistribution, Tensor | None]:
         """Run one pass to learn from `tokens` [B, ...]: the distribution is asked about these only.
 
-        By default the same as a call. A policy overrides it if its pass depends on what was chosen, since all weights
+        By default the same as a call. A policy overrides it if its pass depends on the tokens, since all weights
         must be read within one forward pass of a sharded module.
         """
         return self(images, instructions, proprio, temperature)

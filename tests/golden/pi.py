@@ -46,4 +46,4 @@ def acted(folder: Path) -> np.ndarray:
     for step in range(stored.config.num_inference_steps):
         time = torch.full((len(x),), 1 - step / stored.config.num_inference_steps)
         x = x - network.velocity(x, time, prefix)[0] / stored.config.num_inference_steps
-    return processor.physical(x[..., :NUM_ACTIONS].numpy())
+    return processor.denormalize(x[..., :NUM_ACTIONS].numpy())

@@ -37,7 +37,7 @@ class NoiseAction:
     raw: Tensor  # float32 [B, A], the noise before tanh
     action: Tensor  # float32 [B, K], normalized
 
-    def packed(self) -> Tensor:
+    def to_tokens(self) -> Tensor:
         """Return the tokens, float32 [B, W + A + K]."""
         return torch.cat([self.summary, self.raw, self.action], dim=1)
 
@@ -98,7 +98,7 @@ class NoiseDistribution(ActionDistribution):
     def _acted(self, raw: Tensor) -> Tensor:
         if self._act is None:
             raise TypeError("this distribution evaluates given tokens; call the policy without tokens to sample")
-        return self._act(raw).packed()
+        return self._act(raw).to_tokens()
 
 
 Act = Callable[[Tensor], NoiseAction]  # runs the flow from raw numbers [B, A], of the first B rows

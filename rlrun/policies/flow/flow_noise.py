@@ -139,7 +139,7 @@ class ChainSampler(ActionDistribution):
             means.append(shape.executed(following))
             stds.append(shape.executed(std))
             x = shape.replaced(following, means[-1] + stds[-1] * noise[:, k])
-        tokens = FlowChain(torch.stack(before, dim=1), shape.executed(x)).packed()
+        tokens = FlowChain(torch.stack(before, dim=1), shape.executed(x)).to_tokens()
         mean, std = torch.stack(means, dim=1), torch.stack(stds, dim=1)
         self._drawn = tokens, Chain(self._method, shape, mean, std * self._temperature)
         return tokens

@@ -132,7 +132,7 @@ class FlowChoice:
     mean: Tensor  # float32 [B, K], of `after` under the policy that acted: for the KL from it
     action: Tensor  # float32 [B, K], normalised
 
-    def packed(self) -> Tensor:
+    def to_tokens(self) -> Tensor:
         """Return the tokens, float32 [B, 1 + S*D + 3K]."""
         return torch.cat([self.step[:, None].float(), self.before.flatten(1), self.after, self.mean, self.action], 1)
 
@@ -152,7 +152,7 @@ class FlowChain:
     before: Tensor  # float32 [B, F, S, D]
     action: Tensor  # float32 [B, K], normalized
 
-    def packed(self) -> Tensor:
+    def to_tokens(self) -> Tensor:
         """Return the tokens, float32 [B, F*S*D + K]."""
         return torch.cat([self.before.flatten(1), self.action], dim=1)
 
@@ -283,7 +283,7 @@ class FlowSampler(ActionDistribution):
                 following = torch.where(is_random[:, None, None], stochastic, following)
             x = following
         choice = FlowChoice(chosen, before, after, chosen_mean, shape.executed(x))
-        tokens = choice.packed()
+        tokens = choice.to_tokens()
         self._drawn = tokens, FlowStep.from_velocity(sde, shape, choice, at_choice, self._temperature)
         return tokens
 

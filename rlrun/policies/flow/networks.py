@@ -65,7 +65,7 @@ def after_attention(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class LayeredPrefix:
-    """What the VLM computed of an observation: all that the expert needs, and the critic's input."""
+    """Keys, values and hidden states of the VLM for one observation: the expert's context and the critic's input."""
 
     keys: tuple[Tensor, ...]  # by layer [B, S, K, E], rotated
     values: tuple[Tensor, ...]  # by layer [B, S, K, E]

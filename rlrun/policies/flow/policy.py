@@ -175,7 +175,7 @@ class FlowPolicy(ImitationPolicy):
         settings: SftConfig,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         shape, valid = self.shape, torch.from_numpy(step_valid).to(self.device)
-        shown = torch.from_numpy(self.processor.normalized(_held(actions, step_valid))).to(self.device)
+        shown = torch.from_numpy(self.processor.normalize(_held(actions, step_valid))).to(self.device)
         chunk = shown.new_zeros(len(actions), shape.num_steps, shape.num_dims)
         chunk[:, : shape.num_executed, : shape.num_actions] = shown
         chunk[:, shape.num_executed :, : shape.num_actions] = shown[:, -1:]
@@ -187,7 +187,7 @@ class FlowPolicy(ImitationPolicy):
 
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
         num = self.num_action_chunks * self.num_actions
-        return self.processor.physical(tokens[:, -num:].reshape(-1, self.num_action_chunks, self.num_actions))
+        return self.processor.denormalize(tokens[:, -num:].reshape(-1, self.num_action_chunks, self.num_actions))
 
     def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
         tensors = self.module.state_dict().items() if named_tensors is None else named_tensors
@@ -217,7 +217,7 @@ class FlowPolicy(ImitationPolicy):
 
 
 def _require_features(folder: Path, config: LeRobotConfig) -> None:
-    """Raise RunError if config.json does not say what the policy sees and does."""
+    """Raise RunError if config.json names no camera or no action."""
     sizes = {"camera in input_features": len(config.cameras), "'action' in output_features": config.num_actions}
     for name, size in sizes.items():
         if size < 1:

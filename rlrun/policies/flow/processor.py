@@ -23,7 +23,7 @@ CACHED_PROMPTS = 1024
 
 
 class FlowProcessor(ABC):
-    """Prepares inputs at every use. A kind of policy says how pictures are resized and what the prompt is."""
+    """Prepares inputs at every use; a kind of policy adds the resizing of pictures and the prompt."""
 
     def __init__(self, config: LeRobotConfig, tokenizer: Tokenizer, statistics: Statistics, num_proprio: int):
         """num_proprio: P; 0: the state is zero, as the run does not use proprioception."""
@@ -66,11 +66,11 @@ class FlowProcessor(ABC):
             torch.from_numpy(state).to(device),
         )
 
-    def normalized(self, actions: np.ndarray) -> np.ndarray:
+    def normalize(self, actions: np.ndarray) -> np.ndarray:
         """Convert [B, C, A] in simulator units -> float32 in the network's."""
         return actions if self.statistics.action is None else self.statistics.action.normalize(actions)
 
-    def physical(self, actions: np.ndarray) -> np.ndarray:
+    def denormalize(self, actions: np.ndarray) -> np.ndarray:
         """Convert [B, C, A] in the network's units -> float32 in simulator units."""
         return actions if self.statistics.action is None else self.statistics.action.denormalize(actions)
 
@@ -109,7 +109,7 @@ class FlowProcessor(ABC):
         return state
 
 
-def resized(images: Tensor, size: int) -> Tensor:
+def resize_to(images: Tensor, size: int) -> Tensor:
     """Convert uint8 [B, N, H, W, 3] -> float32 [B*N, 3, h, w] in [0, 1], whose longer side has `size` pixels.
 
     Bilinear without antialiasing, as in LeRobot.
@@ -122,6 +122,6 @@ def resized(images: Tensor, size: int) -> Tensor:
     return F.interpolate(x, size=(int(height / ratio), int(width / ratio)), mode="bilinear", align_corners=False)
 
 
-def ended(instruction: str) -> str:
+def with_newline(instruction: str) -> str:
     """Return the instruction with a line break at its end, as LeRobot gives it to SmolVLA and pi0."""
     return instruction if instruction.endswith("\n") else f"{instruction}\n"

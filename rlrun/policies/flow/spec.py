@@ -113,7 +113,7 @@ MLP_RATIO = 4  # of a new tower
 
 
 class PatchPositions(Enum):
-    """Which position embedding a patch of a picture gets."""
+    """Position embedding of the patches of a picture."""
 
     exact = "exact"  # row and column of the patch
     shifted = "shifted"  # one less each, 0 stays, as in trainings in float32 by LeRobot 0.4 with transformers 4
@@ -308,7 +308,7 @@ def vision_stack(sizes: VisionSizes, num_images: int, part: str) -> Stack:
     )
 
 
-def described(config: RunConfig, name: str) -> dict[str, Any]:
+def stored_json(config: RunConfig, name: str) -> dict[str, Any]:
     """Return a JSON file of `policy.path`; {}: there is none, as when only a plan is made."""
     if config.policy.path is None:
         return {}

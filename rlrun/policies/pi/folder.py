@@ -41,7 +41,7 @@ from rlrun.policies.flow.lerobot_processors import (
     write_processors,
     write_tokenizer,
 )
-from rlrun.policies.flow.processor import resized
+from rlrun.policies.flow.processor import resize_to
 from rlrun.policies.pi.config import (
     EMBEDDINGS,
     HEADS,
@@ -110,7 +110,7 @@ def pixels(images: Tensor, size: int, padding: float) -> Tensor:
 
     size: pixels per side; padding: the value beside a picture, which stays in the middle.
     """
-    x = resized(images, size) * 2.0 - 1.0
+    x = resize_to(images, size) * 2.0 - 1.0
     height, width = x.shape[2:]
     top, left = (size - height) // 2, (size - width) // 2
     beside = left, size - width - left, top, size - height - top

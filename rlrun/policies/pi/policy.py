@@ -15,7 +15,7 @@ from rlrun.config.simulator_spec import PlannedSpaces, simulator_spec
 from rlrun.policies.flow.folder import FlowParts, RunSettings
 from rlrun.policies.flow.lerobot_config import MODES, Statistics, of_demonstrations
 from rlrun.policies.flow.policy import FlowPolicy
-from rlrun.policies.flow.processor import FlowProcessor, ended
+from rlrun.policies.flow.processor import FlowProcessor, with_newline
 from rlrun.policies.flow.spec import FlowSettings, Trains
 from rlrun.policies.pi.config import MODES as MODE_OF
 from rlrun.policies.pi.config import PiConfig
@@ -46,7 +46,7 @@ class PiProcessor(FlowProcessor):
     ):
         """state_in_prompt: of pi0.5. padding: the value beside a picture that is no square.
 
-        cleans_prompt: of pi0, whether an instruction is `cleaned` as in openpi; LeRobot's pi0 takes it as it is, and
+        cleans_prompt: of pi0, whether an instruction is cleaned as in openpi; LeRobot's pi0 takes it as it is, and
         pi0.5 always has it cleaned.
         """
         super().__init__(config, tokenizer, statistics, num_proprio)
@@ -59,8 +59,8 @@ class PiProcessor(FlowProcessor):
         if self.config.type == "pi05" and self.state_in_prompt is not StateInPrompt.none:
             return prompt_with_state(instruction, self._shown(state))
         if self.config.type == "pi05" or self.cleans_prompt:
-            return f"{cleaned(instruction)}\n"
-        return ended(instruction)
+            return f"{clean_instruction(instruction)}\n"
+        return with_newline(instruction)
 
     def _shown(self, state: np.ndarray) -> np.ndarray:
         if self.state_in_prompt is StateInPrompt.padded:
@@ -68,7 +68,7 @@ class PiProcessor(FlowProcessor):
         return state
 
 
-def cleaned(instruction: str) -> str:
+def clean_instruction(instruction: str) -> str:
     """Return the instruction on one line without underscores, as openpi takes it, and LeRobot for pi0.5."""
     return instruction.strip().replace("_", " ").replace("\n", " ")
 
@@ -79,7 +79,7 @@ def prompt_with_state(instruction: str, state: np.ndarray) -> str:
     Example: prompt_with_state("open it", [-1, 0.5]) == "Task: open it, State: 0 192;\\nAction: ".
     """
     numbers = " ".join(map(str, np.digitize(state, bins=BINS) - 1))
-    return f"Task: {cleaned(instruction)}, State: {numbers};\nAction: "
+    return f"Task: {clean_instruction(instruction)}, State: {numbers};\nAction: "
 
 
 class PiPolicy(FlowPolicy):

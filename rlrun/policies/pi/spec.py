@@ -16,10 +16,10 @@ from rlrun.policies.flow.spec import (
     FlowSettings,
     NetworkSize,
     count_new,
-    described,
     flow_size,
     flow_spec,
     new_vision_sizes,
+    stored_json,
     vision_stack,
 )
 from rlrun.policies.folders import named_parameters_in
@@ -141,7 +141,7 @@ def pi_config(config: RunConfig, spaces: PlannedSpaces) -> PiConfig:
     own = config.policy.section(PiSettings)
     if config.policy.path is None:
         return new_config(config, spaces.num_actions, spaces.num_proprio, numbered(spaces.num_images))
-    found, own_sizes = described(config, CONFIG_FILE), described(config, f"{PALIGEMMA_FOLDER}/{CONFIG_FILE}")
+    found, own_sizes = stored_json(config, CONFIG_FILE), stored_json(config, f"{PALIGEMMA_FOLDER}/{CONFIG_FILE}")
     sizes = PiSizes.from_json(own_sizes) if own_sizes else PiSizes()
     if is_openpi(found):
         stored = _stored_parameters(config)

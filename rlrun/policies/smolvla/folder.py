@@ -113,7 +113,7 @@ def export_folder(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolde
 
 
 def _write_vlm(folder: Path, config: SmolVLAConfig, tokenizer: Tokenizer) -> None:
-    """Write the sizes of the VLM, its tokenizer, and what its processor is, of which LeRobot reads tokens."""
+    """Write the sizes of the VLM, its tokenizer, and the class of its processor, of which LeRobot reads tokens."""
     folder.mkdir(exist_ok=True)
     _write_json(folder / CONFIG_FILE, config.vlm.as_transformers())
     of_class = {"processor_class": PROCESSOR}

@@ -292,7 +292,7 @@ class SmolVLANetwork(nn.Module):
         return pictures, F.pad(shown, (2, 1), value=True)
 
     def _of_empty_cameras(self, batch: int, device: torch.device) -> list[Tensor]:
-        """Return what is seen of cameras that never have a picture, [B, M, D]: their special tokens, if there are any.
+        """Return the embeddings of cameras that never have a picture, [B, M, D]: their special tokens, if any.
 
         LeRobot masks their pictures, and not the tokens around them.
         """

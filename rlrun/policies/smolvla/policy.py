@@ -14,7 +14,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.policies.flow.folder import FlowParts, RunSettings
 from rlrun.policies.flow.lerobot_config import Standardization, of_demonstrations
 from rlrun.policies.flow.policy import FlowPolicy
-from rlrun.policies.flow.processor import FlowProcessor, ended, resized
+from rlrun.policies.flow.processor import FlowProcessor, resize_to, with_newline
 from rlrun.policies.flow.spec import FlowSettings, PatchPositions, Trains
 from rlrun.policies.smolvla.config import SmolVLAConfig
 from rlrun.policies.smolvla.folder import PROCESSOR_SETTINGS, read_folder, write_folder
@@ -30,7 +30,7 @@ def pixels(images: Tensor, size: int) -> Tensor:
 
     size: pixels per side. A picture stays at the right and at the bottom, beside black, as in LeRobot.
     """
-    x = resized(images, size)
+    x = resize_to(images, size)
     height, width = x.shape[2:]
     x = F.pad(x, (size - width, 0, size - height, 0))
     return (x * 2.0 - 1.0).unflatten(0, images.shape[:2])
@@ -45,7 +45,7 @@ class SmolVLAProcessor(FlowProcessor):
         return pixels(images, self.config.vlm.vision.image_size)
 
     def prompt(self, instruction: str, state: np.ndarray) -> str:
-        return ended(instruction)
+        return with_newline(instruction)
 
     @property
     def num_words(self) -> int | None:

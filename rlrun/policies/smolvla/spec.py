@@ -15,10 +15,10 @@ from rlrun.policies.flow.spec import (
     NetworkSize,
     PatchPositions,
     count_new,
-    described,
     flow_size,
     flow_spec,
     new_vision_sizes,
+    stored_json,
     vision_stack,
 )
 from rlrun.policies.size import PolicySize, Stack
@@ -111,8 +111,8 @@ def _config(config: RunConfig, spaces: PlannedSpaces) -> SmolVLAConfig:
     """Return the architecture; a folder that is not on this machine counts as the published one."""
     if config.policy.path is None:
         return new_config(config, spaces.num_actions, spaces.num_proprio, numbered(spaces.num_images))
-    vlm = VLMSizes.from_transformers(described(config, f"{VLM_FOLDER}/{CONFIG_FILE}"))
-    return SmolVLAConfig.from_lerobot(described(config, CONFIG_FILE), vlm)
+    vlm = VLMSizes.from_transformers(stored_json(config, f"{VLM_FOLDER}/{CONFIG_FILE}"))
+    return SmolVLAConfig.from_lerobot(stored_json(config, CONFIG_FILE), vlm)
 
 
 RELEASED_PARAMETERS = 450_046_176  # of the network on SmolVLM2-500M, with the unread head over words

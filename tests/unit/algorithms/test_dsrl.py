@@ -64,7 +64,7 @@ def steps_of(rewards: Tensor, terminated: Tensor, **changes: Tensor) -> ChunkSte
 def tokens_of(seen: Tensor, raw: Tensor) -> Tensor:
     """Return tokens [T, B, ...] of what was seen [T, B, WIDTH], and of numbers before tanh [T, B, A]."""
     flat = NoiseAction(seen.flatten(0, 1), raw.flatten(0, 1), torch.zeros(seen.shape[0] * seen.shape[1], A))
-    return flat.packed().unflatten(0, seen.shape[:2])
+    return flat.to_tokens().unflatten(0, seen.shape[:2])
 
 
 def update(dsrl: Dsrl, context: UpdateContext, steps: ChunkSteps, tokens: Tensor) -> dict[str, float]:

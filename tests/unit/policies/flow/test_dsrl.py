@@ -25,7 +25,7 @@ def judged(temperature: float = 1.0) -> NoiseDistribution:
 
 
 def packed(raw: Tensor) -> Tensor:
-    return NoiseAction(torch.zeros(len(raw), 7), raw, torch.zeros(len(raw), 6)).packed()
+    return NoiseAction(torch.zeros(len(raw), 7), raw, torch.zeros(len(raw), 6)).to_tokens()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
