@@ -23,13 +23,13 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
 from rlrun.actor.process_group import Ranks
-from rlrun.actor.sharding import DTYPES
 from rlrun.config import provenance
 from rlrun.config.provenance import POLICY_CONFIG
 from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.checkpoint_folder import FORMAT
 from rlrun.data.checksums import FileSum, Sums
+from rlrun.policies.policy import torch_dtype
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.storage_error import probe_write, storage_failure
 
@@ -96,7 +96,7 @@ def policy_export(learner: Learner) -> PolicyExport:
 
 
 def _gathered(learner: Learner) -> Iterator[tuple[str, Tensor]]:
-    sharded, dtype = learner.sharded, DTYPES[learner.config.actor.param_precision]
+    sharded, dtype = learner.sharded, torch_dtype(learner.config.actor.param_precision)
     for named in sharded.full_tensors(_together(learner), dtype):
         learner.telemetry.count("gathered_tensors")
         yield named

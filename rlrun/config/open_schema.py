@@ -10,7 +10,7 @@ from dataclasses import field, fields, make_dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from rlrun.config.registry import REGISTRIES, KindSpec
+from rlrun.config.registry import POLICIES, REGISTRIES, KindSpec
 from rlrun.config.schema import ClusterKind, RunConfig
 from rlrun.config.sections import OpenSection, Section
 from rlrun.system.errors import RunError
@@ -32,7 +32,8 @@ def nullable(section: str) -> list[tuple[str, Any, Any]]:
 
 
 def choose(config: RunConfig) -> None:
-    """Replace each null of the chosen keys. Counts are whatever the user wrote: their ranges are checked later."""
+    """Replace each null of the chosen keys, and of those of LoRA. Counts are as the user wrote them: ranges are checked
+    later."""
     usual, samples = RunConfig(), config.algorithm.global_batch_size
     workers = 1 if config.cluster.kind is ClusterKind.local else usual.actor.num_workers
     _fill(config.env, "num_workers", _divisor(workers, config.env.num_envs))
@@ -41,9 +42,18 @@ def choose(config: RunConfig) -> None:
     rows = samples // max(1, config.actor.num_workers)
     _fill(config.actor, "micro_batch_size", _divisor(MOST_ROWS, rows))
     _fill(config.sft, "lr_warmup_steps", max(0, min(usual.sft.lr_warmup_steps, config.sft.num_steps // 4)))
+    choose_parts(config)
 
 
-def _fill(section: Any, key: str, value: int) -> None:
+def choose_parts(config: RunConfig) -> None:
+    """Replace nulls of actor.lora by the modules that the policy's spec names; a kind without adapters names none."""
+    parts = POLICIES.get(config.policy.kind).lora
+    if parts is not None:
+        _fill(config.actor.lora, "targets", list(parts.targets))
+        _fill(config.actor.lora, "trained_whole", list(parts.trained_whole))
+
+
+def _fill(section: Any, key: str, value: object) -> None:
     if getattr(section, key) is None:
         setattr(section, key, value)
 

@@ -6,6 +6,7 @@ A package adds a kind by an entry point; rlrun declares its own in the same way:
     my_world = "my_package.spec:SPEC"
 
 The object that an entry point names is the kind's spec. Importing its module must be cheap: no torch, Ray or simulator.
+What does import them stands in the spec as text, "module:Class" or "module:function", and is imported when it is used.
 """
 
 from __future__ import annotations
@@ -83,6 +84,13 @@ class Registry(Generic[S]):
             self._specs[name] = self._load(name)
         return self._specs[name]
 
+    def part(self, spec: S, field: str) -> Any:
+        """Return what the field of a spec names as "module:ATTRIBUTE". Raises RunError if it cannot be imported.
+
+        Example: POLICIES.part(spec, "policy") is the class that spec.policy="my_package.policy:MyPolicy" names.
+        """
+        return self._imported(spec.name, getattr(spec, field))
+
     def chosen(self, config: RunConfig) -> S:
         """Return the spec of the kind that a configuration names."""
         name = getattr(getattr(config, self.parent), self.selector)
@@ -144,17 +152,7 @@ class Registry(Generic[S]):
 
     def _load(self, name: str) -> S:
         location = self.location(name)
-        try:
-            spec = load_object(location)
-        except Exception as error:  # code from outside rlrun may raise anything; the kind cannot be used then
-            raise RunError(
-                f"The {self.noun} '{name}' cannot be imported.",
-                key=self.key,
-                value=name,
-                cause=f"{location}: {type(error).__name__}: {error}",
-                remedy="Correct the name, or install what its module imports. A file is found in the working "
-                "directory, in --config-dir, and in the folders of python_path.",
-            ) from error
+        spec = self._imported(name, location)
         fault = self._fault(spec, None if ":" in name else name)
         if fault:
             raise RunError(
@@ -165,6 +163,19 @@ class Registry(Generic[S]):
                 remedy="docs/extending.md shows what a spec holds.",
             )
         return spec
+
+    def _imported(self, name: str, location: str) -> Any:
+        try:
+            return load_object(location)
+        except Exception as error:  # code from outside rlrun may raise anything; the kind cannot be used then
+            raise RunError(
+                f"The {self.noun} '{name}' cannot be imported.",
+                key=self.key,
+                value=name,
+                cause=f"{location}: {type(error).__name__}: {error}",
+                remedy="Correct the name, or install what its module imports. A file is found in the working "
+                "directory, in --config-dir, and in the folders of python_path.",
+            ) from error
 
     def _fault(self, spec: Any, name: str | None) -> str | None:
         missing = [part for part in ("name", "section", "check") if not hasattr(spec, part)]

@@ -25,7 +25,7 @@ from rlrun.data.lerobot import dataset_digest
 from rlrun.data.lerobot.reader import dataset_info
 from rlrun.data.messages import PolicySpaces
 from rlrun.observability.records import ABLATION_NOTE, ablation_sentence
-from rlrun.policies.spec import policy_spec
+from rlrun.policies.spec import CONFIG_FILE, policy_spec
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Session
 
@@ -89,7 +89,7 @@ def policy_folder(config: RunConfig) -> Path:
         )
     folder = Path(checkpoint)
     for candidate in (folder, folder / "policy"):
-        if (candidate / "config.json").is_file():
+        if (candidate / CONFIG_FILE).is_file():
             verify_policy(candidate, "evaluation.checkpoint", config.checkpoint.verify)
             return candidate
     raise RunError(

@@ -19,7 +19,8 @@ from rlrun.actor.imitation import exchanged_losses, imitate
 from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.actor.updates import update
-from rlrun.config.schema import Precision, RunConfig
+from rlrun.config.registry import POLICIES
+from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.lerobot.reader import open_dataset
 from rlrun.data.message_checks import check_trajectories
@@ -29,7 +30,7 @@ from rlrun.observability.disk_speed import flush_seconds
 from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import profiled
 from rlrun.policies.opening import open_to_shard
-from rlrun.policies.policy import Policy
+from rlrun.policies.policy import Policy, torch_dtype
 from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observations
 from rlrun.policies.weight_files import StoredWeights
 from rlrun.system.errors import RunError
@@ -60,7 +61,7 @@ class ActorWorker:
         self._memory: WeightMemory | None = None
         self._outgoing: Iterator[WeightBucket | SharedBucket] = iter(())
         self._gathered: Iterator[tuple[str, torch.Tensor]] = iter(())
-        self._sent_as = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
+        self._sent_as = torch_dtype(config.rollout.precision)
 
     # --- start ------------------------------------------------------------------------------
 
@@ -113,7 +114,8 @@ class ActorWorker:
         spec = policy_spec(self.config)
         require_observations(spec, spaces)
         assert spec.from_scratch is not None, f"{spec.name} begins with demonstrations"
-        spec.from_scratch(self.config, spaces).save(Path(folder))
+        policy: Policy = POLICIES.part(spec, "from_scratch")(self.config, spaces)
+        policy.save(Path(folder))
         checksums.write(Path(folder))
 
     def imitate(self, dataset: str, cameras: tuple[str, ...], world: Spaces) -> dict[str, float]:
@@ -131,7 +133,7 @@ class ActorWorker:
             sizes = demos.features.num_actions, demos.features.num_proprio
             task = DemonstratedTask(*sizes, demos.norm_stats(), demos.sentences, world.cameras or cameras)
             assert spec.from_demonstrations is not None, f"{spec.name} begins from scratch"
-            self._begin(spec.from_demonstrations(self.config, task))
+            self._begin(POLICIES.part(spec, "from_demonstrations")(self.config, task))
             metrics = imitate(self.learner, imitation_batches(self.config, demos, dataset, self.rank))
             return metrics | exchanged_losses(self.learner, ablation_batch(self.config, demos, dataset))
 

@@ -15,8 +15,8 @@ from rlrun.actor.updates import update
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Frames, Observation, Spaces, Trajectory
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.actor_critic.policy import ActorCriticPolicy, new_actor_critic
-from rlrun.policies.actor_critic.settings import MlpSettings
+from rlrun.policies.actor_critic.policy import ActorCriticPolicy
+from rlrun.policies.actor_critic.spec import MlpSettings
 from rlrun.rollout.hf import HFBackend
 from rlrun.weight_sync.buckets import lay_out, pack
 from tests.unit.actor.parameters import checksum_of
@@ -34,7 +34,7 @@ def gaussian_config() -> RunConfig:
 
 
 def new_policy(config: RunConfig) -> ActorCriticPolicy:
-    return new_actor_critic(config.policy, 0, SPACES, seed=3)
+    return ActorCriticPolicy.new(config.policy, 0, SPACES, seed=3)
 
 
 def gaussian_learner(config: RunConfig) -> Learner:

@@ -16,14 +16,14 @@ from rlrun.actor.updates import update
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.openvla_oft.checkpoint import load_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy, new_policy
-from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
+from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
 from rlrun.policies.spec import DemonstratedTask
 from tests.numerics import assert_moved_alike, norm_error
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import A, B, P, T, save_checkpoint, share, tiny_config, trajectory
+from tests.unit.policies.small import opened_vla
 
 SIDE = 32
 
@@ -82,7 +82,7 @@ def exported(folder: Path) -> tuple[bool, bool, float]:
     actor = small_learner(small_config())
     update(actor, my_share(0))
     save_checkpoint(actor, folder, {"step": 1})
-    model, processor = load_policy(folder / "policy", torch.float32, "cpu")
+    model, processor = opened_vla(folder / "policy", torch.float32, "cpu")
     whole = dict(actor.sharded.full_tensors(actor.sharded.shards().items()))
     is_equal = all(torch.equal(tensor, whole[name]) for name, tensor in model.state_dict().items())
     mine = my_share(1)
