@@ -12,9 +12,8 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from rlrun.config import provenance
-from rlrun.config.open_schema import schema_with
 from rlrun.config.provenance import CHECKPOINTS, POLICY_CONFIG, Author, Origin, copy_of, origin_of
-from rlrun.config.registry import POLICIES, REGISTRIES, SIMULATORS
+from rlrun.config.registry import POLICIES, REGISTRIES, SIMULATORS, schema_with
 from rlrun.config.sections import Section, names_of
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import parse_yaml, read_text

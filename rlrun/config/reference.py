@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from rlrun.config.open_schema import schema_with
+from rlrun.config.registry import schema_with
 from rlrun.config.sections import NO_KEY, Section
 from rlrun.system.errors import RunError
 

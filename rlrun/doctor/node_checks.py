@@ -6,10 +6,10 @@ import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlrun.config.simulator_spec import NICENESS
 from rlrun.doctor.check import Finding, Situation, Status, size
 from rlrun.doctor.facts import FolderFacts, NodeFacts
 from rlrun.doctor.optional_packages import LIMIT_S
+from rlrun.placement.node_environment import NICENESS
 
 RAY_THRESHOLD = 0.95  # Ray's default; a fuller disk takes no spilled objects
 THRESHOLD_VARIABLE = "RAY_local_fs_capacity_threshold"

@@ -14,7 +14,7 @@ from rlrun.doctor.assignment import SimulatorRequest
 from rlrun.doctor.check import Check, Finding, Situation, Status
 from rlrun.doctor.facts import NodeFacts
 from rlrun.doctor.measure import SimulatorInspection
-from rlrun.envs.omnigibson.settings import OmniGibsonConfig
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.placement.inventory import WITHOUT_RT_CORES
 from rlrun.system.nvidia_smi import major_version
 

@@ -17,13 +17,12 @@ from typing import Any
 
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.config.sections import to_plain
+from rlrun.config.sections import to_dict
 from rlrun.doctor.assignment import SimulatorRequest
 from rlrun.doctor.check import Check, Finding, Situation, Status
 from rlrun.doctor.facts import NodeFacts
 from rlrun.doctor.measure import LIMIT_S, LONGEST_S, SimulatorInspection
 from rlrun.doctor.optional_packages import interpreter_environment
-from rlrun.envs.opengl import drop_unusable
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # The interpreter may lack rlrun; it imports the package as env workers under another interpreter do.
@@ -57,7 +56,6 @@ def run_trial(request: SimulatorRequest, trial: str, arguments: dict[str, Any], 
     """
     program = [request.python, "-c", _PROGRAM, str(_PACKAGE / "pipe" / "bootstrap.py"), str(_PACKAGE)]
     pipe, environment = subprocess.PIPE, interpreter_environment(request.python) | dict(request.environment)
-    drop_unusable(environment)
     try:
         child = subprocess.Popen(
             [*program, json.dumps({"trial": trial} | arguments)],
@@ -173,7 +171,7 @@ class SpacesFacts:
 def measure_spaces(request: SimulatorRequest, limit_s: float = LONGEST_S) -> SpacesFacts:
     """Make one environment in the interpreter of the env workers."""
     path = [folder for folder in sys.path if folder] if request.python == sys.executable else []
-    trial = run_trial(request, "make_environment", {"env": to_plain(request.env), "path": path}, limit_s)
+    trial = run_trial(request, "make_environment", {"env": to_dict(request.env), "path": path}, limit_s)
     return SpacesFacts(**trial.answer) if trial.answer else SpacesFacts(0, 0, "", trial.error, trial.is_late)
 
 

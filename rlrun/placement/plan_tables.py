@@ -193,7 +193,8 @@ def _alike(plan: Plan) -> Iterator[tuple[str, Slot, str, str]]:
 
 def _environment(plan: Plan) -> Table:
     """Return a table with one row per variable and the values that workers get."""
-    from rlrun.config.simulator_spec import VARIABLES, Decided
+    from rlrun.config.simulator_spec import Decided
+    from rlrun.placement.node_environment import VARIABLES
 
     table = _table("Environment of the workers", "variable", "value", "workers", "why")
     values: dict[tuple[str, str], dict[str, None]] = {}

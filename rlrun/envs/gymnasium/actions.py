@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from rlrun.config.sections import load_object
 from rlrun.data.messages import Spaces
-from rlrun.envs.gymnasium.settings import GymnasiumConfig, SuccessRule
+from rlrun.envs.gymnasium.spec import GymnasiumConfig, SuccessRule
 from rlrun.system.errors import ExitStatus, RunError
 
 NO_EXPERT = (

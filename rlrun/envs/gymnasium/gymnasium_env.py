@@ -13,7 +13,7 @@ from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Spaces
 from rlrun.envs.gymnasium.actions import NO_EXPERT, Actions, Expert, Success, first_observation, step_results
 from rlrun.envs.gymnasium.observations import ObservationReader
-from rlrun.envs.gymnasium.settings import GymnasiumConfig
+from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
 from rlrun.envs.rows import SingleEnv, Step
 from rlrun.system.errors import ExitStatus, RunError

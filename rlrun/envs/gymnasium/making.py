@@ -14,7 +14,7 @@ from gymnasium.wrappers import OrderEnforcing
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import load_object
 from rlrun.envs.gymnasium.gymnasium_env import GymnasiumEnv
-from rlrun.envs.gymnasium.settings import GymnasiumConfig, Vectorization
+from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization
 from rlrun.envs.gymnasium.vector_rows import VectorRows
 from rlrun.envs.make import close_or_warn, last_lines, questions_told
 from rlrun.envs.pictures import draw_without_display
