@@ -23,13 +23,13 @@ def main(config: RunConfig) -> ExitStatus:
 
     machines = Machines(config)
     try:
-        situation, findings = examine(config, machines.inventory, machines.nodes(), is_thorough=True)
+        cluster, findings = examine(config, machines.inventory, machines.nodes(), is_thorough=True)
     finally:
         machines.close()
     if config.doctor.format is ReportFormat.json:
-        print(as_json(situation, findings))
+        print(as_json(cluster, findings))
     else:
-        show(Console(), situation, findings)
+        show(Console(), cluster, findings)
     return ExitStatus.doctor if failures(findings) else ExitStatus.ok
 
 
