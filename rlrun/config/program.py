@@ -29,7 +29,7 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """What the command line asks for. output_dir: of the sweep; None: a new folder. options: of the program, for all
+    """Request of a sweep. output_dir: of the sweep; None: a new folder. options: of the program, for all
     runs."""
 
     program: str  # module, such as rlrun.train

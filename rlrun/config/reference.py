@@ -56,7 +56,7 @@ def is_known(path: str, schema: Schema = None) -> bool:
 
 
 def suggestion(path: str, schema: Schema = None) -> str | None:
-    """Return what a person may have meant by an unknown key, as a sentence; None: nothing is similar.
+    """Return a sentence with the keys that are similar to an unknown one; None: no key is.
 
     Example: "Did you mean 'actor.lr' or 'sft.lr'?" for lr; the keys of the section for algorithm.foo.
     """

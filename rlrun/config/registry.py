@@ -216,7 +216,7 @@ def _nullable(section: str) -> list[tuple[str, Any, Any]]:
 
 
 def fill_counts(config: RunConfig) -> None:
-    """Replace each null of the chosen keys. Counts are whatever the user wrote: their ranges are checked later."""
+    """Replace each null of the chosen keys. Ranges of the counts that the user wrote are checked later."""
     usual, samples = RunConfig(), config.algorithm.global_batch_size
     workers = 1 if config.cluster.kind is ClusterKind.local else usual.actor.num_workers
     _fill(config.env, "num_workers", _divisor(workers, config.env.num_envs))

@@ -1,4 +1,4 @@
-"""Checks of the doctor: what a check is given, and what it finds."""
+"""Interface of the doctor's checks: their input, and their findings."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ClusterState:
         return len(self.requests) > 1
 
     def request(self, node: str) -> NodeRequest:
-        """Return what is asked of a node. Raises StopIteration for an unknown node."""
+        """Return the request of a node. Raises StopIteration for an unknown node."""
         return next(node_request for node_request in self.requests if node_request.node == node)
 
     def slots(self, node: str) -> tuple[Slot, ...]:

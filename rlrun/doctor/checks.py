@@ -68,7 +68,7 @@ def _memory(cluster: ClusterState) -> str:
 
 
 def _rounded_down(num_bytes: int) -> int:
-    """Return the bytes in whole tenths of a gigabyte: what is free is not more than is said."""
+    """Return the bytes in whole tenths of a gigabyte, rounded down."""
     return num_bytes // 10**8 * 10**8 if num_bytes >= 10**9 else num_bytes
 
 

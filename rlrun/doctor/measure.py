@@ -1,4 +1,4 @@
-"""Measures the node it runs on: interfaces, folders, inputs, memory, GPUs, versions, environment. Judges nothing."""
+"""Measures the node it runs on: interfaces, folders, inputs, memory, GPUs, versions, environment."""
 
 from __future__ import annotations
 

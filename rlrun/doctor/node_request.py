@@ -36,7 +36,7 @@ class Input:
 
 @dataclass(frozen=True)
 class SimulatorRequest:
-    """What to measure for the simulator of a node's env workers.
+    """Request of the measurement for the simulator of a node's env workers.
 
     Example: SimulatorRequest("my_world.node_checks:INSPECTION", "/opt/my/bin/python", {}, EnvConfig())
     """
@@ -58,7 +58,7 @@ class FixedPort:
 
 @dataclass(frozen=True)
 class NodeRequest:
-    """What a node does in the run, and therefore what to measure there.
+    """Request of the measurements on a node, by its workers in the run.
 
     Example: NodeRequest("sim-0", "10.77.0.2", {"env": 4}, None, (Folder("temp", "/tmp"), …), (), True, True)
     """

@@ -158,7 +158,7 @@ def _speed(facts: RendererFacts) -> str:
 
 @dataclass(frozen=True)
 class SpacesFacts:
-    """What an environment shows. Example: SpacesFacts(1, 8, "image -> camera, state -> proprioception", "")."""
+    """Observation of an environment. Example: SpacesFacts(1, 8, "image -> camera, state -> proprioception", "")."""
 
     num_images: int
     num_proprio: int
@@ -212,7 +212,7 @@ def spaces_found(cluster: ClusterState) -> str:
     return "not looked at"
 
 
-# --- what specs name -----------------------------------------------------------------------------
+# --- inspections, named by specs -----------------------------------------------------------------------------
 
 _RENDERER = Check(
     "renderer",

@@ -48,7 +48,7 @@ def questions_told() -> Iterator[None]:
 
 
 def _question(error: EOFError) -> RunError | None:
-    """Return what to tell of the question that `input()` asked; None: another file or connection has ended."""
+    """Return the error for a question of `input()`; None: another file or connection has ended."""
     frames = traceback.extract_tb(error.__traceback__)
     asked = [frame for frame in frames if "input(" in (frame.line or "")]
     if not asked or "reading a line" not in str(error):

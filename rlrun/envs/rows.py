@@ -201,7 +201,7 @@ def as_float32(proprio: np.ndarray) -> np.ndarray:
 
 
 def float32_fault(name: str, value: float) -> str:
-    """Return what is wrong with a number of a simulator; "" if float32 holds it."""
+    """Return the fault of a number of a simulator; "" if float32 holds it."""
     if not math.isfinite(value):
         return f"{name} is {value}"
     return f"{name} is {value:g}, which is too large for float32" if abs(value) > _LARGEST else ""

@@ -47,7 +47,7 @@ class VectorEnv(ABC):
 
     @property
     def spaces(self) -> Spaces:
-        """What a policy for this simulator sees and does."""
+        """Spaces of observations and actions."""
         low, high = (tuple(map(float, limit)) for limit in (self.action_low, self.action_high))
         sizes = self.num_actions, self.num_choices, low, high, self.num_proprio, self.num_images
         names = self.cameras, self.proprio_names, tuple(self.action_names)

@@ -132,7 +132,7 @@ def _flat(made: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _cause(error: Exception) -> str:
-    """Return what an error says; of one that the environment itself raised, with the lines that led there."""
+    """Return the message of an error; of one that the environment itself raised, with the end of its traceback."""
     if isinstance(error, (gymnasium.error.Error, ImportError, TypeError)):
         return f"{type(error).__name__}: {error}"
     return last_lines(error, MAX_LINES)

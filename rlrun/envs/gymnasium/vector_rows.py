@@ -61,7 +61,7 @@ class VectorRows(VectorEnv):
         self._num_steps = np.zeros(self.num_envs, int)
         self._has_drawn = False
         self._seen: list[Any] = [None] * self.num_envs  # last observation of each row
-        self._faults: dict[int, str] = {}  # by row, what is wrong with a reward of the running chunk
+        self._faults: dict[int, str] = {}  # row -> fault of a reward in the running chunk
         self._is_closed = False
         progress()
         self._require_masks()
@@ -156,13 +156,13 @@ class VectorRows(VectorEnv):
                 self._seen[i] = info["final_obs"][i]
             late = self._num_steps[i] >= self._max_steps and not terminated[i]
             success = self._success[i].after(reward, said)
-            step = Step(reward, bool(terminated[i]), bool(truncated[i] or late), success)
+            cut = bool(truncated[i] or late) and not terminated[i]
+            step = Step(reward, bool(terminated[i]), cut, success)
             if fault := float32_fault("reward", reward):
                 self._faults.setdefault(i, fault)
-            truncated = step.truncated and not step.terminated
-            chunk.add(i, k, 0.0 if i in self._faults else reward, step.terminated, truncated, success)
-            chunk.infos[i] = step_info(int(self._num_steps[i]), step, truncated)
-            ends[i] = self._is_over[i] = step.terminated or truncated
+            chunk.add(i, k, 0.0 if i in self._faults else reward, *step[1:])
+            chunk.infos[i] = step_info(int(self._num_steps[i]), step, step.truncated)
+            ends[i] = self._is_over[i] = step.terminated or step.truncated
         return ends
 
     @property
@@ -182,7 +182,7 @@ class VectorRows(VectorEnv):
         return chunk.result(frames)
 
     def _frames(self, rows: list[int | None] | list[int]) -> tuple[Frames, dict[int, str]]:
-        """Return the frames of each row, and by place what is wrong with its numbers; None gives zeros."""
+        """Return the frames of each row, and the faults of its numbers by place; None gives zeros."""
         images = np.zeros((len(rows), self.num_images, self._size, self._size, 3), np.uint8)
         proprio = np.zeros((len(rows), self.num_proprio), np.float32)
         tasks = self._tasks()
@@ -267,7 +267,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _said(info: dict[str, Any], row: int, is_kept: bool) -> dict[str, Any]:
-    """Return what the environment of a row says of success.
+    """Return the info on the success of a row.
 
     is_kept: its episode has ended under SAME_STEP, so that `final_info` has it; some environments leave it in `info`.
     """
