@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
-from rlrun.config.sections import seal
+from rlrun.config.sections import freeze
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.system.errors import ExitStatus
 
@@ -24,7 +24,7 @@ def main(config: RunConfig) -> ExitStatus:
 
     env = simulator_spec(config.env).for_evaluation(config.env)
     config = replace(config, env=env)
-    seal(config)
+    freeze(config)
     policy = config.evaluation.server or str(policy_folder(config))
     with open_session(config, Machines(config), ["env", "rollout"]) as session:
         evaluate_alone(session, policy)

@@ -11,7 +11,7 @@ from rlrun.system.errors import ExitStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlrun.config.sweep import SweepRequest
+    from rlrun.config.program import SweepRequest
     from rlrun.training.callbacks import Callback
 
 

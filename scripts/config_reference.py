@@ -11,10 +11,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
-from rlrun.config.open_schema import schema_with
-from rlrun.config.ranges import RANGES
 from rlrun.config.reference import Key, all_keys
-from rlrun.config.registry import REGISTRIES
+from rlrun.config.registry import REGISTRIES, schema_with
 from rlrun.config.sections import Range, Section, bounds_of
 
 
@@ -61,7 +59,7 @@ def _details_of(section: type, prefix: str) -> Iterator[tuple[str, Details]]:
         if isinstance(hint, type) and issubclass(hint, Section):
             yield from _details_of(hint, f"{path}.")
         else:
-            yield path, Details(bounds.get(name, RANGES.get(path)), _choices(hint))
+            yield path, Details(bounds.get(name), _choices(hint))
 
 
 def _choices(hint: Any) -> dict[str, str]:

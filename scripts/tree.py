@@ -12,9 +12,9 @@ from config_reference import cell, key_tables
 from pictures import pictures
 
 from rlrun.command import commands
-from rlrun.config import simulator_spec
 from rlrun.doctor import checks
 from rlrun.observability import metrics
+from rlrun.placement import node_environment
 from rlrun.system.errors import markdown_table
 from rlrun.watchdog import diagnosis
 
@@ -66,7 +66,7 @@ def tables(root: Path) -> dict[str, dict[str, str]]:
         "docs/reference/tree.md": {"tree": tree_text(root)},
         "docs/reference/commands.md": {"commands": commands_text()},
         "docs/reference/exit_statuses.md": {"exit statuses": markdown_table()},
-        "docs/reference/variables.md": {"variables": simulator_spec.markdown_table()},
+        "docs/reference/variables.md": {"variables": node_environment.markdown_table()},
         "docs/reference/metrics.md": {"metrics": metrics.markdown_table()},
         "docs/reference/configuration.md": {"keys": key_tables()},
         "docs/concepts/architecture.md": {"loop": loop_text(root), "rooms": rooms_text(root)},

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import LeftOut, Pretence, Seen, row
-from rlrun.config.simulator_spec import EXACT_PINNING
+from rlrun.placement.node_environment import EXACT_PINNING
 from rlrun.policies.offloading import Offloader
 
 NUM_TENSORS, MEGABYTES = 24, 66  # just above a power of two: an allocator that rounds up takes almost twice as much

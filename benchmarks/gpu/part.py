@@ -18,7 +18,7 @@ from importlib.metadata import version
 from benchmarks.gpu.commands import CommandFailed, lines
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import Outcome, Result
-from rlrun.config.simulator_spec import ACTOR_ALLOCATOR
+from rlrun.placement.node_environment import ACTOR_ALLOCATOR
 
 LIMITS_S = {
     "node": 200.0,

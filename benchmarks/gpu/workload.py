@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from rlrun.actor import process_group
 from rlrun.actor.learner import Learner
-from rlrun.config.open_schema import choose_parts
+from rlrun.config.registry import fill_lora
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data.messages import ActionChunk, Frames, Observation, Trajectory
 from rlrun.observability.telemetry import Telemetry
@@ -63,7 +63,7 @@ def workload(
     run.actor.param_precision = run.actor.reduce_precision = run.rollout.precision = Precision.bf16
     run.actor.optimizer_precision = Precision.fp32 if lora else Precision.bf16
     run.actor.activation_checkpointing, run.actor.lora.rank = True, lora
-    choose_parts(run)
+    fill_lora(run)
     run.algorithm.global_batch_size, run.algorithm.update_epochs, run.algorithm.target_kl = 2 * micro_batch, 1, None
     return Workload(run, _model_config(run, num_actions, is_small), batches)
 

@@ -17,7 +17,6 @@ from rlrun.actor.optimizer import GuardedOptimizer
 from rlrun.actor.process_group import Ranks
 from rlrun.actor.sharding import ShardedPolicy, form_mesh
 from rlrun.algorithms.spec import AlgorithmSpec
-from rlrun.config.lr_schedule import decayed
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
@@ -119,7 +118,7 @@ class Learner:
     def _decay(self) -> float:
         """Return the factor of the learning rates in this training step."""
         actor = self.config.actor
-        return decayed(actor.lr_schedule, self.num_updates / max(1, self.config.num_steps), actor.min_lr_ratio)
+        return actor.lr_schedule.factor(self.num_updates / max(1, self.config.num_steps), actor.min_lr_ratio)
 
     def weight_layout(self) -> list[tuple[str, Tensor]]:
         """Return (name, shard) of all weights of a rollout worker, for names, shapes and order; no communication."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from rlrun.config.checks import nearest_divisor
-from rlrun.config.registry import ALGORITHMS
+from rlrun.config.registry import ALGORITHMS, no_faults
 from rlrun.config.schema import AlgorithmConfig, RunConfig
 from rlrun.config.sections import (
     COUNT,
@@ -42,10 +42,6 @@ class RolloutRule:
             raise ValueError("values are asked of rows that all act: a rule has needs_values or one_episode, not both")
 
 
-def _nothing(config: RunConfig) -> Iterator[RunError]:
-    yield from ()
-
-
 @dataclass(frozen=True)
 class AlgorithmSpec:
     """One algorithm. A package adds its own by an entry point of the group `rlrun.algorithms`."""
@@ -55,7 +51,7 @@ class AlgorithmSpec:
     rollout: Callable[[AlgorithmConfig], RolloutRule] = lambda config: RolloutRule()
     section: type[Section] | None = None  # keys of algorithm.<name>; None: no keys of its own
     has_critic: bool = True  # False: no value head is trained, and the optimizer keeps no state for it
-    check: Callable[[RunConfig], Iterator[RunError]] = _nothing  # checks beyond the ranges of single keys
+    check: Callable[[RunConfig], Iterator[RunError]] = no_faults  # checks beyond the ranges of single keys
     # Host memory that each actor rank keeps between steps, such as a replay buffer; the integer: bytes of a choice in a
     # trajectory.
     kept_bytes: Callable[[RunConfig, int], int] = lambda config, choice_bytes: 0

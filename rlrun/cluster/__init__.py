@@ -2,7 +2,7 @@
 
 import os
 
-from rlrun.config.simulator_spec import MANY_NODES
+from rlrun.placement.node_environment import MANY_NODES
 
 # Ray reads both once, when it is imported. Without a token it runs code for every process that reaches it.
 os.environ.setdefault("RAY_AUTH_MODE", "token")

@@ -15,12 +15,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rlrun.cluster.membership import RayNode
 from rlrun.cluster.waits import SLOW_S, slow
 from rlrun.config.schema import RunConfig
-from rlrun.doctor.assignment import Assignment
 from rlrun.doctor.cross_node_checks import FREE_PORT, STORE
 from rlrun.doctor.facts import ClusterFacts, LinkFacts, NodeFacts, PairFacts, PathFacts
 from rlrun.doctor.inspector import Inspector, PortProbe
 from rlrun.doctor.measure import LONGEST_S
 from rlrun.doctor.node_checks import LATE
+from rlrun.doctor.node_request import NodeRequest
 from rlrun.doctor.optional_packages import LIMIT_S as PACKAGES_S
 from rlrun.doctor.trials import Member, groups, jobs, planned_pairs
 from rlrun.observability.telemetry import mark_alive
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 class RayInspection:
     """Inspectors on the nodes of `assigned`. Reports a node that fails or times out, and asks it no further."""
 
-    def __init__(self, config: RunConfig, assigned: Sequence[Assignment], nodes: Sequence[RayNode]):
+    def __init__(self, config: RunConfig, assigned: Sequence[NodeRequest], nodes: Sequence[RayNode]):
         self._config = config
         self._jobs = {job.node: job for job in assigned}
         self._unresponsive: dict[str, str] = {}
@@ -51,7 +51,7 @@ class RayInspection:
         for name in self._jobs.keys() - self._entries.keys():
             self._unresponsive[name] = "it is in the inventory, but not an alive node of the Ray cluster"
 
-    def _start(self, job: Assignment, entry: Mapping[str, Any]) -> Any:
+    def _start(self, job: NodeRequest, entry: Mapping[str, Any]) -> Any:
         where = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
         store_bytes = entry["Resources"].get("object_store_memory")
         host = ray.remote(Inspector).options(num_cpus=0, scheduling_strategy=where)

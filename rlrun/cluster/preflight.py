@@ -1,4 +1,4 @@
-"""Preflight checks: measures all nodes at the same time (through Ray if there is a cluster), then judges."""
+"""Preflight checks: measures all nodes at the same time (through Ray if there is a cluster), then runs the checks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rlrun.config.schema import RunConfig
-from rlrun.doctor.assignment import Assignment, assignments
-from rlrun.doctor.check import Finding, Situation, Status, failures
-from rlrun.doctor.checks import check_names, judge, row_of
+from rlrun.doctor.check import ClusterState, Finding, Status, failures
+from rlrun.doctor.checks import check_names, row_of, run_checks
 from rlrun.doctor.facts import ClusterFacts, PairFacts
 from rlrun.doctor.inspector import Inspector
 from rlrun.doctor.node_checks import ELSEWHERE
+from rlrun.doctor.node_request import NodeRequest, node_requests
 from rlrun.doctor.optional_packages import driver_packages, open_packages
 from rlrun.doctor.trials import groups, jobs
 from rlrun.placement.budget import budget
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def run_checks(
+def check_cluster(
     config: RunConfig,
     inventory: Inventory,
     nodes: Sequence[RayNode],
     is_thorough: bool,
     roles: Sequence[str] = ROLES,
-) -> tuple[Situation, list[Finding]]:
-    """Plan, measure the nodes of the plan (all nodes if the planner refuses), and judge. Starts no workers."""
+) -> tuple[ClusterState, list[Finding]]:
+    """Plan, measure the nodes of the plan (all nodes if the planner refuses), and check them. Starts no workers."""
     check_names(config.doctor.skip)
     planned, sums, refusal = None, None, None
     try:
@@ -48,13 +48,13 @@ def run_checks(
         sums = budget(config, planned, inventory)
     except RunError as error:
         refusal = error  # measure all nodes if there is no plan, those of the plan if there is no budget
-    assigned = assignments(config, inventory, planned, is_thorough or len(nodes) > 1)
-    facts = _measure(config, assigned, planned, nodes, is_thorough)
+    requests = node_requests(config, inventory, planned, is_thorough or len(nodes) > 1)
+    facts = _measure(config, requests, planned, nodes, is_thorough)
     packages = open_packages(driver_packages(config) if is_thorough else ())
     fit = planned_fit(config) if is_thorough else None
     facts = dataclasses.replace(facts, driver_packages=packages, driver_load=local_load(), fit=fit)
-    situation = Situation(config, tuple(assigned), facts, planned, sums, refusal)
-    return situation, judge(situation, config.doctor.skip)
+    cluster = ClusterState(config, tuple(requests), facts, planned, sums, refusal)
+    return cluster, run_checks(cluster, config.doctor.skip)
 
 
 def preflight(
@@ -64,7 +64,7 @@ def preflight(
 
     Raises RunError (exit status 4) if a check failed.
     """
-    _, findings = run_checks(config, inventory, nodes, is_thorough=False, roles=roles)
+    _, findings = check_cluster(config, inventory, nodes, is_thorough=False, roles=roles)
     failed = failures(findings)
     if failed:
         first = failed[0]
@@ -81,34 +81,38 @@ def preflight(
 
 
 def _measure(
-    config: RunConfig, assigned: Sequence[Assignment], planned: Plan | None, nodes: Sequence[RayNode], is_thorough: bool
+    config: RunConfig,
+    requests: Sequence[NodeRequest],
+    planned: Plan | None,
+    nodes: Sequence[RayNode],
+    is_thorough: bool,
 ) -> ClusterFacts:
     if not nodes and is_thorough and config.placement.inventory is not None:
-        return _in_inventory(config, assigned, planned)
+        return _in_inventory(config, requests, planned)
     if not nodes:
-        return _alone(config, assigned[0], planned)
+        return _alone(config, requests[0], planned)
     from rlrun.cluster.inspection import RayInspection
 
-    inspection = RayInspection(config, assigned, nodes)
+    inspection = RayInspection(config, requests, nodes)
     try:
         return inspection.measure(planned)
     finally:
         inspection.close()
 
 
-def _in_inventory(config: RunConfig, assigned: Sequence[Assignment], planned: Plan | None) -> ClusterFacts:
+def _in_inventory(config: RunConfig, requests: Sequence[NodeRequest], planned: Plan | None) -> ClusterFacts:
     """Measure this machine if the inventory lists it; the others can be measured only from themselves."""
     host = socket.gethostname()
     addresses = [address for interface in interfaces() for address in interface.addresses]
-    here = [one for one in assigned if one.node in (host, host.partition(".")[0]) or one.address in addresses]
+    here = [one for one in requests if one.node in (host, host.partition(".")[0]) or one.address in addresses]
     why = f"{ELSEWHERE}this is {host}, and no Ray cluster was named"
     facts = _alone(config, here[0], planned) if here else ClusterFacts(())
-    return dataclasses.replace(facts, unresponsive={one.node: why for one in assigned if one not in here})
+    return dataclasses.replace(facts, unresponsive={one.node: why for one in requests if one not in here})
 
 
-def _alone(config: RunConfig, assigned: Assignment, planned: Plan | None) -> ClusterFacts:
+def _alone(config: RunConfig, request: NodeRequest, planned: Plan | None) -> ClusterFacts:
     """Measure this machine, which no cluster has, and try its collectives."""
-    inspector = Inspector(assigned)
+    inspector = Inspector(request)
     try:
         node = inspector.measure()
         pairs: list[PairFacts] = []

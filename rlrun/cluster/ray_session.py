@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rlrun.config.simulator_spec import FREEING_MS, NICENESS, SENTINEL
+from rlrun.placement.node_environment import FREEING_MS, NICENESS
+from rlrun.system.network import SENTINEL
 
 # Suppresses a notice about a behaviour that no worker here relies on.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

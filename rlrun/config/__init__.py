@@ -1,1 +1,1 @@
-"""Dataclasses with every default; Hydra composes, the loader checks and seals."""
+"""Dataclasses with every default; Hydra composes, the loader checks and freezes."""

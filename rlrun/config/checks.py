@@ -9,9 +9,10 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 
-from rlrun.config.ranges import numbers_in_range
+from rlrun.config.reference import as_yaml
 from rlrun.config.registry import ALGORITHMS, POLICIES, REGISTRIES
 from rlrun.config.schema import (
     AttentionKernel,
@@ -25,6 +26,7 @@ from rlrun.config.schema import (
     ShardingStrategy,
     WeightTransport,
 )
+from rlrun.config.sections import KindSection, Range, Section, bounds_of
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.system.errors import ExitStatus, RunError, RunErrors
 
@@ -95,6 +97,31 @@ def check(config: RunConfig, skipped: frozenset[Check] = frozenset()) -> None:
         raise RunErrors(faults)
 
 
+def numbers_in_range(section: Section, prefix: str = "") -> Faults:
+    """Every number, and every number of a list, is in its range; None means that rlrun decides."""
+    for name, allowed in bounds_of(type(section)):
+        value = getattr(section, name)
+        numbers = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(allowed.holds(number) for number in numbers):
+            yield _out_of_range(f"{prefix}{name}", value, allowed, getattr(type(section)(), name))
+    parts = {one.name: getattr(section, one.name) for one in fields(section)}  # type: ignore[arg-type]
+    if isinstance(section, KindSection):
+        parts |= section.sections
+    for name, part in parts.items():
+        if isinstance(part, Section):
+            yield from numbers_in_range(part, f"{prefix}{name}.")
+
+
+def _out_of_range(key: str, value: object, allowed: Range, default: object) -> RunError:
+    return RunError(
+        f"'{key}' is out of range.",
+        key=key,
+        value=value,
+        cause=f"It must be {allowed}.",
+        remedy=f"The default is {as_yaml(default)}.",
+    )
+
+
 def envs_divide_among_workers(config: RunConfig) -> Faults:
     """All env workers have the same number of envs."""
     yield from not_multiple("env.num_envs", config.env.num_envs, "env.num_workers", config.env.num_workers)
@@ -120,7 +147,7 @@ def rollout_workers_have_work(config: RunConfig) -> Faults:
 def batch_divides_samples(config: RunConfig) -> Faults:
     """The chunk steps of a training step are a whole number of global batches."""
     algorithm = config.algorithm
-    samples = config.env.num_envs * algorithm.horizon * algorithm.rollout_epochs
+    samples = config.samples_per_step
     if samples % algorithm.global_batch_size:
         yield RunError(
             f"{samples} chunk steps of a training step do not fill whole batches of {algorithm.global_batch_size}.",

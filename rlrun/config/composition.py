@@ -20,11 +20,10 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from yaml import YAMLError
 
 from rlrun.config import reference
-from rlrun.config.open_schema import schema_with
 from rlrun.config.provenance import SHOWN, copy_of, missing, own_version, selected, spelled
 from rlrun.config.recorded import RecordedConfig, read_config, restoring
 from rlrun.config.reference import advice
-from rlrun.config.registry import REGISTRIES
+from rlrun.config.registry import REGISTRIES, schema_with
 from rlrun.config.sections import folder_of, put_on_path
 from rlrun.system.errors import ExitStatus, RunError
 

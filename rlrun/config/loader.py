@@ -1,4 +1,4 @@
-"""Loads a checked and sealed RunConfig from the command line; every entry point starts here."""
+"""Loads a checked and frozen RunConfig from the command line; every entry point starts here."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 
 from rlrun.config.checks import Check
-from rlrun.config.help_text import Program, StartSweep
+from rlrun.config.program import Program, StartSweep
 from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted, resumption
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.config.sections import seal
+from rlrun.config.sections import freeze
 from rlrun.system import process_io
 from rlrun.system.errors import ExitStatus, HangingFormatter, RunError, RunErrors, fault_report, hanging
 from rlrun.system.local_files import require_bounded
@@ -32,7 +32,7 @@ def load(
     recorded: RecordedConfig | None = None,
     skipped: frozenset[Check] = frozenset(),
 ) -> RunConfig:
-    """Compose, type-check, cross-check and seal.
+    """Compose, type-check, cross-check and freeze.
 
     overrides: as on the command line. config_dir: a folder of further YAML files, laid out like `configs/`. recorded:
     the configuration of a run, below the overrides. skipped: checks to leave out. Raises RunError (exit status 2).
@@ -49,17 +49,17 @@ def load(
 def compose_only(
     overrides: list[str], config_dir: str | None = None, recorded: RecordedConfig | None = None
 ) -> RunConfig:
-    """Compose, type-check and seal, without the checks of ranges and between keys; arguments as of `load`."""
+    """Compose, type-check and freeze, without the checks of ranges and between keys; arguments as of `load`."""
     from omegaconf import OmegaConf
 
     from rlrun.config.composition import compose_config
-    from rlrun.config.open_schema import closed, require_chosen_kinds
+    from rlrun.config.registry import finalize, require_chosen_kinds
 
     config = OmegaConf.to_object(compose_config(overrides, _folder(config_dir), recorded))
     assert isinstance(config, RunConfig)
     require_chosen_kinds(overrides, config)
-    config = closed(config)
-    seal(config)
+    config = finalize(config)
+    freeze(config)
     return config
 
 
@@ -147,7 +147,7 @@ class CommandLine(Program):
         try:
             options, overrides = self._split(arguments)
             if "--help" in options or "-h" in options:
-                from rlrun.config.help_text import help_text
+                from rlrun.config.program import help_text
 
                 print(help_text(self, overrides, _folder_of(options)), flush=True)
                 return ExitStatus.ok
@@ -177,7 +177,7 @@ class CommandLine(Program):
 
     def _start_sweep(self, options: dict[str, str], overrides: list[str]) -> int:
         """Check the configurations of all runs, then start them."""
-        from rlrun.config.sweep import SweepRequest, expand
+        from rlrun.config.program import SweepRequest, expand
 
         folder = [one for one in overrides if one.partition("=")[0] == "output_dir"]
         own = [one for one in overrides if one not in folder]
@@ -240,7 +240,7 @@ class CommandLine(Program):
 
     def _print(self, config: RunConfig, options: dict[str, str], overrides: list[str]) -> None:
         from rlrun.config import provenance
-        from rlrun.config.help_text import info_text
+        from rlrun.config.program import info_text
 
         if "--info" in options:
             print(info_text(overrides, _folder_of(options)), flush=True)

@@ -24,7 +24,7 @@ from packaging.version import InvalidVersion, Version
 
 from rlrun.config.registry import REGISTRIES, packages
 from rlrun.config.schema import RunConfig
-from rlrun.config.sections import NO_KEY, OpenSection
+from rlrun.config.sections import NO_KEY, KindSection
 
 _BEGIN = "# mark of the user whose run wrote this file: "
 _OTHERS = 0o077  # permissions of group and others
@@ -275,10 +275,10 @@ def as_tree(config: RunConfig) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return plain data. OmegaConf cannot do this for sealed mappings, such as the node groups of a placement."""
+    """Return plain data. OmegaConf cannot do this for frozen mappings, such as the node groups of a placement."""
     if is_dataclass(value):
         own = [field.name for field in fields(value) if not field.metadata.get(NO_KEY)]
-        kinds = value.sections if isinstance(value, OpenSection) else {}
+        kinds = value.sections if isinstance(value, KindSection) else {}
         return {name: _plain(getattr(value, name)) for name in own} | {name: _plain(kinds[name]) for name in kinds}
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}

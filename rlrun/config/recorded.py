@@ -12,9 +12,8 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from rlrun.config import provenance
-from rlrun.config.open_schema import schema_with
 from rlrun.config.provenance import CHECKPOINTS, POLICY_CONFIG, Author, Origin, copy_of, origin_of
-from rlrun.config.registry import POLICIES, REGISTRIES, SIMULATORS
+from rlrun.config.registry import POLICIES, REGISTRIES, SIMULATORS, schema_with
 from rlrun.config.sections import Section, names_of
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import parse_yaml, read_text
@@ -66,10 +65,10 @@ class _Leaf:
 def of_policy(
     file: Path, tree: dict[str, Any], folder: Path, given: Collection[str]
 ) -> tuple[dict[str, Any], str | None]:
-    """Return what of the configuration in a policy's folder may be used, and a sentence on what was left out, if any.
+    """Return the keys that may be used of the configuration in a policy's folder, and a remark on the others, if any.
 
     folder: of the policy; it stands for the one that the run began with, whose sizes are the same. given: keys that the
-    user sets; what the file says of them does not matter. Raises RunError for code that the policy would need to act,
+    user sets; their values in the file do not matter. Raises RunError for code that the policy would need to act,
     and for a name that leads out of its place.
     """
     kept: dict[str, Any] = {}
@@ -215,9 +214,9 @@ class RecordedConfig:
     remark: str | None = None
 
     def of_policy(self, folder: Path, is_trusted: bool, given: Collection[str]) -> RecordedConfig:
-        """Return what a program that uses the run's policy, which is in `folder`, takes of it.
+        """Return the configuration for a program that uses the run's policy, which is in `folder`.
 
-        Of the user's own, or if it is trusted, all but what concerns only the training run; else see `policy_keys`.
+        Of the user's own run, or if it is trusted, all keys that do not concern training only; else see `of_policy`.
         """
         if self.author is not Author.own and not is_trusted:
             tree, remark = of_policy(self.file, self.tree, folder, given)

@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from rlrun.config.open_schema import schema_with
+from rlrun.config.registry import schema_with
 from rlrun.config.sections import NO_KEY, Section
 from rlrun.system.errors import RunError
 
@@ -56,7 +56,7 @@ def is_known(path: str, schema: Schema = None) -> bool:
 
 
 def suggestion(path: str, schema: Schema = None) -> str | None:
-    """Return what a person may have meant by an unknown key, as a sentence; None: nothing is similar.
+    """Return a sentence with the keys that are similar to an unknown one; None: no key is.
 
     Example: "Did you mean 'actor.lr' or 'sft.lr'?" for lr; the keys of the section for algorithm.foo.
     """

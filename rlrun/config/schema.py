@@ -2,17 +2,33 @@
 
 YAML files under `configs/` state differences from these. Sizes are counts unless the name ends in
 `_s` (seconds), `_bytes` or `_hz`. None means that rlrun decides, and the comment says how. Counts that are "null: …"
-follow from others when a configuration is composed (rlrun/config/open_schema.py); here is the usual number.
+follow from others when a configuration is composed (rlrun/config/registry.py); here is the usual number.
 """
 
 from __future__ import annotations
 
+import math
 import pickle
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from rlrun.config.sections import OpenSection, Section, named, put_on_path
+from rlrun.config.sections import (
+    BELOW_ONE,
+    COUNT,
+    NOT_NEGATIVE,
+    OPEN_SHARE,
+    POSITIVE,
+    SHARE,
+    KindSection,
+    Range,
+    Section,
+    bounded,
+    named,
+    put_on_path,
+)
+
+SEED = Range(0, 2**31 - 1)
 
 
 class ProprioLayout(Enum):
@@ -33,30 +49,28 @@ class Renderer(Enum):
 
 
 @dataclass
-class EnvConfig(OpenSection):
+class EnvConfig(KindSection):
     """Settings that all simulators share; those of one kind are in `env.<kind>`, defined beside its class."""
 
     simulator: str = "embedded"  # name of an installed kind, or module:ATTRIBUTE of its spec; see docs/extending.md
     activity: str = named("turning_on_radio")  # BDDL activity
-    num_workers: int = 2  # null: 1 with cluster.kind=local, else 2 if they divide num_envs
-    num_envs: int = 16  # total over all env workers
-    max_control_steps: int = 60  # time limit of an episode, in control steps
-    action_hz: int = 30
-    physics_hz: int = 120
+    num_workers: int = bounded(2, COUNT)  # null: 1 with cluster.kind=local, else 2 if they divide num_envs
+    num_envs: int = bounded(16, COUNT)  # total over all env workers
+    max_control_steps: int = bounded(60, COUNT)  # time limit of an episode, in control steps
+    action_hz: int = bounded(30, COUNT)
+    physics_hz: int = bounded(120, COUNT)
     controlled: list[str] = named(["arm_right", "gripper_right"])
     cameras: list[str] = named(["zed_link"])
-    image_size: int = 64  # width and height of a frame, in pixels
+    image_size: int = bounded(64, Range(16))  # width and height of a frame, in pixels
     proprio: ProprioLayout = ProprioLayout.local_61
     reward: RewardMode = RewardMode.dense
-    reward_potential: float = 1.0  # r_potential
-    max_abs_reward: float | None = (
-        1e6  # per control step; a larger reward is an infra fault, as is ten times the bound that a world declares
-    )
+    reward_potential: float = bounded(1.0, POSITIVE)  # r_potential
+    max_abs_reward: float | None = bounded(1e6, POSITIVE)  # per control step; a larger one is an infra fault
     renderer: Renderer = Renderer.auto
-    restart_limit: int = 8  # simulator restarts per env worker and run; one more ends the run
+    restart_limit: int = bounded(8, NOT_NEGATIVE)  # simulator restarts per env worker and run; one more ends the run
     own_process: bool | None = None  # own process per simulator; None: if it needs one, or has its own interpreter
-    load_deadline_s: float = 600.0  # own process: it is killed after this long without progress while loading
-    call_deadline_s: float = 300.0  # own process: time limit of a reset, a chunk or a picture
+    load_deadline_s: float = bounded(600.0, POSITIVE)  # own process: longest time without progress while loading
+    call_deadline_s: float = bounded(300.0, POSITIVE)  # own process: time limit of a reset, a chunk or a picture
 
 
 class AttentionKernel(Enum):
@@ -75,15 +89,15 @@ class CompileBackend(Enum):
 
 
 @dataclass
-class PolicyConfig(OpenSection):
+class PolicyConfig(KindSection):
     """Settings that all kinds of policy share; those of one kind are in the section of its name."""
 
     kind: str = "openvla_oft"  # name of an installed kind, or module:SPEC; its own keys are in the section of its name
     path: str | None = None  # policy folder to start from; None: a new policy, warm-started if its kind needs it
     cameras: dict[str, str] = field(default_factory=dict)  # the policy's cameras -> the simulator's; others go by name
-    num_action_chunks: int = 4  # C, the actions of one chunk
+    num_action_chunks: int = bounded(4, COUNT)  # C, the actions of one chunk
     use_proprio: bool = True
-    value_hidden_sizes: list[int] = field(default_factory=lambda: [128, 64])  # hidden layers of the critic
+    value_hidden_sizes: list[int] = bounded([128, 64], COUNT)  # hidden layers of the critic
     attention: AttentionKernel | None = None  # in actor and HF rollout workers; None: flash if possible, else sdpa
     compile_backend: CompileBackend | None = None  # in actor and HF rollout workers; None: no torch.compile
 
@@ -115,18 +129,18 @@ class SglangConfig(Section):
 
     python: str | None = None  # interpreter with SGLang on the rollout workers' nodes; None: the one that runs rlrun
     attention_backend: AttentionBackend | None = None  # None: SGLang's choice, or torch_native on a CPU
-    mem_fraction_static: float | None = None  # share of device memory for weights and KV cache; None: SGLang's choice
+    mem_fraction_static: float | None = bounded(None, OPEN_SHARE)  # share of device memory; None: SGLang's choice
     server_args: dict[str, Any] = field(default_factory=dict)  # fields of SGLang's ServerArgs; override rlrun's
 
 
 @dataclass
 class RolloutConfig(Section):
     backend: RolloutBackendKind = RolloutBackendKind.hf
-    num_workers: int = 2  # null: 1 with cluster.kind=local, else 2, but not more than env workers
+    num_workers: int = bounded(2, COUNT)  # null: 1 with cluster.kind=local, else 2, but not more than env workers
     precision: Precision = Precision.fp32
-    temperature: float = 1.0  # of sampling in training; for evaluation see evaluation.temperature
-    num_threads: int = 1
-    pipeline_stages: int = 2  # groups of env workers per rollout worker: one is answered while the others simulate
+    temperature: float = bounded(1.0, POSITIVE)  # of sampling in training; for evaluation see evaluation.temperature
+    num_threads: int = bounded(1, COUNT)
+    pipeline_stages: int = bounded(2, COUNT)  # groups of env workers: one is answered while the others simulate
     sglang: SglangConfig = field(default_factory=SglangConfig)
 
 
@@ -148,6 +162,18 @@ class LrSchedule(Enum):
     constant = "constant"
     linear = "linear"  # falls evenly to min_lr_ratio
     cosine = "cosine"  # half a cosine, down to min_lr_ratio
+
+    def factor(self, progress: float, min_lr_ratio: float) -> float:
+        """Return the factor of the learning rate: 1 at the start, `min_lr_ratio` at the end of a falling schedule.
+
+        progress: training steps done, as a share of num_steps; above 1 it counts as 1.
+        Example: LrSchedule.linear.factor(0.5, 0.1) is 0.55.
+        """
+        if self is LrSchedule.constant:
+            return 1.0
+        at = min(1.0, max(0.0, progress))
+        height = 1.0 - at if self is LrSchedule.linear else 0.5 * (1.0 + math.cos(math.pi * at))
+        return min_lr_ratio + (1.0 - min_lr_ratio) * height
 
 
 class RewardType(Enum):
@@ -177,37 +203,37 @@ class KlKind(Enum):
 
 
 @dataclass
-class AlgorithmConfig(OpenSection):
+class AlgorithmConfig(KindSection):
     """Settings that all algorithms share; those of one algorithm are in the section of its name."""
 
     name: str = "ppo"  # name of an installed algorithm, or module:SPEC; its own keys are in the section of its name
-    horizon: int = 16  # T, chunk steps per env and rollout epoch
-    rollout_epochs: int = 1  # per training step
+    horizon: int = bounded(16, COUNT)  # T, chunk steps per env and rollout epoch
+    rollout_epochs: int = bounded(1, COUNT)  # per training step
     carry_episodes: bool = False  # continue running episodes in the next rollout epoch; False: reset all envs
-    gamma: float = 0.99
+    gamma: float = bounded(0.99, SHARE)
     reward_type: RewardType = RewardType.chunk
-    update_epochs: int = 2
-    global_batch_size: int = 256  # chunk steps per optimizer step, total over all ranks
+    update_epochs: int = bounded(2, COUNT)
+    global_batch_size: int = bounded(256, COUNT)  # chunk steps per optimizer step, total over all ranks
     ratio_level: RatioLevel = RatioLevel.token
     aggregation: Aggregation = Aggregation.token_mean
-    clip_ratio_low: float = 0.2
-    clip_ratio_high: float = 0.28
-    clip_ratio_c: float = 3.0  # bound of the dual clip, for negative advantages
-    behavior_weight_cap: float | None = 2.0  # decoupled PPO, old batches: bound of importance weights; None: plain PPO
-    entropy_coef: float = 0.0
-    kl_coef: float = 0.0  # KL penalty towards the policy at the start of the run; 0: keep no reference policy
+    clip_ratio_low: float = bounded(0.2, OPEN_SHARE)
+    clip_ratio_high: float = bounded(0.28, POSITIVE)
+    clip_ratio_c: float = bounded(3.0, Range(1, is_low_open=True))  # bound of the dual clip, for negative advantages
+    behavior_weight_cap: float | None = bounded(2.0, POSITIVE)  # of importance weights of old batches; None: plain PPO
+    entropy_coef: float = bounded(0.0, NOT_NEGATIVE)
+    kl_coef: float = bounded(0.0, NOT_NEGATIVE)  # KL penalty towards the first policy; 0: keep no reference policy
     kl_kind: KlKind = KlKind.low_var_kl
-    clip_advantages: float | None = None  # bound of absolute advantages, after normalisation; None: none
-    clip_returns: float | None = None  # bound of absolute returns, the critic's targets; None: none
-    target_kl: float | None = 0.05  # stop the update when the k3 estimate of the KL exceeds this; None: never
+    clip_advantages: float | None = bounded(None, POSITIVE)  # bound of normalized absolute advantages; None: none
+    clip_returns: float | None = bounded(None, POSITIVE)  # bound of absolute returns, the critic's targets; None: none
+    target_kl: float | None = bounded(0.05, POSITIVE)  # k3 estimate of the KL that ends an update; None: none
 
 
 @dataclass
 class LoraConfig(Section):
     """Low-rank adapters: only few weights train, which keeps gradients, optimizer state and weight sync small."""
 
-    rank: int = 0  # 0: no adapters, all weights train
-    alpha: float = 16.0  # the adapter's output is scaled by alpha / rank
+    rank: int = bounded(0, NOT_NEGATIVE)  # 0: no adapters, all weights train
+    alpha: float = bounded(16.0, POSITIVE)  # the adapter's output is scaled by alpha / rank
     targets: list[str] | None = named(None)  # modules with adapters; null: those that the kind of policy names
     trained_whole: list[str] | None = named(None)  # modules that train beside them; null: as the kind names them
     is_sent_merged: bool = True  # False: HF rollout workers have adapters too, and only trained weights are sent
@@ -220,27 +246,27 @@ class LoraConfig(Section):
 
 @dataclass
 class ActorConfig(Section):
-    num_workers: int = 2  # FSDP ranks; null: 1 with cluster.kind=local, else 2 if they divide envs and batches
+    num_workers: int = bounded(2, COUNT)  # FSDP ranks; null: 1 with cluster.kind=local, else 2 if they divide batches
     sharding: ShardingStrategy = ShardingStrategy.full_shard
-    fsdp_size: int | None = None  # hybrid_shard: ranks per shard group; None: ranks per node
+    fsdp_size: int | None = bounded(None, COUNT)  # hybrid_shard: ranks per shard group; None: ranks per node
     param_precision: Precision = Precision.fp32
     reduce_precision: Precision = Precision.fp32
     optimizer_precision: Precision = Precision.fp32  # of master weights, and of optimizer state that is not in 8 bits
-    micro_batch_size: int = 64  # chunk steps per rank and forward pass; null: at most 256, a divisor of a rank's batch
+    micro_batch_size: int = bounded(64, COUNT)  # chunk steps per rank and pass; null: at most 256
     activation_checkpointing: bool = False
     cpu_offload: bool = False  # keep the actor's state in host memory; slow: weights cross PCIe twice a micro-batch
     lora: LoraConfig = field(default_factory=LoraConfig)
     optimizer: OptimizerKind = OptimizerKind.adamw
-    lr: float = 3e-4
-    value_lr: float = 1e-3
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    lr_warmup_steps: int = 0  # optimizer steps
+    lr: float = bounded(3e-4, NOT_NEGATIVE)
+    value_lr: float = bounded(1e-3, NOT_NEGATIVE)
+    betas: list[float] = bounded([0.9, 0.999], BELOW_ONE)
+    eps: float = bounded(1e-8, POSITIVE)
+    weight_decay: float = bounded(0.0, NOT_NEGATIVE)
+    lr_warmup_steps: int = bounded(0, NOT_NEGATIVE)  # optimizer steps
     lr_schedule: LrSchedule = LrSchedule.constant  # of lr and value_lr, over num_steps
-    min_lr_ratio: float = 0.0  # linear, cosine: learning rates at the end of the run, as a share of those at the start
-    clip_grad_norm: float = 1.0
-    num_threads: int = 1
+    min_lr_ratio: float = bounded(0.0, SHARE)  # linear, cosine: learning rates at the end, as a share of the first
+    clip_grad_norm: float = bounded(1.0, POSITIVE)
+    num_threads: int = bounded(1, COUNT)
 
 
 class WeightTransport(Enum):
@@ -251,7 +277,7 @@ class WeightTransport(Enum):
 @dataclass
 class WeightSyncConfig(Section):
     transport: WeightTransport = WeightTransport.object_store
-    bucket_bytes: int = 64 * 1024 * 1024  # each bucket is packed while the one before it is sent
+    bucket_bytes: int = bounded(64 * 1024**2, Range(1024))  # each bucket is packed while the one before it is sent
     is_checksum_verified: bool = True  # of each bucket; it takes as long as reading the weights once at each end
 
 
@@ -270,27 +296,27 @@ class DemosConfig(Section):
     keys: DemoKeysConfig = field(default_factory=DemoKeysConfig)
     episodes: Any = None  # of `path`: a list of episode_index, or a range "0:50" (quoted in YAML); None: all
     only_successful: bool = False  # of `path` only episodes whose column success (or feature next.success) is true
-    memory_gb: float = 4.0  # of decoded pictures that each actor rank keeps; it reads all others from disk each time
-    num_episodes: int = 128
-    noise: float = 0.01  # std of the noise on the expert's executed actions, as a share of the action range
-    seed: int = 1_000_000  # reset seed of the first episode
+    memory_gb: float = bounded(4.0, NOT_NEGATIVE)  # decoded pictures that each actor rank keeps in memory
+    num_episodes: int = bounded(128, COUNT)
+    noise: float = bounded(0.01, NOT_NEGATIVE)  # std of the noise on the expert's actions, as a share of their range
+    seed: int = bounded(1_000_000, SEED)  # reset seed of the first episode
 
 
 @dataclass
 class SftConfig(Section):
-    num_steps: int = 300  # optimizer steps
-    batch_size: int = 64  # chunk steps per optimizer step, total over all ranks
-    lr: float = 1e-3
-    lr_warmup_steps: int = 20  # optimizer steps; null: 20, or a quarter of num_steps if that is less
-    label_smoothing_bins: float = 0.0  # std, in bins, of the target distribution around the demonstrated bin; 0: none
+    num_steps: int = bounded(300, NOT_NEGATIVE)  # optimizer steps
+    batch_size: int = bounded(64, COUNT)  # chunk steps per optimizer step, total over all ranks
+    lr: float = bounded(1e-3, POSITIVE)
+    lr_warmup_steps: int = bounded(20, NOT_NEGATIVE)  # optimizer steps; null: 20, or a quarter of num_steps
+    label_smoothing_bins: float = bounded(0.0, NOT_NEGATIVE)  # std, in bins, of targets around the right bin; 0: none
 
 
 @dataclass
 class EvaluationConfig(Section):
-    every_steps: int = 0  # 0: only before the first and after the last step
-    num_episodes: int = 64
-    temperature: float = 1.0  # of sampling; 0: always the most likely action
-    seed: int = 2_000_000  # reset seed of the first episode; episode i has seed + i
+    every_steps: int = bounded(0, NOT_NEGATIVE)  # 0: only before the first and after the last step
+    num_episodes: int = bounded(64, COUNT)
+    temperature: float = bounded(1.0, NOT_NEGATIVE)  # of sampling; 0: always the most likely action
+    seed: int = bounded(2_000_000, SEED)  # reset seed of the first episode; episode i has seed + i
     checkpoint: str | None = None  # for rlrun.eval and rlrun.serve: folder of a run, checkpoint or exported policy
     server: str | None = None  # for rlrun.eval: ws://host:port of a policy server, instead of a checkpoint
 
@@ -300,20 +326,20 @@ class ServeConfig(Section):
     """Settings of rlrun.serve, which serves a policy to openpi's clients and to the BEHAVIOR evaluator."""
 
     host: str = "127.0.0.1"  # address to listen at; every client that reaches it may use it, without a password
-    port: int = 8000  # 0: any free port
+    port: int = bounded(8000, Range(0, 65535))  # 0: any free port
     instruction: str | None = named(None)  # for requests without a prompt; None: an R1Pro's sentence of env.activity
-    replan_steps: int | None = None  # control steps per forward pass, for clients that ask for one action; None: C
+    replan_steps: int | None = bounded(None, COUNT)  # control steps per pass, for clients that want one action; None: C
     allowed_origins: list[str] = field(default_factory=list)  # web pages that may connect, as http://HOST:PORT
-    max_clients: int = 64
-    max_message_bytes: int = 64 * 1024 * 1024  # an observation of three cameras with depth takes 8 MB
-    idle_timeout_s: float = 1800.0  # disconnect a client after this long without a request; scenes take minutes to load
-    ping_s: float = 60.0  # interval of WebSocket pings to each client, and time limit of the answer
+    max_clients: int = bounded(64, COUNT)
+    max_message_bytes: int = bounded(64 * 1024**2, COUNT)  # an observation of three cameras with depth takes 8 MB
+    idle_timeout_s: float = bounded(1800.0, POSITIVE)  # of a client without requests; scenes take minutes to load
+    ping_s: float = bounded(60.0, POSITIVE)  # interval of WebSocket pings to each client, and time limit of the answer
 
 
 @dataclass
 class CheckpointConfig(Section):
-    every_steps: int = 10  # training steps between checkpoints; 0: only after the last step, and when a signal ends it
-    keep_last: int = 2
+    every_steps: int = bounded(10, NOT_NEGATIVE)  # training steps between checkpoints; 0: only the last
+    keep_last: int = bounded(2, COUNT)
     is_best_kept: bool = True
     is_asynchronous: bool = False  # copy the state to host memory, and write it while training goes on
     resume: str | None = "auto"  # "auto": newest whole one in the run folder; or a path; None: start anew
@@ -333,11 +359,9 @@ class LoggingConfig(Section):
     wandb: bool = False  # as WANDB_MODE says; unset: online if W&B finds a key, else offline
     trackio: bool = False  # needs rlrun[trackio]; shown by `trackio show`
     project: str = "rlrun"  # name of the project in W&B and Trackio
-    video_every_steps: int = 0  # training steps between videos; 0: only with the first and last evaluation
-    video_episodes: int = 4  # episodes shown side by side in a video
-    profile_steps: list[int] = field(
-        default_factory=list
-    )  # training steps, from 0, to profile in env, rollout and actor workers
+    video_every_steps: int = bounded(0, NOT_NEGATIVE)  # training steps; 0: with the first and last evaluation
+    video_episodes: int = bounded(4, NOT_NEGATIVE)  # episodes shown side by side in a video
+    profile_steps: list[int] = bounded([], NOT_NEGATIVE)  # training steps, from 0, to profile in all workers
 
 
 @dataclass
@@ -345,10 +369,10 @@ class RecordConfig(Section):
     """Recording of the messages between roles, in recording/ of the run folder. With it, one half of the run can be
     replayed without the other: rlrun.train replay=RUN_FOLDER."""
 
-    num_steps: int = 0  # training steps to record; 0: none
-    first_step: int = 0  # first training step to record, from 0
+    num_steps: int = bounded(0, NOT_NEGATIVE)  # training steps to record; 0: none
+    first_step: int = bounded(0, NOT_NEGATIVE)  # first training step to record, from 0
     edges: list[str] = named(["observation", "actions", "trajectory", "weights"])
-    max_bytes: int = 4 * 1024**3  # divided equally among env workers and actor; each stops recording at its share
+    max_bytes: int = bounded(4 * 1024**3, POSITIVE)  # divided among env workers and actor, each with a share
 
 
 class ReplayHalf(Enum):
@@ -377,12 +401,12 @@ class ClusterConfig(Section):
     kind: ClusterKind = ClusterKind.ray
     address: str | None = None  # host:port of a running Ray cluster; None: RAY_ADDRESS, else a private Ray
     temp_dir: str | None = None  # folder for the Ray that rlrun starts; None: the system's temporary directory
-    object_store_bytes: int = 512 * 1024 * 1024  # object store of each node on which rlrun starts Ray
-    placement_deadline_s: float = 300.0  # time limit for other jobs to free the resources that the plan needs
-    store_port: int | None = None  # port where actor ranks meet, and the next one for weight sync; None: any free ports
+    object_store_bytes: int = bounded(512 * 1024**2, Range(78_643_200))  # of each node on which rlrun starts Ray
+    placement_deadline_s: float = bounded(300.0, POSITIVE)  # until other jobs free the resources of the plan
+    store_port: int | None = bounded(None, Range(1024, 65534))  # of actor ranks; weight sync takes the next; None: any
     channel_security: ChannelSecurity = ChannelSecurity.curve  # between env and rollout workers; docs/security.md
-    start_deadline_s: float = 300.0  # longest silence of a worker in the first run of a phase
-    step_deadline_s: float = 600.0  # longest silence of a worker in later runs of a phase
+    start_deadline_s: float = bounded(300.0, POSITIVE)  # longest silence of a worker in the first run of a phase
+    step_deadline_s: float = bounded(600.0, POSITIVE)  # longest silence of a worker in later runs of a phase
 
 
 @dataclass
@@ -392,19 +416,19 @@ class WatchdogConfig(Section):
     never above cluster.start_deadline_s (first time) or cluster.step_deadline_s."""
 
     enabled: bool = True  # False: waits end at the deadlines of `cluster`, without a diagnosis
-    factor: float = 5.0
-    floor_s: float = 20.0
-    heartbeat_s: float = 2.0  # interval at which every process writes its status to its file in the run folder
+    factor: float = bounded(5.0, Range(1))
+    floor_s: float = bounded(20.0, POSITIVE)
+    heartbeat_s: float = bounded(2.0, Range(0.1))  # interval at which every process writes its status to the run folder
 
 
 @dataclass
 class RecoveryConfig(Section):
     """How many lost workers are replaced after the start of a run. Beyond that it ends with exit status 7 or 8."""
 
-    max_env_restarts: int = 8  # restarts of env workers; for simulators inside them see env.restart_limit
-    max_rollout_restarts: int = 4
-    max_actor_restarts: int = 2  # restarts of all actor workers, from the last checkpoint
-    node_wait_s: float = 600.0  # time for a lost node to return, if no plan fits on the remaining nodes
+    max_env_restarts: int = bounded(8, NOT_NEGATIVE)  # of env workers; for simulators inside them see env.restart_limit
+    max_rollout_restarts: int = bounded(4, NOT_NEGATIVE)
+    max_actor_restarts: int = bounded(2, NOT_NEGATIVE)  # restarts of all actor workers, from the last checkpoint
+    node_wait_s: float = bounded(600.0, NOT_NEGATIVE)  # for a lost node, if no plan fits on the remaining nodes
 
 
 class ReportFormat(Enum):
@@ -415,7 +439,7 @@ class ReportFormat(Enum):
 @dataclass
 class DoctorConfig(Section):
     skip: list[str] = named([])  # checks to skip, by their names in docs/doctor.md
-    link_timeout_s: float = 3.0  # time limit of a connection, and of a two-process all-reduce; NCCL: at least 30 s
+    link_timeout_s: float = bounded(3.0, POSITIVE)  # of a connection, and of an all-reduce; NCCL: at least 30 s
     format: ReportFormat = ReportFormat.table  # output format of rlrun.doctor
 
 
@@ -436,7 +460,7 @@ class NodeConfig(Section):
     )  # host names to wait for; empty: as many nodes as placement.nodes has
     ports: str | None = None  # port range "20000-20999", for firewalls; None: any free ports, besides the head's
     status_dir: str | None = None  # each node writes its exit status here, for scripts that look for the first failure
-    lost_after_s: float = 10.0  # a node that has not answered for this long counts as lost
+    lost_after_s: float = bounded(10.0, Range(2))  # a node that has not answered for this long counts as lost
 
 
 @dataclass
@@ -447,7 +471,7 @@ class PlacementConfig(Section):
     roles: dict[str, Any] = field(default_factory=dict)  # role -> "0-7" or {on:, accelerators:, ...}; empty: by rule
     inventory: str | None = None  # file that lists the nodes; None: measure the machines
     offload: bool = False  # actor and rollout workers move to host memory while the other role works
-    link_gbit_per_s: float = 10.0  # speed of a link between nodes, from which rlrun.plan estimates transfer times
+    link_gbit_per_s: float = bounded(10.0, POSITIVE)  # of a link between nodes, for the transfer times of rlrun.plan
 
 
 @dataclass
@@ -458,12 +482,12 @@ class PlanConfig(Section):
 @dataclass
 class RunConfig(Section):
     name: str = named("turning_on_radio")
-    seed: int = 0
-    num_steps: int = 100  # training steps
+    seed: int = bounded(0, SEED)
+    num_steps: int = bounded(100, NOT_NEGATIVE)  # training steps
     callbacks: list[Any] = field(
         default_factory=list
     )  # module:Class of a rlrun.Callback, or {use: module:Class, argument: value}; docs/howto/callbacks.md
-    max_minutes: float | None = None  # end after the step in which this time is over, as if num_steps were reached
+    max_minutes: float | None = bounded(None, POSITIVE)  # end after the step in which this time is over
     output_dir: str | None = None  # run folder; None: runs/<name>/<time>
     cache_dir: str = ".cache/rlrun"  # folder for demonstrations and warm-started policies that rlrun has made
     python_path: list[str] = field(
@@ -490,6 +514,11 @@ class RunConfig(Section):
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
+
+    @property
+    def samples_per_step(self) -> int:
+        """Chunk steps that a training step collects, over all envs."""
+        return self.env.num_envs * self.algorithm.horizon * self.algorithm.rollout_epochs
 
     def __reduce__(self) -> tuple:
         """Pickle python_path first, since a process needs it to import the classes of the sections."""

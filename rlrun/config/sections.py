@@ -1,4 +1,4 @@
-"""Sections of the configuration: frozen dataclasses, the ranges of their keys, and their form as plain data."""
+"""Sections of the configuration: frozen dataclasses, the ranges of their keys, and their form as dicts."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 
 class Section:
-    """Base class of every configuration dataclass: fields can be assigned until it is sealed.
+    """Base class of every configuration dataclass: fields can be assigned until it is frozen.
 
-    Frozen dataclasses would break Hydra's merging, so the seal is set after loading. The instance stores the seal, so
-    pickle, cloudpickle and deepcopy keep it. `dataclasses.replace` returns an unsealed copy.
+    Frozen dataclasses would break Hydra's merging, so instances are frozen after loading. The instance stores that, so
+    pickle, cloudpickle and deepcopy keep it. `dataclasses.replace` returns a copy that is not frozen.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self.__dict__.get("_sealed"):
+        if self.__dict__.get("_frozen"):
             _refuse(f"{type(self).__name__}.{name}")
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
-        if self.__dict__.get("_sealed"):
+        if self.__dict__.get("_frozen"):
             _refuse(f"{type(self).__name__}.{name}")
         super().__delattr__(name)
 
@@ -36,7 +36,7 @@ NO_KEY = "omegaconf_ignore"  # metadata of a field that is no key in YAML
 
 
 @dataclass
-class OpenSection(Section):
+class KindSection(Section):
     """A section that chooses a kind from a registry; the settings of the kind are a section below it.
 
     Example: EnvConfig(simulator="libero", sections={"libero": LiberoConfig(task_ids=[0])})
@@ -45,39 +45,39 @@ class OpenSection(Section):
     sections: dict[str, Any] = field(default_factory=dict, metadata={NO_KEY: True})  # by name of the kind
 
     def section(self, kind: type[SectionType]) -> SectionType:
-        """Return the settings of a kind by their dataclass; sealed defaults if none were given."""
+        """Return the settings of a kind by their dataclass; frozen defaults if none were given."""
         for section in self.sections.values():
             if isinstance(section, kind):
                 return section
         defaults = kind()
-        seal(defaults)
+        freeze(defaults)
         return defaults
 
 
-def seal(section: Section) -> None:
-    """Seal a configuration dataclass and everything below it, in place; sealed parts stay as they are."""
-    if section.__dict__.get("_sealed"):
+def freeze(section: Section) -> None:
+    """Freeze a configuration dataclass and everything below it, in place; frozen parts stay as they are."""
+    if section.__dict__.get("_frozen"):
         return
     for one in fields(section):  # type: ignore[arg-type]
-        setattr(section, one.name, _sealed(getattr(section, one.name)))
-    section.__dict__["_sealed"] = True
+        setattr(section, one.name, _frozen(getattr(section, one.name)))
+    section.__dict__["_frozen"] = True
 
 
-def _sealed(value: Any) -> Any:
+def _frozen(value: Any) -> Any:
     if isinstance(value, Section):
-        seal(value)
+        freeze(value)
     elif isinstance(value, dict):
-        return SealedDict({key: _sealed(item) for key, item in value.items()})
+        return FrozenDict({key: _frozen(item) for key, item in value.items()})
     elif isinstance(value, list):
-        return SealedList(_sealed(item) for item in value)
+        return FrozenList(_frozen(item) for item in value)
     return value
 
 
 def _refuse(what: str) -> NoReturn:
-    raise FrozenInstanceError(f"the configuration is sealed: {what} cannot be changed while a run uses it")
+    raise FrozenInstanceError(f"the configuration is frozen: {what} cannot be changed while a run uses it")
 
 
-class SealedList(list):
+class FrozenList(list):
     """A list that refuses every change, and compares equal to a plain list."""
 
     def _refuse(self, *_: object) -> NoReturn:
@@ -87,13 +87,13 @@ class SealedList(list):
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
     def __reduce__(self) -> tuple:
-        return SealedList, (tuple(self),)
+        return FrozenList, (tuple(self),)
 
-    def __deepcopy__(self, memo: dict) -> SealedList:
+    def __deepcopy__(self, memo: dict) -> FrozenList:
         return self
 
 
-class SealedDict(dict):
+class FrozenDict(dict):
     """A dict that refuses every change, and compares equal to a plain dict."""
 
     def _refuse(self, *_: object) -> NoReturn:
@@ -103,9 +103,9 @@ class SealedDict(dict):
     __setitem__ = __delitem__ = __ior__ = _refuse
 
     def __reduce__(self) -> tuple:
-        return SealedDict, (tuple(self.items()),)
+        return FrozenDict, (tuple(self.items()),)
 
-    def __deepcopy__(self, memo: dict) -> SealedDict:
+    def __deepcopy__(self, memo: dict) -> FrozenDict:
         return self
 
 
@@ -144,6 +144,7 @@ POSITIVE = Range(0, is_low_open=True)
 SHARE = Range(0, 1)
 POSITIVE_SHARE = Range(0, 1, is_low_open=True)
 BELOW_ONE = Range(0, 1, is_high_open=True)
+OPEN_SHARE = Range(0, 1, is_low_open=True, is_high_open=True)
 
 
 def bounded(default: Any, allowed: Range) -> Any:
@@ -177,42 +178,40 @@ def _field(default: Any, metadata: dict[str, Any]) -> Any:
     return field(default=default, metadata=metadata)
 
 
-def to_plain(value: Any) -> Any:
-    """Return sections as dicts and enums as their values. Example: to_plain(EnvConfig())["simulator"] == "embedded"."""
+def to_dict(value: Any) -> Any:
+    """Return sections as dicts and enums as their values. Example: to_dict(EnvConfig())["simulator"] == "embedded"."""
     if isinstance(value, Section):
-        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}  # type: ignore[arg-type]
+        return {field.name: to_dict(getattr(value, field.name)) for field in fields(value)}  # type: ignore[arg-type]
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
-        return {key: to_plain(item) for key, item in value.items()}
+        return {key: to_dict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [to_plain(item) for item in value]
+        return [to_dict(item) for item in value]
     return value
 
 
-def from_plain(
-    kind: type[SectionType], data: dict[str, Any], sections: Mapping[str, type[Section]] = {}
-) -> SectionType:
-    """Return the sealed section from the result of `to_plain`. Raises KeyError, ValueError or TypeError for other data.
+def from_dict(kind: type[SectionType], data: dict[str, Any], sections: Mapping[str, type[Section]] = {}) -> SectionType:
+    """Return the frozen section from the result of `to_dict`. Raises KeyError, ValueError or TypeError for other data.
 
-    sections: the dataclasses of an OpenSection's kinds, by name.
+    sections: the dataclasses of an KindSection's kinds, by name.
     """
     hints = get_type_hints(kind)
     unknown = set(data) - set(hints)
     if unknown:
         raise KeyError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
     values = {name: _typed(hints[name], value) for name, value in data.items()}
-    if issubclass(kind, OpenSection):
-        values["sections"] = {name: from_plain(sections[name], own) for name, own in data.get("sections", {}).items()}
+    if issubclass(kind, KindSection):
+        values["sections"] = {name: from_dict(sections[name], own) for name, own in data.get("sections", {}).items()}
     section = kind(**values)
-    seal(section)
+    freeze(section)
     return section
 
 
 def _typed(hint: Any, value: Any) -> Any:
     for one in (hint, *get_args(hint)):
         if isinstance(one, type) and issubclass(one, Section) and isinstance(value, dict):
-            return from_plain(one, value)
+            return from_dict(one, value)
         if isinstance(one, type) and issubclass(one, Enum) and value is not None:
             return [one(item) for item in value] if isinstance(value, list) else one(value)
     return value

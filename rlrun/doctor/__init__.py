@@ -1,1 +1,1 @@
-"""Checks of nodes and links before a run. Nodes measure facts; one process judges them. Does not import ray."""
+"""Checks of nodes and links before a run: nodes measure facts, one process checks them. Does not import ray."""

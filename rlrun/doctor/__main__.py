@@ -17,19 +17,19 @@ def main(config: RunConfig) -> ExitStatus:
     from rich.console import Console
 
     from rlrun.cluster.launch import Machines
-    from rlrun.cluster.preflight import run_checks
+    from rlrun.cluster.preflight import check_cluster
     from rlrun.doctor.check import failures
     from rlrun.doctor.report import as_json, show
 
     machines = Machines(config)
     try:
-        situation, findings = run_checks(config, machines.inventory, machines.nodes(), is_thorough=True)
+        cluster, findings = check_cluster(config, machines.inventory, machines.nodes(), is_thorough=True)
     finally:
         machines.close()
     if config.doctor.format is ReportFormat.json:
-        print(as_json(situation, findings))
+        print(as_json(cluster, findings))
     else:
-        show(Console(), situation, findings)
+        show(Console(), cluster, findings)
     return ExitStatus.doctor if failures(findings) else ExitStatus.ok
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from rlrun.doctor.check import Finding, Situation, Status, size
+from rlrun.doctor.check import ClusterState, Finding, Status, size
 from rlrun.doctor.facts import GpuFacts, NodeFacts
 from rlrun.placement.memory import load_bytes
 from rlrun.system.nvidia_smi import major_version
@@ -16,23 +16,23 @@ LEFTOVER_BYTES = 500e6  # a CUDA context alone takes some hundred megabytes
 FIRST_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA major version -> first Linux driver that supports it
 
 
-def placement(situation: Situation) -> Iterator[Finding]:
+def placement(cluster: ClusterState) -> Iterator[Finding]:
     """Report the planner's refusal: counts, RT cores, unlike accelerators, memory."""
-    refusal = situation.refusal
+    refusal = cluster.refusal
     if refusal is not None:
         cause = f"{refusal.message} {refusal.cause or ''}".strip()
         fix = refusal.remedy or f"change {refusal.key}"
-        where = next((a.node for a in situation.assignments if f"node {a.node}" in cause), "")
+        where = next((a.node for a in cluster.requests if f"node {a.node}" in cause), "")
         yield Finding("placement", Status.failed, where, cause, fix, f"{refusal.key}={refusal.value}")
 
 
-def memory(situation: Situation) -> Iterator[Finding]:
+def memory(cluster: ClusterState) -> Iterator[Finding]:
     """Check that each node has free host memory for the largest worker that it loads."""
-    if situation.budget is None:
+    if cluster.budget is None:
         return
-    needs = load_bytes(situation.config, situation.budget.num_parameters)
-    for node in situation.facts.nodes:
-        largest = max((needs[role] for role in situation.assignment(node.node).workers), default=0)
+    needs = load_bytes(cluster.config, cluster.budget.num_parameters)
+    for node in cluster.facts.nodes:
+        largest = max((needs[role] for role in cluster.request(node.node).workers), default=0)
         if node.free_memory_bytes < largest:
             yield Finding(
                 "memory",
@@ -45,11 +45,11 @@ def memory(situation: Situation) -> Iterator[Finding]:
             )
 
 
-def accelerators(situation: Situation) -> Iterator[Finding]:
+def accelerators(cluster: ClusterState) -> Iterator[Finding]:
     """Check that the planned accelerators exist, and that driver and torch can use them."""
-    drivers = {node.node: node.gpus[0].driver for node in situation.facts.nodes if node.gpus}
-    for node in situation.facts.nodes:
-        used = _used(situation, node)
+    drivers = {node.node: node.gpus[0].driver for node in cluster.facts.nodes if node.gpus}
+    for node in cluster.facts.nodes:
+        used = _used(cluster, node)
         if FAKE in node.environment:
             cause = f"{FAKE} declares accelerators that are not there; no worker can compute on them"
             yield Finding("accelerators", Status.warning, node.node, cause, f"unset {FAKE}")
@@ -61,7 +61,7 @@ def accelerators(situation: Situation) -> Iterator[Finding]:
         if missing:
             cause = f"the plan uses accelerators {missing}; nvidia-smi lists {len(node.gpus)}"
             yield Finding("accelerators", Status.failed, node.node, cause, "nvidia-smi -L; dmesg | grep -i xid")
-        roles = {slot.role for slot in situation.slots(node.node) if slot.accelerators}
+        roles = {slot.role for slot in cluster.slots(node.node) if slot.accelerators}
         if roles & {"actor", "rollout"}:
             yield from _torch_support(node)
     if len(set(drivers.values())) > 1:
@@ -90,19 +90,19 @@ def _torch_support(node: NodeFacts) -> Iterator[Finding]:
         yield Finding("accelerators", Status.failed, node.node, cause, f"install driver {needed}, or an older torch")
 
 
-def accelerator_memory(situation: Situation) -> Iterator[Finding]:
+def accelerator_memory(cluster: ClusterState) -> Iterator[Finding]:
     """Check free device memory, other processes that hold some, and its spread over workers of one role."""
     free_of_role: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
-    for node in situation.facts.nodes:
+    for node in cluster.facts.nodes:
         for gpu in node.gpus:
-            roles = _used(situation, node).get(gpu.index)
+            roles = _used(cluster, node).get(gpu.index)
             if not roles:
                 continue
             if gpu.free_bytes is None or gpu.total_bytes is None:
                 cause = f"nvidia-smi does not say how much memory accelerator {gpu.index} ({gpu.model}) has free"
                 yield Finding("accelerator memory", Status.warning, node.node, cause, "nvidia-smi -q -d MEMORY")
                 continue
-            yield from _free_memory(situation, node, gpu)
+            yield from _free_memory(cluster, node, gpu)
             for role in sorted(roles):
                 share = gpu.free_bytes / max(1, gpu.total_bytes)
                 free_of_role[role, gpu.model].append((share, f"{node.node} accelerator {gpu.index}"))
@@ -120,13 +120,13 @@ def accelerator_memory(situation: Situation) -> Iterator[Finding]:
             )
 
 
-def _free_memory(situation: Situation, node: NodeFacts, gpu: GpuFacts) -> Iterator[Finding]:
+def _free_memory(cluster: ClusterState, node: NodeFacts, gpu: GpuFacts) -> Iterator[Finding]:
     assert gpu.free_bytes is not None and gpu.total_bytes is not None  # the caller has looked
     held = [process for process in gpu.processes if (process.memory_bytes or 0) > LEFTOVER_BYTES]
     holders = ", ".join(f"pid {p.pid or 'unknown'} {p.name} {size(p.memory_bytes or 0)}" for p in held)
     pids = [str(p.pid) for p in held if p.pid is not None]
     fix = f"kill {' '.join(pids)}  # if they are not needed" if pids else "nvidia-smi"
-    budgets = situation.budget.accelerators if situation.budget else ()
+    budgets = cluster.budget.accelerators if cluster.budget else ()
     needed = sum(b.peak_bytes for b in budgets if (b.node, b.index) == (node.node, gpu.index))
     free = f"{size(gpu.free_bytes)} of {size(gpu.total_bytes)} free"
     if gpu.free_bytes < needed:
@@ -140,10 +140,10 @@ def _free_memory(situation: Situation, node: NodeFacts, gpu: GpuFacts) -> Iterat
         yield Finding("accelerator memory", Status.warning, node.node, cause, fix, free)
 
 
-def _used(situation: Situation, node: NodeFacts) -> dict[int, set[str]]:
+def _used(cluster: ClusterState, node: NodeFacts) -> dict[int, set[str]]:
     """Map the index of an accelerator to the roles of the workers that the plan puts on it."""
     used: dict[int, set[str]] = defaultdict(set)
-    for slot in situation.slots(node.node):
+    for slot in cluster.slots(node.node):
         for index in slot.accelerators:
             used[index].add(slot.role)
     return used

@@ -1,4 +1,4 @@
-"""Checks of the doctor: what a check is given, and what it finds."""
+"""Interface of the doctor's checks: their input, and their findings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rlrun.config.schema import RunConfig
-from rlrun.doctor.assignment import Assignment
 from rlrun.doctor.facts import ClusterFacts, NodeFacts
+from rlrun.doctor.node_request import NodeRequest
 from rlrun.placement.budget import Budget
 from rlrun.placement.plan import Plan, Slot
 from rlrun.system.errors import RunError
@@ -47,11 +47,11 @@ def failures(findings: list[Finding]) -> list[Finding]:
 
 
 @dataclass(frozen=True)
-class Situation:
+class ClusterState:
     """The read-only input of every check."""
 
     config: RunConfig
-    assignments: tuple[Assignment, ...]
+    requests: tuple[NodeRequest, ...]
     facts: ClusterFacts
     plan: Plan | None
     budget: Budget | None
@@ -59,11 +59,11 @@ class Situation:
 
     @property
     def has_several_nodes(self) -> bool:
-        return len(self.assignments) > 1
+        return len(self.requests) > 1
 
-    def assignment(self, node: str) -> Assignment:
-        """Return the assignment of a node. Raises StopIteration for an unknown node."""
-        return next(assignment for assignment in self.assignments if assignment.node == node)
+    def request(self, node: str) -> NodeRequest:
+        """Return the request of a node. Raises StopIteration for an unknown node."""
+        return next(node_request for node_request in self.requests if node_request.node == node)
 
     def slots(self, node: str) -> tuple[Slot, ...]:
         """Return the planned workers of a node."""
@@ -71,7 +71,7 @@ class Situation:
 
     def interface(self, node: NodeFacts) -> str | None:
         """Return the interface of a node's collectives, or None if no interface owns the node's address."""
-        return self.assignment(node.node).interface or node.interface_of(node.address)
+        return self.request(node.node).interface or node.interface_of(node.address)
 
 
 def size(num_bytes: float) -> str:
@@ -84,14 +84,14 @@ def size(num_bytes: float) -> str:
 
 @dataclass(frozen=True)
 class Check:
-    """One row of the table. `judge` yields faults; `measured` summarizes the measurement of a check that passed."""
+    """One row of the table. `run` yields faults; `measured` summarizes the measurement of a check that passed."""
 
     name: str
     looks_at: str
     where: str
     fails_when: str
-    judge: Callable[[Situation], Iterator[Finding]]
-    measured: Callable[[Situation], str]
+    run: Callable[[ClusterState], Iterator[Finding]]
+    measured: Callable[[ClusterState], str]
 
     @property
     def row(self) -> str:

@@ -8,98 +8,98 @@ from collections.abc import Callable
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.doctor import accelerator_checks, cross_node_checks, node_checks
-from rlrun.doctor.check import Check, Finding, Situation, Status, size
+from rlrun.doctor.check import Check, ClusterState, Finding, Status, size
 from rlrun.doctor.measure import inspection_of, inspections
 from rlrun.doctor.trials import members
 from rlrun.system.errors import RunError
 from rlrun.system.machine_load import trial_factor
 
 
-def _nodes(situation: Situation) -> str:
-    count = len(situation.facts.nodes)
+def _nodes(cluster: ClusterState) -> str:
+    count = len(cluster.facts.nodes)
     return f"{count} node{'s' if count != 1 else ''}"
 
 
-def _plan(situation: Situation) -> str:
-    return f"{len(situation.plan.slots)} workers" if situation.plan else "no plan"
+def _plan(cluster: ClusterState) -> str:
+    return f"{len(cluster.plan.slots)} workers" if cluster.plan else "no plan"
 
 
-def _interfaces(situation: Situation) -> str:
-    return ", ".join(f"{node.node} {situation.interface(node)}" for node in situation.facts.nodes[:8])
+def _interfaces(cluster: ClusterState) -> str:
+    return ", ".join(f"{node.node} {cluster.interface(node)}" for node in cluster.facts.nodes[:8])
 
 
-def _paths(situation: Situation) -> str:
-    sizes = sorted({facts.path.passes for facts in situation.facts.paths})
-    return f"{len(situation.facts.paths)} paths, {', '.join(map(str, sizes))} bytes" if sizes else "one node"
+def _paths(cluster: ClusterState) -> str:
+    sizes = sorted({facts.path.passes for facts in cluster.facts.paths})
+    return f"{len(cluster.facts.paths)} paths, {', '.join(map(str, sizes))} bytes" if sizes else "one node"
 
 
-def _links(situation: Situation) -> str:
-    links = situation.facts.links
+def _links(cluster: ClusterState) -> str:
+    links = cluster.facts.links
     return (
         f"{len(links)} connections, at most {max(link.milliseconds for link in links):.0f} ms" if links else "one node"
     )
 
 
-def _pairs(backend: str) -> Callable[[Situation], str]:
-    def measured(situation: Situation) -> str:
-        results = cross_node_checks.outcomes(situation.facts.pairs, backend)
+def _pairs(backend: str) -> Callable[[ClusterState], str]:
+    def measured(cluster: ClusterState) -> str:
+        results = cross_node_checks.outcomes(cluster.facts.pairs, backend)
         if results:
             return f"{len(results)} pairs"
-        planned = members(situation.config, situation.plan, backend) if situation.plan else []
+        planned = members(cluster.config, cluster.plan, backend) if cluster.plan else []
         what = "accelerator" if backend == "nccl" else "process"
         return f"skipped: one {what}" if len(planned) == 1 else "not used between nodes"
 
     return measured
 
 
-def _free(purpose: str) -> Callable[[Situation], str]:
-    def measured(situation: Situation) -> str:
-        free = [f.free_bytes for node in situation.facts.nodes for f in node.folders if f.purpose == purpose]
+def _free(purpose: str) -> Callable[[ClusterState], str]:
+    def measured(cluster: ClusterState) -> str:
+        free = [f.free_bytes for node in cluster.facts.nodes for f in node.folders if f.purpose == purpose]
         return f"at least {size(min(free))} free" if free else "not looked at"
 
     return measured
 
 
-def _memory(situation: Situation) -> str:
-    free = [_rounded_down(node.free_memory_bytes) for node in situation.facts.nodes]
+def _memory(cluster: ClusterState) -> str:
+    free = [_rounded_down(node.free_memory_bytes) for node in cluster.facts.nodes]
     if len(free) == 1:
-        return f"{size(free[0])} free of {size(situation.facts.nodes[0].memory_bytes)}"
+        return f"{size(free[0])} free of {size(cluster.facts.nodes[0].memory_bytes)}"
     return f"{size(min(free, default=0))} to {size(max(free, default=0))} free"
 
 
 def _rounded_down(num_bytes: int) -> int:
-    """Return the bytes in whole tenths of a gigabyte: what is free is not more than is said."""
+    """Return the bytes in whole tenths of a gigabyte, rounded down."""
     return num_bytes // 10**8 * 10**8 if num_bytes >= 10**9 else num_bytes
 
 
-def _gpus(situation: Situation) -> str:
-    return f"{sum(len(node.gpus) for node in situation.facts.nodes)} GPUs"
+def _gpus(cluster: ClusterState) -> str:
+    return f"{sum(len(node.gpus) for node in cluster.facts.nodes)} GPUs"
 
 
-def _versions(situation: Situation) -> str:
+def _versions(cluster: ClusterState) -> str:
     names = ("python", "torch", "ray", "transformers", "rlrun")
-    found = situation.facts.nodes[0].versions if situation.facts.nodes else {}
+    found = cluster.facts.nodes[0].versions if cluster.facts.nodes else {}
     return ", ".join(f"{name} {found[name]}" for name in names if name in found)
 
 
-def _inputs(situation: Situation) -> str:
-    keys = dict.fromkeys(wanted.key for node in situation.facts.nodes for wanted in node.inputs)
+def _inputs(cluster: ClusterState) -> str:
+    keys = dict.fromkeys(wanted.key for node in cluster.facts.nodes for wanted in node.inputs)
     return ", ".join(keys) or "none given"
 
 
-def _fit(situation: Situation) -> str:
-    found = situation.facts.fit
+def _fit(cluster: ClusterState) -> str:
+    found = cluster.facts.fit
     return "not on this machine, or none given" if found is None else "; ".join(found.notes) or "they fit"
 
 
-def _packages(situation: Situation) -> str:
-    found = [facts for node in situation.facts.nodes for facts in node.packages]
-    names = dict.fromkeys(facts.request.package for facts in (*found, *situation.facts.driver_packages))
+def _packages(cluster: ClusterState) -> str:
+    found = [facts for node in cluster.facts.nodes for facts in node.packages]
+    names = dict.fromkeys(facts.request.package for facts in (*found, *cluster.facts.driver_packages))
     return ", ".join(names) or "none needed"
 
 
-def _skew(situation: Situation) -> str:
-    skews = [abs(link.skew_s) for link in situation.facts.links if link.skew_s is not None]
+def _skew(cluster: ClusterState) -> str:
+    skews = [abs(link.skew_s) for link in cluster.facts.links if link.skew_s is not None]
     return f"at most {max(skews):.3f} s apart" if skews else "one node"
 
 
@@ -327,15 +327,15 @@ def row_of(finding: Finding) -> str:
     return next(check.row for check in all_checks() if check.name == finding.check)
 
 
-def judge(situation: Situation, skip: list[str]) -> list[Finding]:
+def run_checks(cluster: ClusterState, skip: list[str]) -> list[Finding]:
     """Return all findings in the order of the table: the faults of a check, or one "ok" row with its measurement."""
     findings: list[Finding] = []
-    for check in _checks_of(situation.config):
+    for check in _checks_of(cluster.config):
         if check.name in skip:
             continue
-        wrong = list(check.judge(situation))
-        findings += [_excused(finding, situation.facts.load) for finding in wrong] or [
-            Finding(check.name, Status.ok, "", "", "", check.measured(situation))
+        wrong = list(check.run(cluster))
+        findings += [_excused(finding, cluster.facts.load) for finding in wrong] or [
+            Finding(check.name, Status.ok, "", "", "", check.measured(cluster))
         ]
     return findings
 

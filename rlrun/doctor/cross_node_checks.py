@@ -9,7 +9,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from rlrun.doctor.check import Finding, Situation, Status, size
+from rlrun.doctor.check import ClusterState, Finding, Status, size
 from rlrun.doctor.collective import NO_ANSWER, NOT_THERE
 from rlrun.doctor.facts import LinkFacts, PairFacts
 
@@ -18,13 +18,13 @@ STRICT = ("rlrun", "rlrun sources", "ray", "torch", "transformers")  # pickled o
 LEARNERS_ONLY = ("torch", "torch CUDA", "transformers", "sglang")  # a simulation node needs none of them
 
 
-def versions(situation: Situation) -> Iterator[Finding]:
+def versions(cluster: ClusterState) -> Iterator[Finding]:
     """Check that nodes have the same Python, and the same versions of the packages that they use."""
-    nodes = situation.facts.nodes
+    nodes = cluster.facts.nodes
     for package in dict.fromkeys(name for node in nodes for name in node.versions):
         users = nodes
         if package in LEARNERS_ONLY:
-            users = tuple(n for n in nodes if set(situation.assignment(n.node).workers) != {"env"})
+            users = tuple(n for n in nodes if set(cluster.request(n.node).workers) != {"env"})
         found = {node.node: node.versions.get(package, "missing") for node in users}
         odd, usual = _odd(found)
         if package == "rlrun sources" and any(_differs(node.versions, "rlrun", nodes[0].versions) for node in nodes):
@@ -40,13 +40,13 @@ def versions(situation: Situation) -> Iterator[Finding]:
             )
             cause = f"{package} is {found[node]}, elsewhere {usual}"
             yield Finding("versions", status, node, cause, fix, found[node])
-    yield from _unfit(situation)
+    yield from _unfit(cluster)
 
 
-def _unfit(situation: Situation) -> Iterator[Finding]:
+def _unfit(cluster: ClusterState) -> Iterator[Finding]:
     """Warn of versions that rlrun does not run with, as the installation of another package may leave them."""
     for name, allowed in _requirements().items():
-        for node in situation.facts.nodes:
+        for node in cluster.facts.nodes:
             found = node.versions.get(name)
             if found is not None and not allowed.contains(found, prereleases=True):
                 cause = f"{name} is {found}, and rlrun needs {allowed}"
@@ -79,9 +79,9 @@ def _same_minor(found: str, usual: str) -> bool:
     return found.split(".")[:2] == usual.split(".")[:2]
 
 
-def fit(situation: Situation) -> Iterator[Finding]:
+def fit(cluster: ClusterState) -> Iterator[Finding]:
     """Check that the data set and the policy folder fit the world, as far as it is known before it runs."""
-    found = situation.facts.fit
+    found = cluster.facts.fit
     if found is None:
         return
     for refusal in found.refusals:
@@ -91,10 +91,10 @@ def fit(situation: Situation) -> Iterator[Finding]:
         yield Finding("data and policy", Status.warning, "", warning)
 
 
-def inputs(situation: Situation) -> Iterator[Finding]:
+def inputs(cluster: ClusterState) -> Iterator[Finding]:
     """Check that models and datasets exist, and are equal, on the nodes that read them."""
-    for key in dict.fromkeys(wanted.key for node in situation.facts.nodes for wanted in node.inputs):
-        found = {node.node: wanted for node in situation.facts.nodes for wanted in node.inputs if wanted.key == key}
+    for key in dict.fromkeys(wanted.key for node in cluster.facts.nodes for wanted in node.inputs):
+        found = {node.node: wanted for node in cluster.facts.nodes for wanted in node.inputs if wanted.key == key}
         there = {node: facts for node, facts in found.items() if facts.num_files}
         for node in [node for node in found if node not in there]:
             path = found[node].path
@@ -112,10 +112,10 @@ def inputs(situation: Situation) -> Iterator[Finding]:
             yield Finding("inputs", Status.failed, node, cause, fix, found[node].digest)
 
 
-def shared_folders(situation: Situation) -> Iterator[Finding]:
+def shared_folders(cluster: ClusterState) -> Iterator[Finding]:
     """Check that nodes see the files that others write: checkpoints, demonstrations, the first policy."""
-    facts = {node.node: node for node in situation.facts.nodes}
-    for purpose, key, nodes in _sharing(situation):
+    facts = {node.node: node for node in cluster.facts.nodes}
+    for purpose, key, nodes in _sharing(cluster):
         for node in nodes:
             folder = next((f for f in facts[node].folders if f.purpose == purpose), None) if node in facts else None
             unseen = [peer for peer in nodes if folder is not None and peer in facts and peer not in folder.seen]
@@ -129,25 +129,25 @@ def shared_folders(situation: Situation) -> Iterator[Finding]:
                 )
 
 
-def _sharing(situation: Situation) -> Iterator[tuple[str, str, list[str]]]:
+def _sharing(cluster: ClusterState) -> Iterator[tuple[str, str, list[str]]]:
     """Yield (purpose, key, nodes that must see the same folder)."""
-    if situation.plan is None or not situation.has_several_nodes:
+    if cluster.plan is None or not cluster.has_several_nodes:
         return
-    config = situation.config
-    learners = [a.node for a in situation.assignments if {"actor", "rollout"} & set(a.workers)]
+    config = cluster.config
+    learners = [a.node for a in cluster.requests if {"actor", "rollout"} & set(a.workers)]
     if len(learners) > 1:
         yield "run", "output_dir", learners
     if config.policy.path is None and config.checkpoint.resume in (None, "auto"):
-        producers = [a.node for a in situation.assignments if "env" in a.workers] if config.demos.path is None else []
+        producers = [a.node for a in cluster.requests if "env" in a.workers] if config.demos.path is None else []
         yield "cache", "cache_dir", list(dict.fromkeys(learners + producers))
 
 
-def clock(situation: Situation) -> Iterator[Finding]:
+def clock(cluster: ClusterState) -> Iterator[Finding]:
     """Compare the clocks of nodes over their links."""
     worst: dict[str, LinkFacts] = {}
-    for link in situation.facts.links:
+    for link in cluster.facts.links:
         if link.skew_s is not None and abs(link.skew_s) > MAX_SKEW_S:
-            worst.setdefault(_off(situation, link), link)
+            worst.setdefault(_off(cluster, link), link)
     for node, link in worst.items():
         skew_s = link.skew_s if link.target == node else -(link.skew_s or 0.0)
         peer = link.source if link.target == node else link.target
@@ -161,12 +161,12 @@ def clock(situation: Situation) -> Iterator[Finding]:
         )
 
 
-def _off(situation: Situation, link: LinkFacts) -> str:
+def _off(cluster: ClusterState, link: LinkFacts) -> str:
     """Return the node that disagrees with most others; on a tie, the one that is not the first of the cluster."""
-    first = situation.assignments[0].node
+    first = cluster.requests[0].node
     off = [
         {other.source, other.target}
-        for other in situation.facts.links
+        for other in cluster.facts.links
         if other.skew_s is not None and abs(other.skew_s) > MAX_SKEW_S
     ]
     counts = {node: sum(node in pair for pair in off) for node in (link.source, link.target)}
@@ -180,15 +180,15 @@ FREE_PORT = "any port"
 SLOW_MS = 200.0
 
 
-def route(situation: Situation) -> Iterator[Finding]:
+def route(cluster: ClusterState) -> Iterator[Finding]:
     """Check that routes to peers use the interface of the collectives, in both directions."""
     seen: set[tuple[str, str]] = set()
-    for link in situation.facts.links:
-        node = situation.facts.node(link.source)
+    for link in cluster.facts.links:
+        node = cluster.facts.node(link.source)
         if node is None or link.source == link.target or (link.source, link.target) in seen:
             continue
         seen.add((link.source, link.target))
-        used, wanted = node.interface_of(link.source_address), situation.interface(node)
+        used, wanted = node.interface_of(link.source_address), cluster.interface(node)
         where = f"{link.source} -> {link.target}"
         if not link.source_address:
             cause, fix = f"there is no route to {link.address}", f"ip route get {link.address}"
@@ -205,19 +205,19 @@ def route(situation: Situation) -> Iterator[Finding]:
             )
 
 
-def mtu(situation: Situation) -> Iterator[Finding]:
+def mtu(cluster: ClusterState) -> Iterator[Finding]:
     """Check that packets of the interface's full size arrive, in both directions."""
-    for facts in situation.facts.paths:
+    for facts in cluster.facts.paths:
         path = facts.path
         if path.loses_packets:
             where, cause = f"{facts.source} -> {facts.target}", path.cause(facts.source, facts.target)
             yield Finding("mtu", Status.failed, where, cause, path.remedy(facts.source), f"{path.passes} bytes")
 
 
-def ports(situation: Situation) -> Iterator[Finding]:
+def ports(cluster: ClusterState) -> Iterator[Finding]:
     """Check that ports of workers are free, and that the ports of Ray, store and collectives can be reached."""
-    yield from _taken(situation)
-    for link in situation.facts.links:
+    yield from _taken(cluster)
+    for link in cluster.facts.links:
         if link.error is not None:
             fix = (
                 _open_port(link) if link.error in ("refused", "no answer") else f"ip neigh; ip route get {link.address}"
@@ -229,8 +229,8 @@ def ports(situation: Situation) -> Iterator[Finding]:
             yield Finding("ports", Status.warning, f"{link.source} -> {link.target}", cause, fix)
 
 
-def _taken(situation: Situation) -> Iterator[Finding]:
-    for node in situation.facts.nodes:
+def _taken(cluster: ClusterState) -> Iterator[Finding]:
+    for node in cluster.facts.nodes:
         for port in node.ports:
             if port.holder is not None:
                 cause = f"port {port.port} ({port.key}) is taken by {port.holder}"
@@ -255,18 +255,18 @@ def _open_port(link: LinkFacts) -> str:
     return f"on {link.target}: nft insert rule inet filter input {source}tcp dport {wanted} accept"
 
 
-def gloo(situation: Situation) -> Iterator[Finding]:
+def gloo(cluster: ClusterState) -> Iterator[Finding]:
     """Check the all-reduce over Gloo between the nodes of the process groups."""
-    yield from _collective(situation, "gloo")
+    yield from _collective(cluster, "gloo")
 
 
-def nccl(situation: Situation) -> Iterator[Finding]:
+def nccl(cluster: ClusterState) -> Iterator[Finding]:
     """Check the all-reduce over NCCL between the nodes whose actor ranks have accelerators."""
-    yield from _collective(situation, "nccl")
+    yield from _collective(cluster, "nccl")
 
 
-def _collective(situation: Situation, backend: str) -> Iterator[Finding]:
-    for (source, target), error in outcomes(situation.facts.pairs, backend).items():
+def _collective(cluster: ClusterState, backend: str) -> Iterator[Finding]:
+    for (source, target), error in outcomes(cluster.facts.pairs, backend).items():
         if error is not None:
             cause = f"an all-reduce failed: {error}"
             where, fix = f"{source} -- {target}", _collective_fix(target, backend)

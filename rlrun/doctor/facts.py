@@ -1,4 +1,4 @@
-"""Measurements without judgement: of a node, of a link between two nodes, of a collective of two processes."""
+"""Facts about a node, about a link between two nodes, and about a collective of two processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures the node it runs on: interfaces, folders, inputs, memory, GPUs, versions, environment. Judges nothing."""
+"""Measures the node it runs on: interfaces, folders, inputs, memory, GPUs, versions, environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from rlrun.config.registry import SIMULATORS, packages
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import load_object
 from rlrun.config.simulator_spec import SimulatorSpec
-from rlrun.doctor.assignment import Assignment, Folder, Input, SimulatorRequest
 from rlrun.doctor.check import Check
 from rlrun.doctor.facts import (
     FolderFacts,
@@ -34,6 +33,7 @@ from rlrun.doctor.facts import (
     NodeFacts,
     PortFacts,
 )
+from rlrun.doctor.node_request import Folder, Input, NodeRequest, SimulatorRequest
 from rlrun.doctor.optional_packages import open_packages
 from rlrun.system import nvidia_smi
 from rlrun.system.machine_load import host_memory, local_load
@@ -90,18 +90,18 @@ _GPU_FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memor
 _PROCESS_FIELDS = ("gpu_uuid", "pid", "process_name", "used_memory")
 
 
-def measure(assignment: Assignment, object_store_bytes: int | None = None) -> NodeFacts:
-    """Return the facts of this node. Takes some tens of milliseconds, or seconds if the assignment is thorough."""
+def measure(node_request: NodeRequest, object_store_bytes: int | None = None) -> NodeFacts:
+    """Return the facts of this node. Takes some tens of milliseconds, or seconds if the request is thorough."""
     memory = host_memory()
     gpus, gpu_fault = _gpus()
     return NodeFacts(
-        node=assignment.node,
-        address=assignment.address,
+        node=node_request.node,
+        address=node_request.address,
         host_name=socket.gethostname(),
         host_addresses=_resolved(socket.gethostname()),
         interfaces=_interfaces(),
-        folders=tuple(measure_folder(folder, assignment) for folder in assignment.folders),
-        inputs=tuple(_input(wanted) for wanted in assignment.inputs),
+        folders=tuple(measure_folder(folder, node_request) for folder in node_request.folders),
+        inputs=tuple(_input(wanted) for wanted in node_request.inputs),
         memory_bytes=memory.total_bytes,
         free_memory_bytes=memory.free_bytes,
         gpus=gpus,
@@ -109,18 +109,18 @@ def measure(assignment: Assignment, object_store_bytes: int | None = None) -> No
         versions=_versions(),
         environment={name: value for name, value in os.environ.items() if VARIABLES.fullmatch(name)},
         object_store_bytes=object_store_bytes,
-        simulator=_simulator(assignment),
+        simulator=_simulator(node_request),
         niceness=os.nice(0),
         load=local_load(),
-        packages=open_packages(assignment.packages),
-        ports=tuple(PortFacts(request.key, request.port, port_holder(request.port)) for request in assignment.ports),
+        packages=open_packages(node_request.packages),
+        ports=tuple(PortFacts(request.key, request.port, port_holder(request.port)) for request in node_request.ports),
     )
 
 
-def _simulator(assignment: Assignment) -> Any:
+def _simulator(node_request: NodeRequest) -> Any:
     """Return the facts of the simulator; None: there are no env workers, or this measurement has to be quick."""
-    request = assignment.simulator
-    if request is None or not (assignment.is_thorough or request.is_measured_at_start):
+    request = node_request.simulator
+    if request is None or not (node_request.is_thorough or request.is_measured_at_start):
         return None
     return measure_simulator(request)
 
@@ -149,7 +149,7 @@ def _interfaces() -> tuple[InterfaceFacts, ...]:
 # --- folders and inputs -------------------------------------------------------------------------
 
 
-def measure_folder(folder: Folder, assignment: Assignment) -> FolderFacts:
+def measure_folder(folder: Folder, node_request: NodeRequest) -> FolderFacts:
     """Measure size, free bytes and writability of a folder's file system, and if thorough its write speed.
 
     Does not create the folder: uses its nearest existing parent. Marker files stay until `remove_marker`.
@@ -162,12 +162,12 @@ def measure_folder(folder: Folder, assignment: Assignment) -> FolderFacts:
     problem, speed = None, None
     probe = existing / f".rlrun-doctor-{os.getpid()}"
     try:
-        if assignment.is_thorough and folder.purpose != "shared memory":
+        if node_request.is_thorough and folder.purpose != "shared memory":
             speed = _write_speed(probe, min(_SPEED_BYTES, usage.free // 2))
         else:
             probe.touch()
-        if assignment.writes_markers and folder.purpose in SHARED:
-            (existing / (MARKER + assignment.node)).touch()
+        if node_request.writes_markers and folder.purpose in SHARED:
+            (existing / (MARKER + node_request.node)).touch()
     except OSError as fault:
         problem = fault.strerror or str(fault)
     finally:

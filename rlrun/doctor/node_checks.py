@@ -6,10 +6,10 @@ import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlrun.config.simulator_spec import NICENESS
-from rlrun.doctor.check import Finding, Situation, Status, size
+from rlrun.doctor.check import ClusterState, Finding, Status, size
 from rlrun.doctor.facts import FolderFacts, NodeFacts
 from rlrun.doctor.optional_packages import LIMIT_S
+from rlrun.placement.node_environment import NICENESS
 
 RAY_THRESHOLD = 0.95  # Ray's default; a fuller disk takes no spilled objects
 THRESHOLD_VARIABLE = "RAY_local_fs_capacity_threshold"
@@ -22,20 +22,20 @@ LEGACY_SGLANG = ("SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK", "SGLANG_DISABLE_TP_MEM
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 
 
-def unresponsive_nodes(situation: Situation) -> Iterator[Finding]:
+def unresponsive_nodes(cluster: ClusterState) -> Iterator[Finding]:
     """Report nodes that did not answer."""
-    for node, why in situation.facts.unresponsive.items():
+    for node, why in cluster.facts.unresponsive.items():
         fix = "ray status; then see the node's Ray logs"
         if why.startswith(ELSEWHERE):
             fix = f"run this command on {node}, or name a running Ray cluster with that node in cluster.address"
         yield Finding("answers", Status.failed, node, why, fix, is_late=why.startswith(LATE))
 
 
-def interface(situation: Situation) -> Iterator[Finding]:
+def interface(cluster: ClusterState) -> Iterator[Finding]:
     """Check that the interface of Gloo and NCCL exists, is up, and reaches other nodes."""
-    for node in situation.facts.nodes:
-        wanted = situation.assignment(node.node).interface
-        name = situation.interface(node)
+    for node in cluster.facts.nodes:
+        wanted = cluster.request(node.node).interface
+        name = cluster.interface(node)
         has = ", ".join(f"{i.name} ({i.addresses[0]})" for i in node.interfaces if i.addresses and i.is_up)
         fix = f"placement.nodes.<group of {node.node}>.interface=<one of these>, or leave the key out"
         found = next((i for i in node.interfaces if i.name == name), None)
@@ -46,17 +46,17 @@ def interface(situation: Situation) -> Iterator[Finding]:
         elif not found.is_up or not found.addresses:
             problem = f"interface {name} is down or has no address; it has {has}"
             fix = f"ip link set {name} up"
-        elif situation.has_several_nodes and (name == "lo" or str(name).startswith(VIRTUAL)):
+        elif cluster.has_several_nodes and (name == "lo" or str(name).startswith(VIRTUAL)):
             problem = f"interface {name} reaches no other node; it has {has}"
         if problem:
             yield Finding("interface", Status.failed, node.node, problem, fix, has)
 
 
-def host_name(situation: Situation) -> Iterator[Finding]:
+def host_name(cluster: ClusterState) -> Iterator[Finding]:
     """Check the address of the host name, which other programs advertise as their own."""
-    if not situation.has_several_nodes:
+    if not cluster.has_several_nodes:
         return
-    for node in situation.facts.nodes:
+    for node in cluster.facts.nodes:
         is_loopback = any(ipaddress.ip_address(address).is_loopback for address in node.host_addresses)
         if not is_loopback and node.host_addresses:
             continue
@@ -65,7 +65,7 @@ def host_name(situation: Situation) -> Iterator[Finding]:
             "host name",
             Status.warning,
             node.node,
-            f"{node.host_name} {means}: rlrun binds Gloo and NCCL to {situation.interface(node)} instead, but other "
+            f"{node.host_name} {means}: rlrun binds Gloo and NCCL to {cluster.interface(node)} instead, but other "
             "nodes cannot reach a program that advertises its host name",
             f"sed -i 's/^127.*{node.host_name}$/{node.address} {node.host_name}/' /etc/hosts"
             if is_loopback
@@ -74,10 +74,10 @@ def host_name(situation: Situation) -> Iterator[Finding]:
         )
 
 
-def optional_packages(situation: Situation) -> Iterator[Finding]:
+def optional_packages(cluster: ClusterState) -> Iterator[Finding]:
     """Check that the optional packages of the configuration can be imported where they are used."""
-    found = [(node.node, facts) for node in situation.facts.nodes for facts in node.packages]
-    found += [("", facts) for facts in situation.facts.driver_packages]
+    found = [(node.node, facts) for node in cluster.facts.nodes for facts in node.packages]
+    found += [("", facts) for facts in cluster.facts.driver_packages]
     for where, facts in found:
         wanted = facts.request
         if facts.is_late:
@@ -91,22 +91,22 @@ def optional_packages(situation: Situation) -> Iterator[Finding]:
 # --- disks --------------------------------------------------------------------------------------
 
 
-def temp_disk(situation: Situation) -> Iterator[Finding]:
+def temp_disk(cluster: ClusterState) -> Iterator[Finding]:
     """Check the folder of Ray's sessions and sockets."""
-    for node, folder in _folders(situation, "temp"):
+    for node, folder in _folders(cluster, "temp"):
         yield from _writable("temp disk", node, folder)
-        yield from _below_threshold("temp disk", situation, node, folder, "cluster.temp_dir=<a folder with room>")
+        yield from _below_threshold("temp disk", cluster, node, folder, "cluster.temp_dir=<a folder with room>")
 
 
-def spill_disk(situation: Situation) -> Iterator[Finding]:
+def spill_disk(cluster: ClusterState) -> Iterator[Finding]:
     """Check the folder for objects that do not fit into the store: if both are full, a run waits for ever.
 
     The `placement` check compares its free space with the budget of a training step.
     """
-    for node, folder in _folders(situation, "spill"):
+    for node, folder in _folders(cluster, "spill"):
         yield from _writable("spill disk", node, folder)
         yield from _below_threshold(
-            "spill disk", situation, node, folder, "placement.nodes.<group>.spill_dirs=[<folder>]"
+            "spill disk", cluster, node, folder, "placement.nodes.<group>.spill_dirs=[<folder>]"
         )
         speed = folder.write_bytes_per_s
         if speed is not None and speed < SLOW_BYTES_PER_S:
@@ -120,17 +120,17 @@ def spill_disk(situation: Situation) -> Iterator[Finding]:
             )
 
 
-def shared_memory(situation: Situation) -> Iterator[Finding]:
+def shared_memory(cluster: ClusterState) -> Iterator[Finding]:
     """Check that Ray's object store fits into /dev/shm, which often has 64 MB in containers."""
-    for node, folder in _folders(situation, "shared memory"):
+    for node, folder in _folders(cluster, "shared memory"):
         yield from _writable("shared memory", node, folder)
         store = node.object_store_bytes
         room = folder.total_bytes if store is not None else folder.free_bytes  # a running store holds its part already
-        store = store or situation.config.cluster.object_store_bytes
+        store = store or cluster.config.cluster.object_store_bytes
         if room < store:
             yield Finding(
                 "shared memory",
-                _severity(situation),
+                _severity(cluster),
                 node.node,
                 f"/dev/shm has {size(room)} for an object store of {size(store)}: Ray would put it on disk",
                 "mount -o remount,size=<bytes> /dev/shm; for containers: docker run --shm-size=…; or a smaller store: "
@@ -139,10 +139,10 @@ def shared_memory(situation: Situation) -> Iterator[Finding]:
             )
 
 
-def run_disk(situation: Situation) -> Iterator[Finding]:
+def run_disk(cluster: ClusterState) -> Iterator[Finding]:
     """Check the folders for logs, checkpoints and generated datasets."""
     for purpose, key in (("run", "output_dir"), ("cache", "cache_dir")):
-        for node, folder in _folders(situation, purpose):
+        for node, folder in _folders(cluster, purpose):
             yield from _writable("run disk", node, folder)
             if folder.error is None and folder.free_bytes < SMALL_BYTES:
                 yield Finding(
@@ -155,8 +155,8 @@ def run_disk(situation: Situation) -> Iterator[Finding]:
                 )
 
 
-def _folders(situation: Situation, purpose: str) -> Iterator[tuple[NodeFacts, FolderFacts]]:
-    for node in situation.facts.nodes:
+def _folders(cluster: ClusterState, purpose: str) -> Iterator[tuple[NodeFacts, FolderFacts]]:
+    for node in cluster.facts.nodes:
         for folder in node.folders:
             if folder.purpose == purpose:
                 yield node, folder
@@ -172,19 +172,19 @@ def _threshold(node: NodeFacts) -> float:
     return float(node.environment.get(THRESHOLD_VARIABLE, RAY_THRESHOLD))
 
 
-def _severity(situation: Situation) -> Status:
+def _severity(cluster: ClusterState) -> Status:
     """Return warning for a single machine, which works without spilling and with a store on disk; else failed."""
-    return Status.failed if situation.has_several_nodes else Status.warning
+    return Status.failed if cluster.has_several_nodes else Status.warning
 
 
 def _below_threshold(
-    check: str, situation: Situation, node: NodeFacts, folder: FolderFacts, fix: str
+    check: str, cluster: ClusterState, node: NodeFacts, folder: FolderFacts, fix: str
 ) -> Iterator[Finding]:
     used = 1 - folder.free_bytes / max(1, folder.total_bytes)
     if folder.error is None and used > _threshold(node):
         yield Finding(
             check,
-            _severity(situation),
+            _severity(cluster),
             node.node,
             f"{folder.path} is {used:.1%} full; over {_threshold(node):.0%} Ray creates no objects that need spilling",
             f"du -xsh {folder.path}/* | sort -h | tail; or {fix}",
@@ -195,14 +195,14 @@ def _below_threshold(
 # --- environment --------------------------------------------------------------------------------
 
 
-def environment(situation: Situation) -> Iterator[Finding]:
+def environment(cluster: ClusterState) -> Iterator[Finding]:
     """Report harmful variables of the shell that started Ray."""
-    for node in situation.facts.nodes:
+    for node in cluster.facts.nodes:
         for cause, fix in (*_switches(node), *_folders_of_shell(node), *_devices(node), *_niceness(node)):
             yield Finding("environment", Status.warning, node.node, cause, fix)
-        if situation.has_several_nodes:
-            yield from _proxies(situation, node)
-    yield from _differences(situation)
+        if cluster.has_several_nodes:
+            yield from _proxies(cluster, node)
+    yield from _differences(cluster)
 
 
 def _switches(node: NodeFacts) -> Iterator[tuple[str, str]]:
@@ -266,11 +266,11 @@ def _niceness(node: NodeFacts) -> Iterator[tuple[str, str]]:
         )
 
 
-def _proxies(situation: Situation, node: NodeFacts) -> Iterator[Finding]:
+def _proxies(cluster: ClusterState, node: NodeFacts) -> Iterator[Finding]:
     variables = {name.lower(): value for name, value in node.environment.items()}
     proxies = [name for name in PROXIES if variables.get(name)]
     excluded = [part.strip() for part in variables.get("no_proxy", "").split(",")]
-    peers = [peer.address for peer in situation.assignments if peer.node != node.node]
+    peers = [peer.address for peer in cluster.requests if peer.node != node.node]
     proxied = [] if "*" in excluded else [peer for peer in peers if not _is_excluded(peer, excluded)]
     if proxies and proxied:
         yield Finding(
@@ -293,16 +293,16 @@ def _is_excluded(address: str, excluded: list[str]) -> bool:
     return False
 
 
-def _differences(situation: Situation) -> Iterator[Finding]:
+def _differences(cluster: ClusterState) -> Iterator[Finding]:
     """Report settings that differ between nodes: collectives need the same ones on all ranks."""
-    learners = [n for n in situation.facts.nodes if {"actor", "rollout"} & set(situation.assignment(n.node).workers)]
+    learners = [n for n in cluster.facts.nodes if {"actor", "rollout"} & set(cluster.request(n.node).workers)]
     names = {name for node in learners for name in node.environment if name.startswith(("NCCL_", "TORCH_"))}
     for name in sorted(names - {"NCCL_SOCKET_IFNAME"}):
         values = {node.node: node.environment.get(name, "unset") for node in learners}
         if len(set(values.values())) > 1:
             listing = ", ".join(f"{value} on {node}" for node, value in values.items())
             yield Finding("environment", Status.warning, "", f"{name} differs: {listing}", f"unset {name}", listing)
-    modes = {node.node: node.environment.get("RAY_AUTH_MODE", "unset") for node in situation.facts.nodes}
+    modes = {node.node: node.environment.get("RAY_AUTH_MODE", "unset") for node in cluster.facts.nodes}
     if set(modes.values()) - {"token"} and (len(modes) > 1 or "disabled" in modes.values()):
         listing = ", ".join(f"{value} on {node}" for node, value in modes.items())
         cause = f"RAY_AUTH_MODE is not `token` everywhere: {listing}: anyone who reaches Ray's ports can run code there"

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.doctor.assignment import SimulatorRequest
-from rlrun.doctor.check import Check, Finding, Situation, Status
+from rlrun.doctor.check import Check, ClusterState, Finding, Status
 from rlrun.doctor.facts import NodeFacts
 from rlrun.doctor.measure import SimulatorInspection
-from rlrun.envs.omnigibson.settings import OmniGibsonConfig
+from rlrun.doctor.node_request import SimulatorRequest
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.placement.inventory import WITHOUT_RT_CORES
 from rlrun.system.nvidia_smi import major_version
 
@@ -115,9 +115,9 @@ ENVIRONMENT = "placement.nodes.<group>.environment"
 PAGE = "docs/omnigibson.md"
 
 
-def interpreter(situation: Situation) -> Iterator[Finding]:
+def interpreter(cluster: ClusterState) -> Iterator[Finding]:
     """Check that the interpreter starts, has a version that Isaac Sim supports, and has rlrun's dependencies."""
-    for node, simulator in _simulators(situation):
+    for node, simulator in _simulators(cluster):
         if simulator.error is not None:
             cause = f"{simulator.python} does not start: {simulator.error}"
             yield _failed("simulator interpreter", node, cause, "placement.nodes.<group>.python=<OmniGibson's Python>")
@@ -132,9 +132,9 @@ def interpreter(situation: Situation) -> Iterator[Finding]:
                 yield _failed("simulator interpreter", node, cause, f"{simulator.python} -m pip install {package}")
 
 
-def packages(situation: Situation) -> Iterator[Finding]:
+def packages(cluster: ClusterState) -> Iterator[Finding]:
     """Check that OmniGibson, Isaac Sim and BDDL are installed, in versions that fit together."""
-    for node, simulator in _simulators(situation):
+    for node, simulator in _simulators(cluster):
         if simulator.error is not None:
             continue  # reported by the interpreter's check
         found = simulator.packages
@@ -157,10 +157,10 @@ def packages(situation: Situation) -> Iterator[Finding]:
             yield Finding("simulator packages", Status.warning, node.node, cause, f"see {PAGE}", str(version))
 
 
-def graphics(situation: Situation) -> Iterator[Finding]:
+def graphics(cluster: ClusterState) -> Iterator[Finding]:
     """Check RT cores, driver, Vulkan, and the libraries that Kit loads."""
-    for node, simulator in _simulators(situation):
-        used = {index for slot in situation.slots(node.node) if slot.role == "env" for index in slot.accelerators}
+    for node, simulator in _simulators(cluster):
+        used = {index for slot in cluster.slots(node.node) if slot.role == "env" for index in slot.accelerators}
         for gpu in node.gpus:
             if gpu.index not in used:
                 continue
@@ -184,10 +184,10 @@ def graphics(situation: Situation) -> Iterator[Finding]:
             yield _failed("simulator graphics", node, cause, fix)
 
 
-def data(situation: Situation) -> Iterator[Finding]:
+def data(cluster: ClusterState) -> Iterator[Finding]:
     """Check the dataset, its key, and the scene of the run."""
-    scene = situation.config.env.section(OmniGibsonConfig).scene
-    for node, simulator in _simulators(situation):
+    scene = cluster.config.env.section(OmniGibsonConfig).scene
+    for node, simulator in _simulators(cluster):
         where = simulator.data_path or "nowhere"
         fix = f"download it ({PAGE}), then {ENVIRONMENT}.OMNIGIBSON_DATA_PATH=<the folder>"
         if not simulator.has_scene:
@@ -197,16 +197,16 @@ def data(situation: Situation) -> Iterator[Finding]:
             yield _failed("simulator data", node, cause, fix, where)
 
 
-def licence(situation: Situation) -> Iterator[Finding]:
+def licence(cluster: ClusterState) -> Iterator[Finding]:
     """Check that a variable accepts NVIDIA's licence agreement: OmniGibson sets it by itself, without asking you."""
-    for node, simulator in _simulators(situation):
+    for node, simulator in _simulators(cluster):
         if simulator.eula.lower() not in ("yes", "y", "1"):
             cause = "OMNI_KIT_ACCEPT_EULA is not YES: nobody has accepted Isaac Sim's licence for this node"
             yield _failed("simulator licence", node, cause, f"read it, then {ENVIRONMENT}.OMNI_KIT_ACCEPT_EULA=YES")
 
 
-def _simulators(situation: Situation) -> Iterator[tuple[NodeFacts, SimulatorFacts]]:
-    for node in situation.facts.nodes:
+def _simulators(cluster: ClusterState) -> Iterator[tuple[NodeFacts, SimulatorFacts]]:
+    for node in cluster.facts.nodes:
         if isinstance(node.simulator, SimulatorFacts):
             yield node, node.simulator
 
@@ -215,9 +215,9 @@ def _failed(check: str, node: NodeFacts, cause: str, fix: str, measured: str = "
     return Finding(check, Status.failed, node.node, cause, fix, measured)
 
 
-def measured(situation: Situation) -> str:
+def measured(cluster: ClusterState) -> str:
     """Example: "2 nodes, OmniGibson 3.7.2"."""
-    found = [simulator for _, simulator in _simulators(situation)]
+    found = [simulator for _, simulator in _simulators(cluster)]
     versions = dict.fromkeys(one.packages.get("omnigibson", "?") for one in found)
     return f"{len(found)} nodes, OmniGibson {', '.join(versions)}" if found else "no node was measured"
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rlrun.doctor.check import Finding, Situation, Status
+from rlrun.doctor.check import ClusterState, Finding, Status
 from rlrun.doctor.checks import row_of
 from rlrun.doctor.cross_node_checks import matrix
 from rlrun.system.errors import TROUBLESHOOTING, hanging, visible
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 _STYLES = {Status.ok: "green", Status.warning: "yellow", Status.failed: "bold red"}
 
 
-def as_json(situation: Situation, findings: list[Finding]) -> str:
+def as_json(cluster: ClusterState, findings: list[Finding]) -> str:
     """Return the findings and the facts behind them as JSON."""
     rows = [asdict(finding) | {"status": finding.status.value} for finding in findings]
-    facts: dict[str, Any] = asdict(situation.facts)
+    facts: dict[str, Any] = asdict(cluster.facts)
     return json.dumps({"is_fit": not _count(findings)["failed"], "findings": rows, "facts": facts}, indent=1)
 
 
-def show(console: Console, situation: Situation, findings: list[Finding]) -> None:
+def show(console: Console, cluster: ClusterState, findings: list[Finding]) -> None:
     """Print the table, then a fix to paste for each fault."""
     from rich.table import Table
 
@@ -37,7 +37,7 @@ def show(console: Console, situation: Situation, findings: list[Finding]) -> Non
         table.add_row(finding.check, status, _plain(finding.where), _plain(finding.cause or finding.value))
     console.print(table)
     for backend in ("gloo", "nccl"):
-        rows = matrix(situation.facts.pairs, backend)
+        rows = matrix(cluster.facts.pairs, backend)
         if len(rows) > 1:
             console.print(_matrix_table(backend, rows))
     for finding in findings:

@@ -17,13 +17,12 @@ from typing import Any
 
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.config.sections import to_plain
-from rlrun.doctor.assignment import SimulatorRequest
-from rlrun.doctor.check import Check, Finding, Situation, Status
+from rlrun.config.sections import to_dict
+from rlrun.doctor.check import Check, ClusterState, Finding, Status
 from rlrun.doctor.facts import NodeFacts
 from rlrun.doctor.measure import LIMIT_S, LONGEST_S, SimulatorInspection
+from rlrun.doctor.node_request import SimulatorRequest
 from rlrun.doctor.optional_packages import interpreter_environment
-from rlrun.envs.opengl import drop_unusable
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # The interpreter may lack rlrun; it imports the package as env workers under another interpreter do.
@@ -57,7 +56,6 @@ def run_trial(request: SimulatorRequest, trial: str, arguments: dict[str, Any], 
     """
     program = [request.python, "-c", _PROGRAM, str(_PACKAGE / "pipe" / "bootstrap.py"), str(_PACKAGE)]
     pipe, environment = subprocess.PIPE, interpreter_environment(request.python) | dict(request.environment)
-    drop_unusable(environment)
     try:
         child = subprocess.Popen(
             [*program, json.dumps({"trial": trial} | arguments)],
@@ -122,9 +120,9 @@ def _renderer(request: SimulatorRequest, trial: str, remedy: str, limit_s: float
     return RendererFacts("", "", 0.0, warning if late else "", "" if late else error, remedy)
 
 
-def renderer(situation: Situation) -> Iterator[Finding]:
+def renderer(cluster: ClusterState) -> Iterator[Finding]:
     """Check that OpenGL renders the cameras, on a GPU if the node has one."""
-    for node, facts in _renderers(situation):
+    for node, facts in _renderers(cluster):
         if facts.error:
             fix = f"{PACKAGES}; {facts.remedy}"
             yield Finding("renderer", Status.failed, node.node, facts.error, fix)
@@ -138,14 +136,14 @@ def renderer(situation: Situation) -> Iterator[Finding]:
             yield Finding("renderer", Status.warning, node.node, cause, fix, _speed(facts))
 
 
-def rendered(situation: Situation) -> str:
+def rendered(cluster: ClusterState) -> str:
     """Example: "sim-0: NVIDIA GeForce RTX 4090, 833 images/s"."""
-    speeds = [f"{node.node}: {_speed(facts)}" for node, facts in _renderers(situation)]
+    speeds = [f"{node.node}: {_speed(facts)}" for node, facts in _renderers(cluster)]
     return "; ".join(speeds[:8]) or "not looked at"
 
 
-def _renderers(situation: Situation) -> Iterator[tuple[NodeFacts, RendererFacts]]:
-    for node in situation.facts.nodes:
+def _renderers(cluster: ClusterState) -> Iterator[tuple[NodeFacts, RendererFacts]]:
+    for node in cluster.facts.nodes:
         if isinstance(node.simulator, RendererFacts):
             yield node, node.simulator
 
@@ -160,7 +158,7 @@ def _speed(facts: RendererFacts) -> str:
 
 @dataclass(frozen=True)
 class SpacesFacts:
-    """What an environment shows. Example: SpacesFacts(1, 8, "image -> camera, state -> proprioception", "")."""
+    """Observation of an environment. Example: SpacesFacts(1, 8, "image -> camera, state -> proprioception", "")."""
 
     num_images: int
     num_proprio: int
@@ -173,7 +171,7 @@ class SpacesFacts:
 def measure_spaces(request: SimulatorRequest, limit_s: float = LONGEST_S) -> SpacesFacts:
     """Make one environment in the interpreter of the env workers."""
     path = [folder for folder in sys.path if folder] if request.python == sys.executable else []
-    trial = run_trial(request, "make_environment", {"env": to_plain(request.env), "path": path}, limit_s)
+    trial = run_trial(request, "make_environment", {"env": to_dict(request.env), "path": path}, limit_s)
     return SpacesFacts(**trial.answer) if trial.answer else SpacesFacts(0, 0, "", trial.error, trial.is_late)
 
 
@@ -182,10 +180,10 @@ def needs_images(config: RunConfig) -> bool:
     return "images" in POLICIES.get(config.policy.kind).observes
 
 
-def spaces(situation: Situation) -> Iterator[Finding]:
+def spaces(cluster: ClusterState) -> Iterator[Finding]:
     """Check that the environment is made, and has images for a policy that sees by them."""
     name = "environment spaces"
-    for node in situation.facts.nodes:
+    for node in cluster.facts.nodes:
         facts = node.simulator
         if not isinstance(facts, SpacesFacts):
             continue
@@ -196,15 +194,15 @@ def spaces(situation: Situation) -> Iterator[Finding]:
         elif facts.error:
             fix = "repair env.gymnasium.id, its kwargs or its package; rlrun check-simulator repeats it"
             yield Finding(name, Status.failed, node.node, f"the environment cannot be made: {facts.error}", fix)
-        elif needs_images(situation.config) and not facts.num_images:
-            cause = f"the environment shows no images, and policy.kind={situation.config.policy.kind} needs images"
+        elif needs_images(cluster.config) and not facts.num_images:
+            cause = f"the environment shows no images, and policy.kind={cluster.config.policy.kind} needs images"
             fix = "policy.kind=mlp, or env.gymnasium.is_observed_as_pixels=true, which shows a rendered frame"
             yield Finding(name, Status.failed, node.node, cause, fix)
 
 
-def spaces_found(situation: Situation) -> str:
+def spaces_found(cluster: ClusterState) -> str:
     """Example: "1 image, 8 proprioceptive numbers; image -> camera, state -> proprioception"."""
-    for node in situation.facts.nodes:
+    for node in cluster.facts.nodes:
         facts = node.simulator
         if isinstance(facts, SpacesFacts):
             counts = f"{facts.num_images} images, {facts.num_proprio} proprioceptive numbers"
@@ -214,7 +212,7 @@ def spaces_found(situation: Situation) -> str:
     return "not looked at"
 
 
-# --- what specs name -----------------------------------------------------------------------------
+# --- inspections, named by specs -----------------------------------------------------------------------------
 
 _RENDERER = Check(
     "renderer",

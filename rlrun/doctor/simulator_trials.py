@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.schema import EnvConfig, Renderer
-from rlrun.config.sections import from_plain
-from rlrun.envs.opengl import MUJOCO_GL, drop_unlisted_device
+from rlrun.config.sections import from_dict
+from rlrun.envs.opengl import MUJOCO_GL, prepare_process
 from rlrun.system.errors import RunError
 
 MAX_LINES = 12  # of a traceback
@@ -46,6 +46,7 @@ def render_world(renderer: str, image_size: int) -> dict[str, Any]:
 
     Returns kind, device, milliseconds (median per image), warning ("": none) and error ("": none).
     """
+    prepare_process()
     import mujoco
 
     from rlrun.envs.embedded.mujoco_env import ACTIVITIES, build_model
@@ -53,7 +54,6 @@ def render_world(renderer: str, image_size: int) -> dict[str, Any]:
 
     warnings = _Warnings()
     logging.getLogger("rlrun.envs").addHandler(warnings)
-    drop_unlisted_device()
     config = EnvConfig()
     activity = ACTIVITIES[config.activity](config)
     model = build_model(activity, config)
@@ -73,8 +73,8 @@ def render_by_mujoco(renderer: str, image_size: int) -> dict[str, Any]:
     """Render a simple scene by MuJoCo's own renderer; returns the same keys as `render_world`."""
     from rlrun.envs.pictures import draw_without_display
 
+    prepare_process()
     draw_without_display(Renderer(renderer))
-    drop_unlisted_device()
     try:
         import mujoco
 
@@ -126,14 +126,14 @@ def make_environment(env: dict[str, Any], path: list[str]) -> dict[str, Any]:
     env: an EnvConfig as plain data. path: folders of its modules. Returns num_images, num_proprio, observed, error ("":
     the environment could be made), and images_per_second.
     """
-    from rlrun.envs.gymnasium.settings import GymnasiumConfig
-    from rlrun.envs.gymnasium.spec import SPEC, make_gymnasium
+    from rlrun.envs.gymnasium.spec import SPEC, GymnasiumConfig
+    from rlrun.envs.make import make_here
 
     sys.path += [folder for folder in path if folder not in sys.path]
-    config = from_plain(EnvConfig, env, {SPEC.name: GymnasiumConfig})
+    config = from_dict(EnvConfig, env, {SPEC.name: GymnasiumConfig})
     nothing = {"num_images": 0, "num_proprio": 0, "observed": ""}
     try:
-        made = make_gymnasium(config, 1, lambda: None)
+        made = make_here(SPEC, config, 1)
     except RunError as error:
         return nothing | {"error": str(error)}
     except Exception as error:  # third-party code may raise anything

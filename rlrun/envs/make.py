@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rlrun.config.schema import EnvConfig
+from rlrun.config.sections import load_object
 from rlrun.config.simulator_spec import SimulatorSpec, simulator_spec
+from rlrun.envs import opengl
 from rlrun.envs.vector_env import VectorEnv
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.process_io import empty_standard_input
@@ -46,7 +48,7 @@ def questions_told() -> Iterator[None]:
 
 
 def _question(error: EOFError) -> RunError | None:
-    """Return what to tell of the question that `input()` asked; None: another file or connection has ended."""
+    """Return the error for a question of `input()`; None: another file or connection has ended."""
     frames = traceback.extract_tb(error.__traceback__)
     asked = [frame for frame in frames if "input(" in (frame.line or "")]
     if not asked or "reading a line" not in str(error):
@@ -109,8 +111,11 @@ def make_here(
     spec: SimulatorSpec, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None
 ) -> VectorEnv:
     """Make the simulator in this process. Raises TypeError if the spec's function returns no VectorEnv."""
+    if opengl.EGL_DEVICE in spec.variables:
+        opengl.prepare_process()
     with questions_told():
-        env = spec.make(config, num_envs, progress)
+        make = load_object(spec.make) if isinstance(spec.make, str) else spec.make
+        env = make(config, num_envs, progress)
     if not isinstance(env, VectorEnv):
         raise TypeError(f"the simulator {spec.name} made {type(env).__name__}, which is no VectorEnv")
     return env

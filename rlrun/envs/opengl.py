@@ -74,6 +74,13 @@ def num_egl_devices() -> int | None:
     return count.value if query(0, None, ctypes.byref(count)) else None
 
 
+def prepare_process() -> None:
+    """Remove the variables of this process with which MuJoCo could not be imported, or could not draw."""
+    drop_unusable(os.environ)
+    drop_other_platform(os.environ)
+    drop_unlisted_device()
+
+
 def drop_unlisted_device() -> None:
     """Remove the variable if EGL lists fewer devices: MuJoCo would raise, although it can draw on another device.
 

@@ -27,7 +27,7 @@ def resized(picture: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def picture_of(drawn: Any) -> np.ndarray:
-    """Return what an environment's render() gave, uint8 [H, W, 3]. Raises ValueError if that is no picture."""
+    """Return the picture of an environment's render(), uint8 [H, W, 3]. Raises ValueError if that is no picture."""
     if drawn is None:
         raise ValueError("render() returns None")
     found = np.asarray(drawn)

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlrun.config.registry import SIMULATORS
 from rlrun.config.schema import EnvConfig
-from rlrun.config.sections import file_of, to_plain
+from rlrun.config.sections import file_of, to_dict
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
@@ -49,7 +49,7 @@ class RemoteEnv(VectorEnv):
         try:
             self.about = self._client.handshake(loading)
             spec = SIMULATORS.location(config.simulator)
-            plain, package = to_plain(config), file_of(spec)
+            plain, package = to_dict(config), file_of(spec)
             made = self._client.call("make", loading, spec=spec, package=package, config=plain, num_envs=num_envs)
         except ImportError as error:
             self.close()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.config.sections import from_plain, import_from, load_object
+from rlrun.config.sections import from_dict, import_from, load_object
 from rlrun.config.simulator_spec import SimulatorSpec
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.make import make_here
@@ -59,7 +59,7 @@ class Server:
             import_from(spec.partition(".")[0].partition(":")[0], package)
             found: SimulatorSpec = load_object(spec)
             sections = {} if found.section is None else {found.name: found.section}
-            self._env = env = make_here(found, from_plain(EnvConfig, config, sections), num_envs, self._progress)
+            self._env = env = make_here(found, from_dict(EnvConfig, config, sections), num_envs, self._progress)
         return {
             "num_actions": env.num_actions,
             "num_choices": env.num_choices,

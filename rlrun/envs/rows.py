@@ -15,7 +15,7 @@ import numpy as np
 from rlrun.data.messages import ChunkResult, Frames, Spaces
 from rlrun.envs.make import close_or_warn, questions_told
 from rlrun.envs.plausibility import NUM_EQUAL, RepeatedFaults
-from rlrun.envs.vector_env import SimulatorFault, VectorEnv
+from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv
 from rlrun.system.errors import RunError
 
 log = logging.getLogger(__name__)
@@ -75,19 +75,6 @@ class _Row:
     is_broken: bool = False  # if so, made again at the next reset
 
 
-class _Outcome(NamedTuple):
-    """What a chunk did to one row."""
-
-    terminated: bool
-    truncated: bool
-    success: bool
-    fault: bool
-    info: dict
-
-
-_NOT_STEPPED = _Outcome(False, False, False, False, {})
-
-
 class RowsEnv(VectorEnv):
     """B environments made by `make`, run one after another; a broken row is made again."""
 
@@ -145,71 +132,51 @@ class RowsEnv(VectorEnv):
     def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
         actions = self.checked(actions, active, np.array([row.is_over for row in self._rows]))
-        rewards = np.zeros(actions.shape[:2], np.float32)
-        step_valid = np.zeros(actions.shape[:2], bool)
-        outcomes = [_NOT_STEPPED] * self.num_envs
+        chunk = ChunkBuilder(*actions.shape[:2])
         frames = self._blank(self.num_envs)
         for i in np.flatnonzero(active).tolist():
-            outcomes[i] = self._run(self._rows[i], actions[i], rewards[i], step_valid[i], frames, i)
-        self._repeated.completed(sum(not outcome.fault for outcome in outcomes if outcome is not _NOT_STEPPED))
-        *flags, infos = zip(*outcomes, strict=True)
-        terminated, truncated, success, fault = np.array(flags, bool)
-        return ChunkResult(
-            frames=Frames(frames.images, frames.proprio, tuple([row.env.instruction for row in self._rows])),
-            rewards=rewards,
-            step_valid=step_valid,
-            terminated=terminated,
-            truncated=truncated,
-            success=success,
-            q_score=success.astype(np.float32),
-            infra_fault=fault,
-            infos=infos,
-        )
+            self._run(i, actions[i], chunk, frames)
+        self._repeated.completed(int((active & ~chunk.infra_fault).sum()))
+        texts = tuple([row.env.instruction for row in self._rows])
+        return chunk.result(Frames(frames.images, frames.proprio, texts))
 
     def _blank(self, num_rows: int) -> Frames:
         images = np.zeros((num_rows, self.num_images, self._image_size, self._image_size, 3), np.uint8)
         return Frames(images, np.zeros((num_rows, self.num_proprio), np.float32), ("",) * num_rows)
 
-    def _run(
-        self, row: _Row, actions: np.ndarray, rewards: np.ndarray, valid: np.ndarray, frames: Frames, at: int
-    ) -> _Outcome:
-        """Run a chunk of one row into its parts of rewards [C], valid [C] and frames; a fault leaves them empty."""
+    def _run(self, i: int, actions: np.ndarray, chunk: ChunkBuilder, frames: Frames) -> None:
+        """Run actions [C, A] in row `i`, into its parts of chunk and frames; a fault leaves them empty."""
+        row = self._rows[i]
         try:
             with questions_told():
-                outcome = self._steps(row, actions, rewards, valid)
+                self._steps(i, actions, chunk)
             images, proprio = row.env.perceive()
-            frames.proprio[at] = as_float32(proprio)
+            frames.proprio[i] = as_float32(proprio)
             if self.num_images:
-                frames.images[at] = images
+                frames.images[i] = images
         except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
             raise
         except Exception as fault:  # third-party code may raise anything; it is an infra fault of this row
-            rewards[:], valid[:] = 0.0, False
-            return self._broken(at, fault)
-        return outcome
+            what = f"{type(fault).__name__}: {fault} at control step {row.num_steps}"
+            log.warning("row %d broke: %s", i, what, exc_info=fault)
+            chunk.fail(i, what)
+            row.is_over = row.is_broken = True
+            self._repeated.add(fault)  # raises RunError if rows break again and again in the same way
 
-    def _broken(self, at: int, fault: Exception) -> _Outcome:
-        """Mark a row as broken. Raises RunError if rows break again and again in the same way."""
-        row = self._rows[at]
-        what = f"{type(fault).__name__}: {fault} at control step {row.num_steps}"
-        log.warning("row %d broke: %s", at, what, exc_info=fault)
-        row.is_over = row.is_broken = True
-        self._repeated.add(fault)
-        return _Outcome(False, False, False, True, {"fault": what})
-
-    def _steps(self, row: _Row, actions: np.ndarray, rewards: np.ndarray, valid: np.ndarray) -> _Outcome:
+    def _steps(self, i: int, actions: np.ndarray, chunk: ChunkBuilder) -> None:
+        row = self._rows[i]
         for k, action in enumerate(actions):
             step = row.env.step(action)
             row.num_steps += 1
             if fault := float32_fault("reward", step.reward):
                 raise SimulatorFault(fault)
-            rewards[k], valid[k] = step.reward, True
             is_late = row.num_steps >= self._max_control_steps
             truncated = (step.truncated or is_late) and not step.terminated
+            chunk.add(i, k, step.reward, step.terminated, truncated, step.success)
             if step.terminated or truncated:
                 row.is_over = True
                 break
-        return _Outcome(step.terminated, truncated, step.success, False, step_info(row.num_steps, step, truncated))
+        chunk.infos[i] = step_info(row.num_steps, step, truncated)
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
         return self._rows[env_id].env.render(height, width)
@@ -234,7 +201,7 @@ def as_float32(proprio: np.ndarray) -> np.ndarray:
 
 
 def float32_fault(name: str, value: float) -> str:
-    """Return what is wrong with a number of a simulator; "" if float32 holds it."""
+    """Return the fault of a number of a simulator; "" if float32 holds it."""
     if not math.isfinite(value):
         return f"{name} is {value}"
     return f"{name} is {value:g}, which is too large for float32" if abs(value) > _LARGEST else ""

@@ -7,6 +7,7 @@ last frames of an ended row are simply `ChunkResult.frames`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class VectorEnv(ABC):
 
     @property
     def spaces(self) -> Spaces:
-        """What a policy for this simulator sees and does."""
+        """Spaces of observations and actions."""
         low, high = (tuple(map(float, limit)) for limit in (self.action_low, self.action_high))
         sizes = self.num_actions, self.num_choices, low, high, self.num_proprio, self.num_images
         names = self.cameras, self.proprio_names, tuple(self.action_names)
@@ -97,3 +98,33 @@ class VectorEnv(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free the renderer and the simulator; further calls raise."""
+
+
+class ChunkBuilder:
+    """The results of C control steps in B rows, filled step by step; rows that are not stepped keep zeros."""
+
+    def __init__(self, num_rows: int, num_steps: int):
+        self.rewards = np.zeros((num_rows, num_steps), np.float32)
+        self.step_valid = np.zeros((num_rows, num_steps), bool)
+        self.terminated, self.truncated, self.success, self.infra_fault = np.zeros((4, num_rows), bool)
+        self.q_score = np.zeros(num_rows, np.float32)
+        self.infos: list[dict[str, Any]] = [{} for _ in range(num_rows)]
+
+    def add(self, row: int, k: int, reward: float, terminated: bool, truncated: bool, success: bool) -> None:
+        """Add control step `k` of a row."""
+        self.rewards[row, k], self.step_valid[row, k] = reward, True
+        self.terminated[row], self.truncated[row], self.success[row] = terminated, truncated, success
+        self.q_score[row] = success
+
+    def fail(self, row: int, why: str) -> None:
+        """Mark the episode of a row as void."""
+        self.rewards[row], self.step_valid[row], self.q_score[row], self.infos[row] = 0.0, False, 0.0, {"fault": why}
+        self.terminated[row] = self.truncated[row] = self.success[row] = False
+        self.infra_fault[row] = True
+
+    def result(self, frames: Frames) -> ChunkResult:
+        """Return the chunk, with the frames after it."""
+        flags = (self.terminated, self.truncated, self.success)
+        return ChunkResult(
+            frames, self.rewards, self.step_valid, *flags, self.q_score, self.infra_fault, tuple(self.infos)
+        )

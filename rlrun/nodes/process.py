@@ -21,10 +21,10 @@ import psutil
 
 from rlrun.cluster import ray_address
 from rlrun.cluster.membership import admits, is_listening, joined
-from rlrun.config.simulator_spec import FREEING_MS, MANY_NODES, NICENESS, SENTINEL, setting
+from rlrun.placement.node_environment import FREEING_MS, MANY_NODES, NICENESS, setting
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.machine_load import num_cores
-from rlrun.system.network import free_port, port_holder
+from rlrun.system.network import SENTINEL, free_port, port_holder
 from rlrun.system.process_io import SHIELDED_SIGNALS, signals_held
 from rlrun.watchdog.sentinel import SentinelProcess
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from rlrun.config.simulator_spec import SENTINEL
 from rlrun.data.messages import OpenWait, Span, WorkerStatus
 from rlrun.system import machine_load
 from rlrun.system.machine_load import host_memory, local_load
+from rlrun.system.network import SENTINEL
 
 FIRST_TIME = ", first"  # marks the first time of a phase in a process: imports, compilation, allocation
 SAMPLE_INTERVAL_S = 2.0  # between two samples of a phase; polling once a second sees all of them

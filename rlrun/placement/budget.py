@@ -1,7 +1,7 @@
 """The budget of a plan in bytes: device memory, host memory while loading, object stores, and links.
 
-Estimates to plan by (`actor_memory`). A part of each accelerator is held back for what is not counted: contexts,
-workspaces of libraries, buffers of NCCL, fragments.
+Device memory is estimated by rlrun/placement/memory.py. A part of each accelerator is held back for contexts,
+workspaces of libraries, buffers of NCCL and fragments, which are not counted.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class HostBudget:
     offloaded_bytes: int  # buffers for offloaded tensors; reused
     weight_bytes: int  # buffers for weights in transit to rollout workers; reused
     saved_bytes: int  # copies of the training state that are written while training goes on
-    algorithm_bytes: int  # what the algorithm keeps between steps, such as a replay buffer
+    algorithm_bytes: int  # state of the algorithm between steps, such as a replay buffer
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ def _offloaded(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, 
 
 def _saved(config: RunConfig, plan: Plan, num_parameters: int, kept: Mapping[str, int]) -> dict[str, int]:
     """Map each node to the bytes of a checkpoint's copies there: of the training state, of the policy at rank 0, and of
-    what the algorithm keeps."""
+    the algorithm's state."""
     if not config.checkpoint.is_asynchronous:
         return defaultdict(int)
     found: dict[str, int] = defaultdict(int, kept)

@@ -1,4 +1,4 @@
-"""The environment of a worker: variables of the plan, and variables that only its node can determine."""
+"""Environment variables of workers: the table of all, those of the plan, and those that only a node can determine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,119 @@ from typing import Any
 
 from packaging.version import Version
 
+from rlrun.config.registry import REGISTRIES
 from rlrun.config.schema import RolloutBackendKind, RunConfig
+from rlrun.config.simulator_spec import Decided, Setting, Variable
 from rlrun.placement.inventory import Interface
 from rlrun.placement.plan import Slot
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.network import SENTINEL
+
+ALL = ("actor", "rollout", "env")
+LEARNERS = ("actor", "rollout")
+FREEING_MS = 100  # Ray's default of 1 s leaves one step in the store when the next one arrives
+NICENESS = "RAY_worker_niceness"  # added to that of Ray's own processes
+MANY_NODES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray's services listen on loopback
+EXACT_PINNING = "pinned_max_round_threshold_mb:1"  # of PYTORCH_ALLOC_CONF, from torch 2.13 on
+ACTOR_ALLOCATOR = f"expandable_segments:True,{EXACT_PINNING}"
+
+VARIABLES = (
+    Variable("CUDA_VISIBLE_DEVICES", ALL, Decided.plan, "a worker sees its own accelerators only; empty: none"),
+    Variable("CUDA_DEVICE_ORDER", ALL, Decided.plan, "PCI_BUS_ID: indices then mean the same as in nvidia-smi"),
+    Variable(
+        "PYTORCH_ALLOC_CONF",
+        LEARNERS,
+        Decided.plan,
+        "expandable segments: batches of unequal length fragment; pinned memory as asked for: powers of two take 1.3 x",
+    ),
+    Variable("OMP_NUM_THREADS", ALL, Decided.plan, "thread pools else take every core for each worker"),
+    Variable("TOKENIZERS_PARALLELISM", LEARNERS, Decided.plan, "its threads do not survive a fork, and it then warns"),
+    Variable("TORCH_FR_BUFFER_SIZE", LEARNERS, Decided.plan, "flight recorder: the last collectives of every rank"),
+    Variable("TORCH_NCCL_DUMP_ON_TIMEOUT", LEARNERS, Decided.plan, "a collective past its deadline leaves its record"),
+    Variable(
+        "TORCH_FR_DUMP_TEMP_FILE", LEARNERS, Decided.node, "into the run folder: `flight_recorder/<worker>_<rank>`"
+    ),
+    Variable("GLOO_SOCKET_IFNAME", LEARNERS, Decided.node, "a host name may resolve to loopback; NICs differ by node"),
+    Variable("NCCL_SOCKET_IFNAME", LEARNERS, Decided.node, "=NAME of the same one; without =, eth1 means eth10 too"),
+    Variable(
+        "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK",
+        ("rollout",),
+        Decided.node,
+        "SGLang from 0.5.7: off where other workers sit on some GPUs of its group only",
+    ),
+    Variable(
+        "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK",
+        ("rollout",),
+        Decided.node,
+        "SGLang before 0.5.7 reads it; later ones switch the check on because of it, so it is removed",
+    ),
+    Variable(
+        "SGLANG_DISABLE_TP_MEMORY_INBALANCE_CHECK",
+        ("rollout",),
+        Decided.node,
+        "an alias in few versions: removed",
+    ),
+    Variable(
+        "SGLANG_EXTERNAL_MODEL_PACKAGE",
+        ("rollout",),
+        Decided.node,
+        "SGLang then imports none of its own 200 models, which takes half of its start",
+    ),
+    Variable("SGLANG_PLATFORM", ("rollout",), Decided.node, "without an accelerator: rlrun's CPU platform"),
+    Variable(SENTINEL, (), Decided.cluster, "the address of the node's sentinel, for its workers"),
+    Variable(
+        "RAY_AUTH_MODE",
+        (),
+        Decided.cluster,
+        "token: else any peer that reaches Ray's ports runs code on the node",
+    ),
+    Variable("RAY_AUTH_TOKEN", (), Decided.cluster, "made for the run, or found; in the environment only"),
+    Variable(MANY_NODES, (), Decided.cluster, "0 for a Ray of one node, whose services then listen on loopback"),
+    Variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", (), Decided.cluster, "Ray else unsets the devices of the plan"),
+    Variable(
+        "RAY_DISABLE_FAILURE_SIGNAL_HANDLER",
+        (),
+        Decided.cluster,
+        "Ray's handler would end the driver at a SIGTERM, before it has saved",
+    ),
+    Variable(
+        "RAY_IGNORE_UNHANDLED_ERRORS",
+        (),
+        Decided.cluster,
+        "Ray else repeats failures that rlrun reported",
+    ),
+    Variable(
+        "RAY_free_objects_period_milliseconds", (), Decided.cluster, "a step's trajectories go before others come"
+    ),
+    Variable("RAY_event_stats", (), Decided.cluster, "Ray's idle processes then take less of a core"),
+    Variable("RAY_task_events_report_interval_ms", (), Decided.cluster, "Ray's own list of tasks is not used"),
+    Variable(NICENESS, (), Decided.cluster, "at Ray's own 15, a busy neighbour leaves workers 5 % of a core"),
+    Variable("RAY_health_check_initial_delay_ms", (), Decided.cluster, "the head asks nodes from the start"),
+    Variable("RAY_health_check_period_ms", (), Decided.cluster, "a cut cable else goes unseen for 65 s"),
+    Variable("RAY_health_check_timeout_ms", (), Decided.cluster, "how long a node has for its answer"),
+    Variable("RAY_health_check_failure_threshold", (), Decided.cluster, "from node.lost_after_s"),
+)
+_BY_NAME = {variable.name: variable for variable in VARIABLES}
+
+
+def variables() -> tuple[Variable, ...]:
+    """Return the table with the rows of installed kinds."""
+    kinds = [spec for registry in REGISTRIES for spec in registry.installed()]
+    return tuple(dict.fromkeys([*VARIABLES, *(one for spec in kinds for one in getattr(spec, "variables", ()))]))
+
+
+def setting(name: str, value: object) -> Setting:
+    """Return a row of the table with a value. Raises KeyError for a variable that the table lacks."""
+    return _BY_NAME[name].to(value)
+
+
+def markdown_table() -> str:
+    """Return the table for the documentation."""
+    rows = [f"| `{v.name}` | {', '.join(v.roles) or 'all'} | {v.decided.value} | {v.reason} |" for v in variables()]
+    return "\n".join(["| variable | workers | decided by | why |", "|---|---|---|---|", *rows])
+
+
+# --- SGLang's check of memory ---------------------------------------------------------------------
 
 SWITCH = "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"
 OLD_SWITCH = "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK"
@@ -81,6 +190,9 @@ def _look(python: str) -> dict[str, Any] | None:
         return json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None  # starting the engine reports a broken interpreter with a remedy
+
+
+# --- the environment of one worker ---------------------------------------------------------------
 
 
 def node_environment(slot: Slot, interface: Interface, config: RunConfig, run_dir: Path) -> dict[str, str | None]:

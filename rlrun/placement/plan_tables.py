@@ -54,7 +54,7 @@ class PlanPage:
             self._say("Reasons, environment variables, host memory and links: add details=true.")
 
     def _inputs(self, fit: Fit | None) -> None:
-        """Print what was found of the data set and the policy, as far as they are on this machine."""
+        """Print whether data set and policy fit, as far as they are on this machine."""
         if fit is None:
             return
         for refusal in fit.refusals:
@@ -193,7 +193,8 @@ def _alike(plan: Plan) -> Iterator[tuple[str, Slot, str, str]]:
 
 def _environment(plan: Plan) -> Table:
     """Return a table with one row per variable and the values that workers get."""
-    from rlrun.config.simulator_spec import VARIABLES, Decided
+    from rlrun.config.simulator_spec import Decided
+    from rlrun.placement.node_environment import VARIABLES
 
     table = _table("Environment of the workers", "variable", "value", "workers", "why")
     values: dict[tuple[str, str], dict[str, None]] = {}
@@ -213,7 +214,7 @@ def _environment(plan: Plan) -> Table:
 
 
 def _on_node(variable: str, plan: Plan) -> str:
-    """Return what the plan knows about a variable that the worker's node decides; "" if it is not used."""
+    """Return the planned value of a variable that the worker's node decides; "" if it is not used."""
     if variable.endswith("SOCKET_IFNAME"):
         nodes = {planned.node.name: planned.node for planned in plan.nodes}
         found: dict[str, None] = {}

@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
-from rlrun.config.simulator_spec import ACTOR_ALLOCATOR, EXACT_PINNING, Setting, setting, simulator_spec
+from rlrun.config.simulator_spec import Setting, simulator_spec
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
+from rlrun.placement.node_environment import ACTOR_ALLOCATOR, EXACT_PINNING, setting
 from rlrun.placement.plan import (
     NO_CHECK,
     ROLES,

@@ -55,13 +55,13 @@ class StoreBudget:
 
 def step_bytes(config: RunConfig, choice_bytes: int) -> StepBytes:
     """Compute bytes from the shapes of the messages. choice_bytes: of a row's choice, see `PolicySize`."""
-    env, algorithm = config.env, config.algorithm
+    env = config.env
     spaces = simulator_spec(env).planned_spaces(env)
     frame = spaces.num_images * env.image_size**2 * 3 + 4 * spaces.num_proprio
     chunk_length = config.policy.num_action_chunks
     numbers = chunk_length * spaces.num_actions
     per_step = 4 + 4 + 2 + 3 + 4 + chunk_length * (4 + 1)  # values, next values, instruction, flags, version, rewards
-    samples = env.num_envs * algorithm.horizon * algorithm.rollout_epochs
+    samples = config.samples_per_step
     judged = numbers * _NUMBER_BYTES + choice_bytes
     return StepBytes(
         samples * frame, samples * (frame + judged + per_step), samples * (numbers * _NUMBER_BYTES + judged)
@@ -112,7 +112,7 @@ def _fsdp(config: RunConfig, nodes: list[str], num_parameters: int) -> list[tupl
     """
     hops = [(a, b) for a, b in zip(nodes, nodes[1:] + nodes[:1], strict=True) if a != b]
     actor, algorithm = config.actor, config.algorithm
-    samples = config.env.num_envs * algorithm.horizon * algorithm.rollout_epochs * algorithm.update_epochs
+    samples = config.samples_per_step * algorithm.update_epochs
     micro_batches = samples // len(nodes) // actor.micro_batch_size
     width = {"fp32": 4, "bf16": 2}
     gathers = {ShardingStrategy.full_shard: 2, ShardingStrategy.shard_grad_op: 1}.get(actor.sharding, 0)
@@ -226,8 +226,8 @@ def step_times(config: RunConfig, plan: Plan, size: PolicySize) -> StepTimes | N
     peaks = [min((peak_flops(model) for model in names), default=0.0) for names in models]
     if not all(peaks):
         return None
-    env, algorithm = config.env, config.algorithm
-    rows = env.num_envs * algorithm.horizon * algorithm.rollout_epochs
+    algorithm = config.algorithm
+    rows = config.samples_per_step
     act = rows * act_flops(size) / len(rollouts) / (REACHED * peaks[0])
     learned = rows * algorithm.update_epochs / len(actors)
     computing = learned * update_flops(config, size) / (REACHED * peaks[1])

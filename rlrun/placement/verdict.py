@@ -1,4 +1,4 @@
-"""What a plan means for its user, in sentences: whether it fits, how long it takes, what idles, what to look at."""
+"""Verdict on a plan, in sentences: whether it fits, how long a step takes, idle roles, and warnings."""
 
 from __future__ import annotations
 

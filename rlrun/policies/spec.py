@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlrun.config.checks import Faults, not_multiple
-from rlrun.config.registry import POLICIES
+from rlrun.config.registry import POLICIES, no_faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import Section
 from rlrun.config.simulator_spec import PlannedSpaces
@@ -38,10 +38,6 @@ class LeRobotFolder:
 
     opened_by: str  # the class, with its module
     remarks: tuple[str, ...]  # sentences: what LeRobot needs beside the folder, and what acts otherwise there
-
-
-def _nothing(config: RunConfig) -> Iterator[RunError]:
-    yield from ()
 
 
 def camera_names_in(folder: Path) -> tuple[str, ...]:
@@ -78,7 +74,7 @@ class PolicySpec:
     from_scratch: str | None = None  # names a function (RunConfig, Spaces) -> Policy
     from_demonstrations: str | None = None  # names a function (RunConfig, DemonstratedTask) -> Policy
     section: type[Section] | None = None  # keys of policy.<name>; None: it has no keys
-    check: Callable[[RunConfig], Iterator[RunError]] = _nothing  # checks beyond ranges of single keys
+    check: Callable[[RunConfig], Iterator[RunError]] = no_faults  # checks beyond ranges of single keys
     observes: tuple[str, ...] = ("proprio",)  # required observations, of images, proprio, instruction
     backends: tuple[str, ...] = ("hf",)  # supported values of rollout.backend
     has_attention: bool = False  # policy.attention chooses a kernel

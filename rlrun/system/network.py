@@ -12,6 +12,8 @@ import psutil
 
 from rlrun.system.errors import ExitStatus, RunError
 
+SENTINEL = "RLRUN_SENTINEL"  # variable with the address of this node's sentinel: host:port/token
+
 
 def require_ipv4(address: str, key: str) -> None:
     """Raise RunError for a numeric IPv6 address. Example: require_ipv4("[::1]:6379", "cluster.address")."""

@@ -126,7 +126,7 @@ def fake_steps(config: AlgorithmConfig, rule: RolloutRule, draw: torch.Generator
 
 
 def _rollout(contract: AlgorithmContract) -> Iterator[str]:
-    """A critic needs values of what was seen; groups have members."""
+    """Check the rollout rule: an algorithm with a critic gets values, and groups have members."""
     rule, spec = contract.rule, contract.spec
     if rule.group_size < 1:
         yield f"group_size is {rule.group_size}"
@@ -137,7 +137,7 @@ def _rollout(contract: AlgorithmContract) -> Iterator[str]:
 
 
 def _advantages(contract: AlgorithmContract) -> Iterator[str]:
-    """float32 [T, B], finite, 0 outside the mask; only valid chunk steps are learned from."""
+    """Check that estimates are finite float32 [T, B], 0 outside the mask, and the mask has valid chunk steps only."""
     steps = contract.steps()
     judged = contract.make().advantages(steps, on_one_rank)
     named = {"advantages": judged.advantages, "mask": judged.mask, "raw": judged.raw}
@@ -164,7 +164,7 @@ def _advantages(contract: AlgorithmContract) -> Iterator[str]:
 
 
 def _invalid_steps(contract: AlgorithmContract) -> Iterator[str]:
-    """What an invalid chunk step holds, even NaN, changes no advantage."""
+    """Check that invalid chunk steps, even with NaN, change no advantage."""
     steps = contract.steps()
     rewards, values, next_values = (
         torch.where(steps.valid, held, torch.nan) for held in (steps.rewards, steps.values, steps.next_values)
@@ -177,7 +177,7 @@ def _invalid_steps(contract: AlgorithmContract) -> Iterator[str]:
 
 
 def _loss(contract: AlgorithmContract) -> Iterator[str]:
-    """Terms are finite scalars; a log-probability rises where its advantage is positive, and falls where negative."""
+    """Check that terms are finite scalars, and log-probabilities move with the sign of their advantages."""
     logprobs, values, targets = contract.batch()
     leaf, valued = logprobs.clone().requires_grad_(), values.clone().requires_grad_()
     losses = contract.make().loss(contract.outputs(leaf, valued, targets), targets)
@@ -209,7 +209,7 @@ def _loss(contract: AlgorithmContract) -> Iterator[str]:
 
 
 def _masked_entries(contract: AlgorithmContract) -> Iterator[str]:
-    """What masked entries hold, even NaN, changes neither the loss nor a gradient."""
+    """Check that masked entries, even with NaN, change neither the loss nor a gradient."""
     logprobs, values, targets = contract.batch()
     spoiled_logprobs = torch.where(targets.token_mask, logprobs, torch.nan)
     spoiled_values = torch.where(targets.row_mask, values, torch.nan)
@@ -228,7 +228,7 @@ def _masked_entries(contract: AlgorithmContract) -> Iterator[str]:
 
 
 def _means(contract: AlgorithmContract) -> Iterator[str]:
-    """Terms are means over what they say: micro-batches, weighted by it, add up to the whole batch."""
+    """Check that the loss does not depend on the size of micro-batches: each term is a mean over its units."""
     logprobs, values, targets = contract.batch(12)
     algorithm = contract.make()
     whole = algorithm.loss(contract.outputs(logprobs, values, targets), targets).terms
@@ -246,7 +246,7 @@ def _means(contract: AlgorithmContract) -> Iterator[str]:
 
 
 def _state(contract: AlgorithmContract) -> Iterator[str]:
-    """What it remembers comes back from its state dict."""
+    """Check that the state dict restores the algorithm's state."""
     one, other = contract.make(), contract.make()
     state = one.state_dict()
     other.load_state_dict(state)

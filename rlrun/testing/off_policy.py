@@ -114,13 +114,13 @@ class OffPolicyContract:
 
 
 def _rollout(contract: OffPolicyContract) -> Iterator[str]:
-    """Groups have members."""
+    """Check that groups have members."""
     if contract.rule.group_size < 1:
         yield f"group_size is {contract.rule.group_size}"
 
 
 def _learning(contract: OffPolicyContract) -> Iterator[str]:
-    """It takes optimizer steps, which change the policy, and its metrics are finite."""
+    """Check that it takes optimizer steps, which change the policy, and that its metrics are finite."""
     context = contract.begin()
     before = weights(context)
     metrics = contract.learned(contract.make(), context)
@@ -139,7 +139,7 @@ def _learning(contract: OffPolicyContract) -> Iterator[str]:
 
 
 def _invalid_steps(contract: OffPolicyContract) -> Iterator[str]:
-    """What an invalid chunk step holds, even NaN, changes nothing."""
+    """Check that invalid chunk steps, even with NaN, change nothing."""
     contexts = []
     for is_spoiled in (False, True):
         algorithm, context = contract.make(), contract.begin()
@@ -158,7 +158,7 @@ def _invalid_steps(contract: OffPolicyContract) -> Iterator[str]:
 
 
 def _state(contract: OffPolicyContract) -> Iterator[str]:
-    """An algorithm that was restored from its state learns as the other would have."""
+    """Check that an algorithm that was restored from its state takes the same update."""
     algorithm, context = contract.make(), contract.begin()
     contract.learned(algorithm, context)
     restored, twin = contract.make(), contract.begin()

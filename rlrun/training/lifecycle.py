@@ -190,8 +190,7 @@ class Run:
     @property
     def num_chunk_steps(self) -> int:
         """Return the number of chunk steps of a training step."""
-        algorithm = self.config.algorithm
-        return algorithm.horizon * algorithm.rollout_epochs * self.config.env.num_envs
+        return self.config.samples_per_step
 
     def _check_finite(self, metrics: dict[str, float]) -> None:
         """Raise RunError if every optimizer step of an update was skipped."""

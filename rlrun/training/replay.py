@@ -263,7 +263,7 @@ class Replay:
     def step(self, step: int) -> None:
         """Replay one recorded step."""
         config = self.session.config
-        total = config.algorithm.horizon * config.algorithm.rollout_epochs * config.env.num_envs
+        total = config.samples_per_step
         phase = ("update", "actor/learned_chunk_steps", total * config.algorithm.update_epochs)
         if self.half is ReplayHalf.env:
             phase = ("collect", "env/chunk_steps", total)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config import provenance
-from rlrun.config.lr_schedule import decayed
 from rlrun.config.provenance import POLICY_CONFIG, changes, selected
 from rlrun.config.recorded import CHECKPOINTS, read_config
 from rlrun.config.reference import all_keys
@@ -191,8 +190,8 @@ def for_more_steps(command: str, config: RunConfig, step: int) -> str:
     longer, actor = f"{command} num_steps={2 * step}", config.actor
     if actor.lr_schedule is LrSchedule.constant:
         return f"for more steps: {longer}"
-    last = decayed(actor.lr_schedule, max(0, step - 1) / max(1, config.num_steps), actor.min_lr_ratio)
-    again = decayed(actor.lr_schedule, 0.5, actor.min_lr_ratio)
+    last = actor.lr_schedule.factor(max(0, step - 1) / max(1, config.num_steps), actor.min_lr_ratio)
+    again = actor.lr_schedule.factor(0.5, actor.min_lr_ratio)
     kept = f"actor.lr_schedule=constant actor.lr={last * actor.lr:.3g} actor.value_lr={last * actor.value_lr:.3g}"
     return (
         f"for more steps: {longer} {kept}\n(it keeps the last learning rate, {last * actor.lr:.3g}; "
@@ -254,4 +253,4 @@ def _of_learning_rate(was: Mapping[str, Any], now: Mapping[str, Any], step: int)
 
 def _lr(values: list[Any], step: int) -> float:
     lr, schedule, min_lr_ratio, num_steps = values
-    return float(lr * decayed(LrSchedule[schedule], step / max(1, num_steps), min_lr_ratio))
+    return float(lr * LrSchedule[schedule].factor(step / max(1, num_steps), min_lr_ratio))

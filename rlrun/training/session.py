@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rlrun.config import provenance
 from rlrun.config.recorded import CHECKPOINTS
 from rlrun.config.schema import RunConfig
-from rlrun.config.sections import seal
+from rlrun.config.sections import freeze
 from rlrun.controller.controller import Controller
 from rlrun.controller.workers import Workers
 from rlrun.data import checkpoint_folder
@@ -299,7 +299,7 @@ def with_run_folder(config: RunConfig) -> RunConfig:
     now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = Path(config.output_dir).absolute() if config.output_dir else new_folder(Path("runs") / config.name / now)
     located = dataclasses.replace(config, output_dir=str(folder))
-    seal(located)
+    freeze(located)
     return located
 
 

@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
+from rlrun.config.program import SweepRequest, SweepRun
 from rlrun.config.recorded import quoted
-from rlrun.config.sweep import SweepRequest, SweepRun
 from rlrun.observability.report.comparison import write_comparison
 from rlrun.observability.run_files import EVALUATIONS, REPORT, read_json_lines
 from rlrun.system.errors import ExitStatus, RunError

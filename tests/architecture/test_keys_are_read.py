@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import get_type_hints
 
-from rlrun.config.open_schema import schema_with
 from rlrun.config.reference import all_keys, sections
-from rlrun.config.sections import OpenSection, Section
+from rlrun.config.registry import schema_with
+from rlrun.config.sections import KindSection, Section
 from tests.architecture.source import Module, modules, snippet
 
 
@@ -27,7 +27,7 @@ CLASS_OF = {
     kind.__name__: {path for path, other in SECTIONS.items() if issubclass(other, kind)}
     for section in SECTIONS.values()
     for kind in section.__mro__
-    if issubclass(kind, Section) and kind not in (Section, OpenSection)
+    if issubclass(kind, Section) and kind not in (Section, KindSection)
 }
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from rlrun.cluster import preflight
 from rlrun.config.loader import load
-from rlrun.doctor.check import Finding, Situation, Status
+from rlrun.doctor.check import ClusterState, Finding, Status
 from rlrun.doctor.checks import all_checks, row_of
 from rlrun.doctor.facts import ClusterFacts
 from rlrun.doctor.report import show
@@ -66,9 +66,9 @@ def test_a_finding_links_to_the_row_of_its_check(monkeypatch: pytest.MonkeyPatch
     found = Finding("temp disk", Status.failed, "sim-0", "/tmp is 97 % full", "rm -rf /tmp/ray/session_*")
     console = Console(width=100)
     with console.capture() as shown:
-        show(console, Situation(load([]), (), ClusterFacts(()), None, None, None), [found])
+        show(console, ClusterState(load([]), (), ClusterFacts(()), None, None, None), [found])
     assert "see docs/troubleshooting.md#doctor-temp-disk" in shown.get() and "doctor-temp-disk" in ROWS
-    monkeypatch.setattr(preflight, "run_checks", lambda *_, **__: (None, [found]))
+    monkeypatch.setattr(preflight, "check_cluster", lambda *_, **__: (None, [found]))
     with pytest.raises(RunError) as caught:
         preflight.preflight(load([]), None, ())
     assert caught.value.row == "doctor-temp-disk" and "97 %" in str(caught.value)

@@ -25,10 +25,10 @@ from rlrun.config.schema import (
 )
 from rlrun.data.messages import Frames
 from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
-from rlrun.envs.gymnasium.settings import GymnasiumConfig
-from rlrun.envs.libero.settings import LiberoConfig
+from rlrun.envs.gymnasium.spec import GymnasiumConfig
+from rlrun.envs.libero.spec import LiberoConfig
 from rlrun.envs.make import make_env
-from rlrun.envs.omnigibson.settings import OmniGibsonConfig
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.envs.remote_env import RemoteEnv
 from rlrun.envs.rows import RowsEnv
 from rlrun.envs.vector_env import VectorEnv

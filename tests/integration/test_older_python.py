@@ -12,7 +12,7 @@ import pytest
 from rlrun.config.schema import EnvConfig, RewardMode
 from rlrun.envs import r1pro
 from rlrun.envs.make import make_env
-from rlrun.envs.omnigibson.settings import OmniGibsonConfig
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.envs.remote_env import RemoteEnv
 
 pytestmark = pytest.mark.integration

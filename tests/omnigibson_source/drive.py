@@ -20,7 +20,7 @@ def make(num_envs: int, max_control_steps: int = 100, **own: Any):
     from rlrun.envs import r1pro
     from rlrun.envs.omnigibson import launch
     from rlrun.envs.omnigibson.omnigibson_env import OmniGibsonVectorEnv
-    from rlrun.envs.omnigibson.settings import OmniGibsonConfig
+    from rlrun.envs.omnigibson.spec import OmniGibsonConfig
     from tests.omnigibson_source import fake_physics
 
     fake_physics.install()

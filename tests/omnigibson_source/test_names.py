@@ -11,7 +11,7 @@ from rlrun.config.schema import EnvConfig
 from rlrun.envs import r1pro
 from rlrun.envs.omnigibson import configuration, launch
 from rlrun.envs.omnigibson.configuration import SIGNATURES
-from rlrun.envs.omnigibson.settings import OmniGibsonConfig
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from tests.omnigibson_source.syntax import Checkout, texts_of
 
 NEVER_EVERYWHERE = {"ENABLE_TILED_RENDERING"}  # macros that only some generations have; the adapter looks first

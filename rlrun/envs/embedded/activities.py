@@ -36,7 +36,7 @@ class Activity(ABC):
 
     @abstractmethod
     def bind(self, model: mujoco.MjModel) -> None:
-        """Look up what the methods below need from the compiled model."""
+        """Look up the ids of the objects in the compiled model."""
 
     @abstractmethod
     def predicates(self) -> Mapping[str, Predicate]:

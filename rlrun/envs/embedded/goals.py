@@ -71,7 +71,7 @@ class Goal:
 
     objects: BDDL term such as "radio_receiver.n.01_1" -> body name.
     predicates: BDDL predicate name -> function of a row and body names.
-    Raises ImportError or ValueError that names what is missing.
+    Raises ImportError or ValueError that names the missing part.
     """
 
     def __init__(self, activity: str, objects: Mapping[str, str], predicates: Mapping[str, Predicate]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
 import mujoco
@@ -18,8 +17,8 @@ from rlrun.envs.embedded.controllers import Controllers, Expert
 from rlrun.envs.embedded.goals import Goal, GoalStatus, Row
 from rlrun.envs.embedded.renderer import MAX_PIXELS, fixed_camera, open_renderer, overview_camera
 from rlrun.envs.embedded.robot import AssistedGrasping, Proprioception, RobotModel, write_welds
-from rlrun.envs.embedded.settings import EmbeddedConfig
-from rlrun.envs.vector_env import VectorEnv
+from rlrun.envs.embedded.spec import EmbeddedConfig
+from rlrun.envs.vector_env import ChunkBuilder, VectorEnv
 
 ACTIVITIES: dict[str, Callable[[EnvConfig], Activity]] = {
     "turning_on_radio": lambda config: TurningOnRadio(),
@@ -78,47 +77,38 @@ class MujocoVectorEnv(VectorEnv):
     def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
         actions = self.checked(actions, active, np.array([row.is_over for row in self._rows]))
-        rewards = np.zeros(actions.shape[:2], np.float32)
-        step_valid = np.zeros(actions.shape[:2], bool)
-        outcomes = [_Outcome()] * self.num_envs
-        for i in np.flatnonzero(active):
-            outcomes[i] = self._step_row(self._rows[i], actions[i], rewards[i], step_valid[i])
+        chunk = ChunkBuilder(*actions.shape[:2])
+        for i in np.flatnonzero(active).tolist():
+            self._step_row(i, actions[i], chunk)
         seen = [
-            row if on and not out.fault else None for row, on, out in zip(self._rows, active, outcomes, strict=True)
+            row if on and not fault else None
+            for row, on, fault in zip(self._rows, active, chunk.infra_fault, strict=True)
         ]
-        return ChunkResult(
-            frames=self._frames(seen),
-            rewards=rewards,
-            step_valid=step_valid,
-            terminated=np.array([outcome.terminated for outcome in outcomes]),
-            truncated=np.array([outcome.truncated for outcome in outcomes]),
-            success=np.array([outcome.success for outcome in outcomes]),
-            q_score=np.array([outcome.q_score for outcome in outcomes], np.float32),
-            infra_fault=np.array([outcome.fault for outcome in outcomes]),
-            infos=tuple(outcome.info for outcome in outcomes),
-        )
+        return chunk.result(self._frames(seen))
 
-    def _step_row(self, row: Row, actions: np.ndarray, rewards: np.ndarray, valid: np.ndarray) -> _Outcome:
-        """Run one row for actions [C, A], filling rewards [C] and valid [C]; stop where the episode ends."""
+    def _step_row(self, i: int, actions: np.ndarray, chunk: ChunkBuilder) -> None:
+        """Run row `i` for actions [C, A]; stop where the episode ends."""
+        row = self._rows[i]
         for k, action in enumerate(actions):
             self._controllers.apply(row.data, action)
             self._grasping.lend_anchors(row)
             mujoco.mj_step(self.model, row.data, nstep=self._substeps)
             if row.is_broken():
                 row.is_over = True
-                return _Outcome(fault=True)
+                chunk.fail(i, f"the physics diverged at control step {row.num_steps + 1}")
+                return
             row.num_steps += 1
             self._grasping.update(row, action)
             self.activity.observe(row)
             status = self._goal.status(row)
             parts = self._reward_parts(row, status)
-            rewards[k], valid[k] = sum(parts.values()), True
             truncated = not status.success and row.num_steps >= self.config.max_control_steps
+            chunk.add(i, k, sum(parts.values()), status.success, truncated, status.success)
             row.is_over = status.success or truncated
             if row.is_over:
                 break
-        info = step_info(row.num_steps, status, truncated, parts)
-        return _Outcome(status.success, truncated, status.success, status.q_score, False, info)
+        chunk.q_score[i] = status.q_score
+        chunk.infos[i] = step_info(row.num_steps, status, truncated, parts)
 
     def _reward_parts(self, row: Row, status: GoalStatus) -> dict[str, float]:
         """Return the reward by part. Each is a difference of a potential, so detours and oscillations earn nothing."""
@@ -158,18 +148,6 @@ class MujocoVectorEnv(VectorEnv):
     def close(self) -> None:
         self._renderer.close()
         self._rows = []
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """What a chunk did to one row; the defaults are those of a row that was not stepped."""
-
-    terminated: bool = False
-    truncated: bool = False
-    success: bool = False
-    q_score: float = 0.0
-    fault: bool = False
-    info: dict = field(default_factory=dict)
 
 
 def step_info(num_steps: int, status: GoalStatus, truncated: bool, reward_parts: dict[str, float]) -> dict:

@@ -1,30 +1,26 @@
-"""The spec of the embedded world."""
+"""Spec and settings of the embedded world."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from rlrun.config.schema import EnvConfig, RunConfig
+from rlrun.config.schema import RunConfig
+from rlrun.config.sections import NOT_NEGATIVE, SHARE, Section, bounded
 from rlrun.config.simulator_spec import SimulatorSpec
 from rlrun.envs import opengl, r1pro_keys
-from rlrun.envs.embedded.settings import EmbeddedConfig
 from rlrun.system.errors import RunError
 
 ACTIVITIES = ("turning_on_radio", "picking_up_trash")
 
 
-def make_embedded(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:
-    """Make `num_envs` rows of the activity `env.activity`."""
-    from rlrun.envs.opengl import drop_unlisted_device
+@dataclass
+class EmbeddedConfig(Section):
+    """Settings for env.simulator=embedded."""
 
-    opengl.drop_unusable(os.environ)  # importing MuJoCo would raise
-    opengl.drop_other_platform(os.environ)
-    from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
-
-    drop_unlisted_device()
-    return MujocoVectorEnv(config, num_envs, progress)
+    reward_shaping: float = bounded(0.5, NOT_NEGATIVE)  # total for start to goal, under reward=dense
+    reset_spread: float = bounded(1.0, SHARE)  # 0: every episode starts alike; 1: the full range of start poses
+    cans_on_floor: bool = False  # picking_up_trash: cans start on the floor instead of the table
 
 
 def checks(config: RunConfig) -> Iterator[RunError]:
@@ -42,7 +38,7 @@ def checks(config: RunConfig) -> Iterator[RunError]:
 
 SPEC = SimulatorSpec(
     "embedded",
-    make_embedded,
+    "rlrun.envs.embedded.mujoco_env:MujocoVectorEnv",
     r1pro_keys.planned_spaces,
     EmbeddedConfig,
     has_expert=lambda env: True,

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from rlrun.config.sections import load_object
 from rlrun.data.messages import Spaces
-from rlrun.envs.gymnasium.settings import GymnasiumConfig, SuccessRule
+from rlrun.envs.gymnasium.spec import GymnasiumConfig, SuccessRule
 from rlrun.system.errors import ExitStatus, RunError
 
 NO_EXPERT = (
@@ -143,7 +143,7 @@ def number(value: Any, what: str, name: str) -> float:
 
 
 def success_of(info: Mapping, name: str) -> bool | None:
-    """Return the success in an info. None: it says nothing. Raises RunError for what is neither true nor false."""
+    """Return the success in an info; None: it has none. Raises RunError for a value that is neither true nor false."""
     for key in SUCCESS_KEYS:
         if info.get(key) is not None:
             said = number(info[key], f"'{key}' in info", name)
@@ -154,7 +154,7 @@ def success_of(info: Mapping, name: str) -> bool | None:
 
 
 class Success:
-    """The success of one episode at a time: what the environment says at the last or at any step, or a return."""
+    """Success of one episode at a time, by the info of its last or of any step, or by its return."""
 
     def __init__(self, own: GymnasiumConfig, registered: Any):
         """registered: the spec of the environment in Gymnasium's registry; None: it has none."""

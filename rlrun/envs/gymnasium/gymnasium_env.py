@@ -13,7 +13,7 @@ from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Spaces
 from rlrun.envs.gymnasium.actions import NO_EXPERT, Actions, Expert, Success, first_observation, step_results
 from rlrun.envs.gymnasium.observations import ObservationReader
-from rlrun.envs.gymnasium.settings import GymnasiumConfig
+from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
 from rlrun.envs.rows import SingleEnv, Step
 from rlrun.system.errors import ExitStatus, RunError
@@ -23,7 +23,7 @@ RENDERED = spaces.Box(0, 255, (1, 1, 3), np.uint8)  # of any size
 
 
 class GymnasiumEnv(SingleEnv):
-    """One environment; its time limit is `env.max_control_steps`, whatever limit is registered."""
+    """One environment; its time limit is `env.max_control_steps`, not the registered one."""
 
     def __init__(self, config: EnvConfig, env: gymnasium.Env):
         self._wanted, self._image_size, self._env = config.section(GymnasiumConfig), config.image_size, env
@@ -37,7 +37,7 @@ class GymnasiumEnv(SingleEnv):
         self._has_drawn = False
 
     def spaces(self) -> Spaces:
-        """What a policy for this environment sees and does."""
+        """Spaces of observations and actions."""
         found = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
         hz = (self._env.metadata or {}).get(
             "render_fps"
@@ -74,7 +74,7 @@ class GymnasiumEnv(SingleEnv):
         return self._reader.images(seen), self._reader.proprio(seen)
 
     def _drawn(self) -> np.ndarray:
-        """Return what the policy observes. Raises RunError if the environment cannot draw at all."""
+        """Return the picture that the policy observes. Raises RunError if the environment cannot draw at all."""
         try:
             picture = picture_of(self._env.render())
         except Exception as error:  # third-party code may raise anything
@@ -97,7 +97,7 @@ class GymnasiumEnv(SingleEnv):
 
 
 def no_pixels(name: str, error: Exception) -> RunError:
-    """Return the refusal of an environment that cannot draw what the policy shall observe."""
+    """Return the refusal of an environment that draws no pictures for the policy."""
     return RunError(
         f"{name} draws no pictures, which the policy observes.",
         key="env.gymnasium.is_observed_as_pixels",

@@ -14,7 +14,7 @@ from gymnasium.wrappers import OrderEnforcing
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import load_object
 from rlrun.envs.gymnasium.gymnasium_env import GymnasiumEnv
-from rlrun.envs.gymnasium.settings import GymnasiumConfig, Vectorization
+from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization
 from rlrun.envs.gymnasium.vector_rows import VectorRows
 from rlrun.envs.make import close_or_warn, last_lines, questions_told
 from rlrun.envs.pictures import draw_without_display
@@ -132,7 +132,7 @@ def _flat(made: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _cause(error: Exception) -> str:
-    """Return what an error says; of one that the environment itself raised, with the lines that led there."""
+    """Return the message of an error; of one that the environment itself raised, with the end of its traceback."""
     if isinstance(error, (gymnasium.error.Error, ImportError, TypeError)):
         return f"{type(error).__name__}: {error}"
     return last_lines(error, MAX_LINES)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.envs.gymnasium.settings import GymnasiumConfig
+from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.pictures import resized
 from rlrun.system.errors import ExitStatus, RunError
 

@@ -18,11 +18,11 @@ from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.gymnasium.actions import NO_EXPERT, SUCCESS_KEYS, Actions, Expert, Success, number
 from rlrun.envs.gymnasium.gymnasium_env import RENDERED, no_pixels, task_of
 from rlrun.envs.gymnasium.observations import ObservationReader
-from rlrun.envs.gymnasium.settings import GymnasiumConfig
+from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.make import close_or_warn, questions_told
 from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
 from rlrun.envs.rows import Step, as_float32, float32_fault, step_info
-from rlrun.envs.vector_env import SimulatorFault, VectorEnv
+from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv
 from rlrun.system.errors import ExitStatus, RunError
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ class VectorRows(VectorEnv):
         self._num_steps = np.zeros(self.num_envs, int)
         self._has_drawn = False
         self._seen: list[Any] = [None] * self.num_envs  # last observation of each row
+        self._faults: dict[int, str] = {}  # row -> fault of a reward in the running chunk
         self._is_closed = False
         progress()
         self._require_masks()
@@ -119,7 +120,7 @@ class VectorRows(VectorEnv):
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
         actions = self.checked(actions, active, self._is_over)
         self._is_over |= ~active  # rows cannot stand still: a row that is left out has ended, until its next reset
-        chunk = _Chunk(self.num_envs, actions.shape[1])
+        chunk, self._faults = ChunkBuilder(*actions.shape[:2]), {}
         running = active.copy()
         for k in range(actions.shape[1]):
             if not running.any():
@@ -127,7 +128,7 @@ class VectorRows(VectorEnv):
             running &= ~self._step(actions[:, k], running, chunk, k)
         return self._result(chunk, active)
 
-    def _step(self, actions: np.ndarray, running: np.ndarray, chunk: _Chunk, k: int) -> np.ndarray:
+    def _step(self, actions: np.ndarray, running: np.ndarray, chunk: ChunkBuilder, k: int) -> np.ndarray:
         """Run one control step. Returns bool [B]: the rows that end with it."""
         if self._mode is AutoresetMode.DISABLED and self._has_ended.any():
             ended = np.flatnonzero(self._has_ended)
@@ -155,8 +156,12 @@ class VectorRows(VectorEnv):
                 self._seen[i] = info["final_obs"][i]
             late = self._num_steps[i] >= self._max_steps and not terminated[i]
             success = self._success[i].after(reward, said)
-            step = Step(reward, bool(terminated[i]), bool(truncated[i] or late), success)
-            chunk.note(i, k, step, int(self._num_steps[i]))
+            cut = bool(truncated[i] or late) and not terminated[i]
+            step = Step(reward, bool(terminated[i]), cut, success)
+            if fault := float32_fault("reward", reward):
+                self._faults.setdefault(i, fault)
+            chunk.add(i, k, 0.0 if i in self._faults else reward, *step[1:])
+            chunk.infos[i] = step_info(int(self._num_steps[i]), step, step.truncated)
             ends[i] = self._is_over[i] = step.terminated or step.truncated
         return ends
 
@@ -165,29 +170,19 @@ class VectorRows(VectorEnv):
         """Return float32 [A], the action for rows that have ended."""
         return np.clip(np.zeros(self.num_actions, np.float32), self.action_low, self.action_high)
 
-    def _result(self, chunk: _Chunk, active: np.ndarray) -> ChunkResult:
+    def _result(self, chunk: ChunkBuilder, active: np.ndarray) -> ChunkResult:
         frames, faults = self._frames([i if on else None for i, on in enumerate(active.tolist())])
         for i in np.flatnonzero(active).tolist():
-            what = chunk.faults[i] or faults.get(i)
+            what = self._faults.get(i) or faults.get(i)
             if what:
                 what = f"{what}, at control step {self._num_steps[i]} or earlier in its chunk"
                 log.warning("row %d broke: %s", i, what)
                 chunk.fail(i, what)
                 frames.images[i], frames.proprio[i], self._is_over[i] = 0, 0.0, True
-        return ChunkResult(
-            frames=frames,
-            rewards=chunk.rewards,
-            step_valid=chunk.step_valid,
-            terminated=chunk.terminated,
-            truncated=chunk.truncated,
-            success=chunk.success,
-            q_score=chunk.success.astype(np.float32),
-            infra_fault=chunk.infra_fault,
-            infos=tuple(chunk.infos),
-        )
+        return chunk.result(frames)
 
     def _frames(self, rows: list[int | None] | list[int]) -> tuple[Frames, dict[int, str]]:
-        """Return the frames of each row, and by place what is wrong with its numbers; None gives zeros."""
+        """Return the frames of each row, and the faults of its numbers by place; None gives zeros."""
         images = np.zeros((len(rows), self.num_images, self._size, self._size, 3), np.uint8)
         proprio = np.zeros((len(rows), self.num_proprio), np.float32)
         tasks = self._tasks()
@@ -253,31 +248,6 @@ class VectorRows(VectorEnv):
         self._is_closed = True
 
 
-class _Chunk:
-    """The results of a running chunk of C control steps in B rows."""
-
-    def __init__(self, num_rows: int, num_steps: int):
-        self.rewards = np.zeros((num_rows, num_steps), np.float32)
-        self.step_valid = np.zeros((num_rows, num_steps), bool)
-        self.terminated, self.truncated, self.success, self.infra_fault = np.zeros((4, num_rows), bool)
-        self.infos: list[dict[str, Any]] = [{} for _ in range(num_rows)]
-        self.faults = [""] * num_rows  # what is wrong with the first reward that float32 does not hold
-
-    def note(self, row: int, k: int, step: Step, num_steps: int) -> None:
-        """Record a control step of a row."""
-        self.faults[row] = self.faults[row] or float32_fault("reward", step.reward)
-        self.rewards[row, k], self.step_valid[row, k] = 0.0 if self.faults[row] else step.reward, True
-        truncated = step.truncated and not step.terminated
-        self.terminated[row], self.truncated[row], self.success[row] = step.terminated, truncated, step.success
-        self.infos[row] = step_info(num_steps, step, truncated)
-
-    def fail(self, row: int, what: str) -> None:
-        """Mark the row's episode as void, for a reason."""
-        self.rewards[row], self.step_valid[row], self.infos[row] = 0.0, False, {"fault": what}
-        self.terminated[row] = self.truncated[row] = self.success[row] = False
-        self.infra_fault[row] = True
-
-
 def _row(space: spaces.Space, observation: Any, row: int) -> Any:
     """Return row `row` of a batched observation, copied, because vector environments reuse their arrays."""
     if isinstance(space, spaces.Dict):
@@ -297,7 +267,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _said(info: dict[str, Any], row: int, is_kept: bool) -> dict[str, Any]:
-    """Return what the environment of a row says of success.
+    """Return the info on the success of a row.
 
     is_kept: its episode has ended under SAME_STEP, so that `final_info` has it; some environments leave it in `info`.
     """

@@ -18,7 +18,7 @@ from mujoco.gl_context import GLContext
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Spaces
-from rlrun.envs.libero.settings import LiberoConfig
+from rlrun.envs.libero.spec import LiberoConfig
 from rlrun.envs.pictures import draw_without_display
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 from rlrun.envs.vector_env import VectorEnv

@@ -1,26 +1,26 @@
-"""The spec of LIBERO."""
+"""Spec and settings of LIBERO."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 from rlrun.config.schema import EnvConfig
+from rlrun.config.sections import NOT_NEGATIVE, Range, Section, bounded, named
 from rlrun.config.simulator_spec import DeviceMemory, PlannedSpaces, SimulatorSpec
 from rlrun.envs import opengl
-from rlrun.envs.libero.settings import LiberoConfig
 
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 
 
-def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:
-    """Make `num_envs` rows of the suite `env.libero.suite`."""
-    from rlrun.envs.opengl import drop_unlisted_device
+@dataclass
+class LiberoConfig(Section):
+    """Settings for env.simulator=libero."""
 
-    drop_unlisted_device()
-    from rlrun.envs.libero import libero_env
-
-    return libero_env.make_libero(config, num_envs, progress)
+    suite: str = named("libero_spatial")  # libero_object, libero_goal, libero_10, libero_90, or one of LIBERO-PRO
+    task_ids: list[int] = bounded([], NOT_NEGATIVE)  # tasks of the suite, cycled by reset seed; empty: all
+    settle_steps: int = bounded(10, NOT_NEGATIVE)  # control steps before each episode, in which objects come to rest
+    idle_gripper: float = bounded(-1.0, Range(-1, 1))  # gripper in these steps: -1 opens, 0 holds, 1 closes
+    has_openness: bool = False  # True: gripper 1 open, 0 closed, as OpenVLA's checkpoints; False: -1 open, 1 closed
 
 
 def planned_spaces(env: EnvConfig) -> PlannedSpaces:
@@ -30,7 +30,7 @@ def planned_spaces(env: EnvConfig) -> PlannedSpaces:
 
 SPEC = SimulatorSpec(
     "libero",
-    make_libero,
+    "rlrun.envs.libero.libero_env:make_libero",
     planned_spaces,
     LiberoConfig,
     memory=DeviceMemory(500_000_000, 200_000_000),

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig, ProprioLayout, RewardMode
 from rlrun.envs import r1pro
-from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
+from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig
 from rlrun.envs.r1pro import instruction_of
 from rlrun.system.errors import RunError
 

@@ -16,7 +16,7 @@ from rlrun.config.schema import EnvConfig
 from rlrun.data.seeds import listed_instance
 from rlrun.envs.omnigibson.configuration import task_config, to_numpy, to_tensor
 from rlrun.envs.omnigibson.generations import Simulation
-from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
+from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig
 from rlrun.envs.vector_env import SimulatorFault
 from rlrun.system.errors import ExitStatus, RunError
 

@@ -13,7 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from rlrun.config.schema import EnvConfig
-from rlrun.envs.omnigibson.settings import VARIABLE, OmniGibsonConfig, application_root, take_folder, turn_to_start
+from rlrun.envs.omnigibson.kit_files import VARIABLE, application_root, take_folder, turn_to_start
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.machine_load import num_cores
 

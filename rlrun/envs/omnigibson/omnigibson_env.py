@@ -25,8 +25,8 @@ from rlrun.envs.omnigibson.configuration import (
 from rlrun.envs.omnigibson.generations import Simulation, Stepped, open_simulation
 from rlrun.envs.omnigibson.instances import InstanceLoader
 from rlrun.envs.omnigibson.launch import launch
-from rlrun.envs.omnigibson.settings import OmniGibsonConfig
-from rlrun.envs.vector_env import SimulatorFault, VectorEnv
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
+from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv
 
 
 def q_score(now: Sequence[Sequence[bool]], at_reset: Sequence[Sequence[bool]], is_success: bool) -> float:
@@ -166,12 +166,15 @@ class OmniGibsonVectorEnv(VectorEnv):
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
         actions = self.checked(actions, active, np.array([row.is_over for row in self._rows]))
         kept = [row for row in range(self.num_envs) if not active[row] and not self._rows[row].is_over]
-        chunk = _Chunk.of(self.num_envs, actions.shape[1])
+        chunk = ChunkBuilder(*actions.shape[:2])
+        frames = self._blank(self.num_envs)
         with self.simulation.keeping(kept):
-            self._run(actions, np.flatnonzero(active).tolist(), chunk)
-        return self._result(chunk, active)
+            self._run(actions, np.flatnonzero(active).tolist(), chunk, frames)
+        for row in np.flatnonzero(chunk.infra_fault).tolist():
+            logger.warning("episode void: %s", chunk.infos[row]["fault"])
+        return chunk.result(frames)
 
-    def _run(self, actions: np.ndarray, going: list[int], chunk: _Chunk) -> None:
+    def _run(self, actions: np.ndarray, going: list[int], chunk: ChunkBuilder, frames: Frames) -> None:
         """Run all control steps of a chunk; a row that ends is observed at its end."""
         for k in range(actions.shape[1]):
             if not going:
@@ -187,7 +190,7 @@ class OmniGibsonVectorEnv(VectorEnv):
             if ending:
                 # Pictures lag by some renders, and the steps before may not have been rendered at all.
                 self.simulation.render(max(0, self.config.section(OmniGibsonConfig).renders_at_chunk_end - is_last))
-                self._look(ending, chunk)
+                self._look(ending, chunk, frames)
             going = [row for row in going if not self._rows[row].is_over]
 
     def _commands(self, going: list[int]) -> np.ndarray:
@@ -200,7 +203,7 @@ class OmniGibsonVectorEnv(VectorEnv):
                 commands[row, r1pro.ACTION_PARTS["base"]] = 0.0
         return commands[:, self._order]
 
-    def _account(self, row: int, stepped: Stepped, k: int, chunk: _Chunk) -> bool:
+    def _account(self, row: int, stepped: Stepped, k: int, chunk: ChunkBuilder) -> bool:
         """Record one control step of one row. Returns whether its episode is over."""
         state = self._rows[row]
         if not np.isfinite(stepped.reward):
@@ -211,15 +214,13 @@ class OmniGibsonVectorEnv(VectorEnv):
         terminated = is_terminated(stepped.info)
         truncated = not terminated and state.num_steps >= self.config.max_control_steps
         state.is_over = terminated or truncated
-        chunk.rewards[row, k], chunk.step_valid[row, k] = stepped.reward, True
-        chunk.terminated[row], chunk.truncated[row] = terminated, truncated
-        chunk.success[row] = is_success(stepped.info)
+        chunk.add(row, k, stepped.reward, terminated, truncated, is_success(stepped.info))
         chunk.infos[row] = step_info(stepped.info, state.num_steps, truncated)
         return state.is_over
 
-    def _look(self, rows: list[int], chunk: _Chunk) -> None:
+    def _look(self, rows: list[int], chunk: ChunkBuilder, frames: Frames) -> None:
         """Store frames and scores of rows as they are now; a row that cannot be observed has failed."""
-        frames, blind = self._frames(rows)
+        found, blind = self._frames(rows)
         for at, row in enumerate(rows):
             if row in blind:
                 chunk.fail(row, blind[row])
@@ -227,20 +228,14 @@ class OmniGibsonVectorEnv(VectorEnv):
                 continue
             options = self.simulation.goal_options(row)
             chunk.q_score[row] = q_score(options, self._rows[row].at_reset, bool(chunk.success[row]))
-            chunk.images[row], chunk.proprio[row] = frames.images[at], frames.proprio[at]
+            frames.images[row], frames.proprio[row] = found.images[at], found.proprio[at]
         if len(blind) == self.num_envs > 1:
             raise SimulatorFault(f"no row can be looked at: {blind[rows[0]]}")
 
-    def _result(self, chunk: _Chunk, active: np.ndarray) -> ChunkResult:
-        size, cameras = self._size, len(self.config.cameras)
-        images = np.zeros((self.num_envs, cameras, size, size, 3), np.uint8)
-        proprio = np.zeros((self.num_envs, self.num_proprio), np.float32)
-        for row, image in chunk.images.items():
-            images[row], proprio[row] = image, chunk.proprio[row]
-        for row in np.flatnonzero(active & chunk.infra_fault).tolist():
-            logger.warning("episode void: %s", chunk.failures[row])
-        frames = Frames(images, proprio, (instruction(self.config),) * self.num_envs)
-        return ChunkResult(frames=frames, infos=tuple(chunk.infos), **chunk.arrays())
+    def _blank(self, num_rows: int) -> Frames:
+        images = np.zeros((num_rows, len(self.config.cameras), self._size, self._size, 3), np.uint8)
+        proprio = np.zeros((num_rows, self.num_proprio), np.float32)
+        return Frames(images, proprio, (instruction(self.config),) * num_rows)
 
     # --- what the robot perceives -------------------------------------------------------------------
 
@@ -253,8 +248,7 @@ class OmniGibsonVectorEnv(VectorEnv):
                 break
             self.simulation.render(1)
             observations, black = self._observed(rows)
-        images = np.zeros((len(rows), len(self.config.cameras), self._size, self._size, 3), np.uint8)
-        proprio = np.zeros((len(rows), self.num_proprio), np.float32)
+        frames = self._blank(len(rows))
         blind: dict[int, str] = {}
         for at, (row, one) in enumerate(zip(rows, observations, strict=True)):
             felt = to_numpy(one[ROBOT]["proprio"]).astype(np.float32)
@@ -266,9 +260,9 @@ class OmniGibsonVectorEnv(VectorEnv):
             elif not np.isfinite(felt).all():
                 blind[row] = f"row {row}: proprioception holds NaN or infinity"
             else:
-                proprio[at] = felt
-                images[at] = [to_rgb(self._picture(one, link), self._size) for link in self.config.cameras]
-        return Frames(images, proprio, (instruction(self.config),) * len(rows)), blind
+                frames.proprio[at] = felt
+                frames.images[at] = [to_rgb(self._picture(one, link), self._size) for link in self.config.cameras]
+        return frames, blind
 
     def _observed(self, rows: Sequence[int]) -> tuple[list[dict[str, Any]], list[list[str]]]:
         """Return observations of these rows, with pictures in host memory, and the black cameras of each row."""
@@ -300,48 +294,6 @@ class OmniGibsonVectorEnv(VectorEnv):
 
     def close(self) -> None:
         self._simulation = None
-
-
-@dataclass
-class _Chunk:
-    """The results of a running chunk of C control steps in B rows."""
-
-    rewards: np.ndarray
-    step_valid: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    success: np.ndarray
-    q_score: np.ndarray
-    infra_fault: np.ndarray
-    infos: list[dict[str, Any]]
-    images: dict[int, np.ndarray] = field(default_factory=dict)
-    proprio: dict[int, np.ndarray] = field(default_factory=dict)
-    failures: dict[int, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, num_rows: int, num_steps: int) -> _Chunk:
-        """Return an empty chunk."""
-        return cls(
-            rewards=np.zeros((num_rows, num_steps), np.float32),
-            step_valid=np.zeros((num_rows, num_steps), bool),
-            terminated=np.zeros(num_rows, bool),
-            truncated=np.zeros(num_rows, bool),
-            success=np.zeros(num_rows, bool),
-            q_score=np.zeros(num_rows, np.float32),
-            infra_fault=np.zeros(num_rows, bool),
-            infos=[{} for _ in range(num_rows)],
-        )
-
-    def fail(self, row: int, why: str) -> None:
-        """Mark the row's episode as void."""
-        self.rewards[row], self.step_valid[row], self.infos[row] = 0.0, False, {"fault": why}
-        self.terminated[row] = self.truncated[row] = self.success[row] = False
-        self.infra_fault[row], self.failures[row] = True, why
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays of a ChunkResult."""
-        names = ("rewards", "step_valid", "terminated", "truncated", "success", "q_score", "infra_fault")
-        return {name: getattr(self, name) for name in names}
 
 
 def rest_action() -> np.ndarray:

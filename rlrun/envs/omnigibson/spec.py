@@ -1,16 +1,77 @@
-"""The spec of OmniGibson."""
+"""Spec and settings of OmniGibson."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from enum import Enum
 
 from rlrun.config.schema import EnvConfig
+from rlrun.config.sections import COUNT, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Range, Section, bounded, named
 from rlrun.config.simulator_spec import Decided, DeviceMemory, Setting, SimulatorSpec, Variable
 from rlrun.envs import r1pro_keys
-from rlrun.envs.omnigibson.kit_log import KNOWN_LINES
-from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig, log_of
+from rlrun.envs.omnigibson.kit_files import KNOWN_LINES, log_of
+
+
+class Instances(Enum):
+    """The start of an episode of OmniGibson; the episode's seed selects it."""
+
+    listed = "listed"  # instance_ids, in turn
+    sampled = "sampled"  # any instance in the instance folder
+    online = "online"  # objects are placed anew by BDDL sampling, which takes long and may fail
+
+
+class Grasping(Enum):
+    physical = "physical"
+    assisted = "assisted"  # an object is held if both fingers touch it
+    sticky = "sticky"
+
+
+@dataclass
+class OmniGibsonConfig(Section):
+    """Settings of OmniGibson; docs/omnigibson.md compares their names with OmniGibson's own."""
+
+    scene: str = named("house_double_floor_lower")  # OmniGibson's scene_model
+    scene_type: str = named("InteractiveTraversableScene")
+    scene_file: str | None = None
+    # None: the rooms of the activity's BDDL and those that official code adds, in evaluations all; []: all rooms
+    load_room_types: list[str] | None = named(None)
+    extra_room_types: list[str] = named([])  # further rooms, such as a corridor between them
+    load_room_instances: list[str] = named([])
+    load_object_categories: list[str] = named([])  # empty: all categories
+    not_load_object_categories: list[str] = named([])
+    trav_map_resolution: float = bounded(0.1, POSITIVE)  # m per pixel
+    trav_map_with_objects: bool = True
+    default_erosion_radius: float = bounded(0.0, NOT_NEGATIVE)  # m
+    definition_id: int = bounded(0, NOT_NEGATIVE)  # definition of the activity
+    instances: Instances = Instances.listed
+    instance_ids: list[int] = bounded([0], NOT_NEGATIVE)  # the challenge of 2026 tests 301-340
+    instance_dir: str | None = None  # folder of *-tro_state.json files; None: the dataset's
+    instance_year: int | None = bounded(None, COUNT)  # of the challenge, where the data set has several
+    use_presampled_robot_pose: bool = True  # the robot starts where the instance says; False: where the scene puts it
+    randomize_presampled_pose: bool = False  # any of the instance's poses, chosen by the reset seed; False: the first
+    highlight_task_relevant_objects: bool = False
+    task_reward: str | None = named(None)  # staged reward for reward=dense, if the build has it; None: the activity's
+    instruction: str | None = named(None)  # None: the activity's name as words
+    head_resolution: int = bounded(720, Range(16, 4096))  # rendered pixels per side, before scaling to env.image_size
+    wrist_resolution: int = bounded(480, Range(16, 4096))
+    head_aperture: float = bounded(40.0, POSITIVE)  # horizontal aperture, mm
+    grasping: Grasping = Grasping.assisted
+    grasp_window_s: float | None = bounded(None, NOT_NEGATIVE)  # None: the build's own; the evaluator of 2025 has 0.75
+    self_collisions: bool = False  # True in the challenge
+    base_mass_kg: float | None = bounded(250.0, POSITIVE)  # of the base, as in the challenge; None: the model's
+    renders_after_reset: int = bounded(3, COUNT)  # with fewer, frames may still show the last episode
+    renders_at_chunk_end: int = bounded(3, COUNT)  # with fewer, frames may show an earlier step
+    render_retries: int = bounded(10, NOT_NEGATIVE)  # further renders while a camera is black
+    gpu_dynamics: bool = False
+    flatcache: bool = True
+    transition_rules: bool = False  # cutting, cooking, mixing; these cost time in every step
+    # classes of omnigibson.transition_rules that stay off; the challenge's evaluator switches off three
+    disabled_transition_rules: list[str] = named([])
+    viewer_camera: bool = False
+    numpy_controllers: bool = True
+    tiled_rendering: bool = False  # render all envs in one picture, if the build can; on accelerator 0 only
+    texture_memory_share: float = bounded(0.1, POSITIVE_SHARE)  # share of GPU memory for streamed textures
+
 
 GPU_ID = Variable(
     "OMNIGIBSON_GPU_ID", ("env",), Decided.plan, "Isaac renders by Vulkan, which ignores CUDA_VISIBLE_DEVICES"
@@ -26,13 +87,6 @@ THREADS = Variable(
     "PXR_WORK_THREAD_LIMIT", ("env",), Decided.plan, "threads of USD, Kit and PhysX: each pool else takes every core"
 )
 FOLDER = Variable("OMNIGIBSON_APPDATA_PATH", ("env",), Decided.node, "Kit's caches and logs: one folder per simulator")
-
-
-def make_omnigibson(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:
-    """Make `num_envs` rows of one OmniGibson, which takes over this process."""
-    from rlrun.envs.omnigibson.omnigibson_env import OmniGibsonVectorEnv
-
-    return OmniGibsonVectorEnv(config, num_envs, progress)
 
 
 def environment(accelerators: tuple[int, ...], num_cores: int) -> list[Setting]:
@@ -56,7 +110,7 @@ def listed_instances(env: EnvConfig) -> list[int] | None:
 
 SPEC = SimulatorSpec(
     "omnigibson",
-    make_omnigibson,
+    "rlrun.envs.omnigibson.omnigibson_env:OmniGibsonVectorEnv",
     r1pro_keys.planned_spaces,
     OmniGibsonConfig,
     memory=DeviceMemory(8_200_000_000, 500_000_000),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from rlrun.config.open_schema import choose_parts
+from rlrun.config.registry import fill_lora
 from rlrun.config.schema import RunConfig
 from rlrun.policies.openvla_oft.config import OFFICIAL_TOWERS, OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
@@ -31,7 +31,7 @@ def official_run(**actor: object) -> RunConfig:
     own = OpenVLAOFTSettings(max_prompt_length=6, has_action_queries=False)
     run.policy.sections = {"openvla_oft": own}
     run.seed = 11
-    choose_parts(run)
+    fill_lora(run)
     return run
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from rlrun.cluster import ray_session as connection
 from rlrun.config.schema import RunConfig
-from rlrun.config.simulator_spec import MANY_NODES
+from rlrun.placement.node_environment import MANY_NODES
 from rlrun.system.errors import ExitStatus, RunError
 
 TIMEOUT = Exception("The current node timed out during startup. This could happen because …")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import get_type_hints
+
 import pytest
 
 from rlrun.config import checks
 from rlrun.config.loader import load
-from rlrun.config.ranges import RANGES, value_at
 from rlrun.config.reference import all_keys
 from rlrun.config.registry import REGISTRIES
-from rlrun.config.sections import Range, bounds_of
+from rlrun.config.schema import RunConfig
+from rlrun.config.sections import Range, Section, bounds_of
 from rlrun.system.errors import ExitStatus, RunError, RunErrors
 
 # check -> overrides that it refuses, and the key that it names
@@ -177,11 +181,18 @@ def test_numbers_out_of_range_are_refused(override: str) -> None:
     assert "It must be" in (errors[0].cause or "")
 
 
+def bounded_keys(section: type, prefix: str = "") -> Iterator[str]:
+    yield from (f"{prefix}{name}" for name, _ in bounds_of(section))
+    for name, hint in get_type_hints(section).items():
+        if isinstance(hint, type) and issubclass(hint, Section):
+            yield from bounded_keys(hint, f"{prefix}{name}.")
+
+
 def test_every_number_has_a_range() -> None:
     numbers = {key.path for key in all_keys() if "int" in key.type or "float" in key.type}
-    kinds = {(registry.parent, spec) for registry in REGISTRIES for spec in registry.installed() if spec.section}
-    own = {f"{parent}.{spec.name}.{name}" for parent, spec in kinds for name, _ in bounds_of(spec.section)}
-    assert numbers == set(RANGES) | own
+    kinds = [(registry.parent, spec) for registry in REGISTRIES for spec in registry.installed() if spec.section]
+    own = {key for parent, spec in kinds for key in bounded_keys(spec.section, f"{parent}.{spec.name}.")}
+    assert numbers == set(bounded_keys(RunConfig)) | own
 
 
 def test_range_ends() -> None:
@@ -193,4 +204,4 @@ def test_range_ends() -> None:
 
 def test_zero_turns_off_what_is_done_every_so_many_steps() -> None:
     for key in ("evaluation.every_steps", "checkpoint.every_steps", "logging.video_every_steps"):
-        assert value_at(load([f"{key}=0"]), key) == 0
+        assert attrgetter(key)(load([f"{key}=0"])) == 0

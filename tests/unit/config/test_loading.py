@@ -1,4 +1,4 @@
-"""Composition, types, sealing: what loads, what is refused, and that nothing changes afterwards."""
+"""Composition, types, freezing: what loads, what is refused, and that nothing changes afterwards."""
 
 from __future__ import annotations
 
@@ -196,22 +196,22 @@ def copies(config: RunConfig) -> list[RunConfig]:
     ]
 
 
-def test_sealed_through_copies() -> None:
+def test_frozen_through_copies() -> None:
     config = load(["placement.roles.actor=0-7"])
-    for sealed in copies(config):
-        assert sealed == config
+    for frozen in copies(config):
+        assert frozen == config
         with pytest.raises(FrozenInstanceError):
-            sealed.seed = 3
+            frozen.seed = 3
         with pytest.raises(FrozenInstanceError):
-            sealed.env.num_envs = 3
+            frozen.env.num_envs = 3
         with pytest.raises(FrozenInstanceError):
-            del sealed.env.num_envs
+            del frozen.env.num_envs
         with pytest.raises(FrozenInstanceError):
-            sealed.env.controlled.append("base")
+            frozen.env.controlled.append("base")
         with pytest.raises(FrozenInstanceError):
-            sealed.env.controlled[0] = "base"
+            frozen.env.controlled[0] = "base"
         with pytest.raises(FrozenInstanceError):
-            sealed.placement.roles["env"] = "0-3"
+            frozen.placement.roles["env"] = "0-3"
 
 
 def test_replace_gives_a_changed_copy_and_leaves_the_original() -> None:

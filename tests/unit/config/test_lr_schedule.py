@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 import rlrun
-from rlrun.config.lr_schedule import decayed
 from rlrun.config.schema import LrSchedule
 from rlrun.observability.run_files import read_metrics
 
 
 def test_the_factors() -> None:
-    assert [decayed(LrSchedule.constant, at, 0.1) for at in (0.0, 0.7, 2.0)] == [1.0, 1.0, 1.0]
-    assert [decayed(LrSchedule.linear, at, 0.1) for at in (0.0, 0.5, 1.0, 2.0)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
+    assert [LrSchedule.constant.factor(at, 0.1) for at in (0.0, 0.7, 2.0)] == [1.0, 1.0, 1.0]
+    assert [LrSchedule.linear.factor(at, 0.1) for at in (0.0, 0.5, 1.0, 2.0)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
     expected = [1.0, 0.5 + 0.25 * math.sqrt(2), 0.5, 0.0]
-    assert [decayed(LrSchedule.cosine, at, 0.0) for at in (0.0, 0.25, 0.5, 1.0)] == pytest.approx(expected)
+    assert [LrSchedule.cosine.factor(at, 0.0) for at in (0.0, 0.25, 0.5, 1.0)] == pytest.approx(expected)
 
 
 def test_a_run_follows_its_schedule_over_a_resume(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_written_files(tmp_path: Path) -> None:
 
 
 def test_free_mappings_are_written_too(tmp_path: Path) -> None:
-    """Node groups are sealed like all else."""
+    """Node groups are frozen like all else."""
     config = load(["placement=dual_node"])
     provenance.write(config, tmp_path)
     tree = yaml.safe_load((tmp_path / "config.yaml").read_text())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rlrun.config.loader import entry_point
+from rlrun.config.program import SweepRequest, expand
 from rlrun.config.schema import RunConfig
-from rlrun.config.sweep import SweepRequest, expand
 from rlrun.system.errors import RunError
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlrun.config.schema import OptimizerKind, Precision, RunConfig, WeightTransport
-from rlrun.doctor.assignment import assignments
-from rlrun.doctor.check import Situation
+from rlrun.doctor.check import ClusterState
 from rlrun.doctor.facts import (
     ClusterFacts,
     FolderFacts,
@@ -20,6 +19,7 @@ from rlrun.doctor.facts import (
     PairFacts,
     PathFacts,
 )
+from rlrun.doctor.node_request import node_requests
 from rlrun.doctor.omnigibson_checks import SimulatorFacts
 from rlrun.doctor.optional_packages import PackageFacts, needed_packages
 from rlrun.doctor.simulator_checks import RendererFacts, SpacesFacts
@@ -93,8 +93,8 @@ def link(source: NodeFacts, target: NodeFacts) -> LinkFacts:
     return LinkFacts(source.node, target.node, "any port", target.address, 40000, None, 0.4, source.address, 0.001)
 
 
-def healthy() -> Situation:
-    """Return a situation without faults."""
+def healthy() -> ClusterState:
+    """Return a cluster without faults."""
     train, peer = node_facts("train", "10.77.0.1", "enp3s0"), node_facts("peer", "10.77.0.2", "ens7f1")
     made, inventory = config(), Inventory(NODES)
     planned = plan(made, inventory)
@@ -103,21 +103,21 @@ def healthy() -> Situation:
         (link(train, peer), link(peer, train)),
         tuple(PairFacts("train", "peer", backend, None, 2.0) for backend in ("gloo", "gloo", "nccl", "nccl")),
     )
-    jobs = assignments(made, inventory, planned, is_thorough=True)
-    return Situation(made, tuple(jobs), facts, planned, budget(made, planned, inventory))
+    jobs = node_requests(made, inventory, planned, is_thorough=True)
+    return ClusterState(made, tuple(jobs), facts, planned, budget(made, planned, inventory))
 
 
-def with_node(name: str, change: Callable[[NodeFacts], dict[str, Any]]) -> Situation:
-    """The healthy situation with other facts of one node."""
-    situation = healthy()
+def with_node(name: str, change: Callable[[NodeFacts], dict[str, Any]]) -> ClusterState:
+    """The healthy cluster with other facts of one node."""
+    cluster = healthy()
     nodes = tuple(
-        dataclasses.replace(node, **change(node)) if node.node == name else node for node in situation.facts.nodes
+        dataclasses.replace(node, **change(node)) if node.node == name else node for node in cluster.facts.nodes
     )
-    return dataclasses.replace(situation, facts=dataclasses.replace(situation.facts, nodes=nodes))
+    return dataclasses.replace(cluster, facts=dataclasses.replace(cluster.facts, nodes=nodes))
 
 
-def with_folder(name: str, purpose: str, **changes: Any) -> Situation:
-    """The healthy situation with another folder on one node."""
+def with_folder(name: str, purpose: str, **changes: Any) -> ClusterState:
+    """The healthy cluster with another folder on one node."""
     return with_node(
         name,
         lambda node: {
@@ -129,8 +129,8 @@ def with_folder(name: str, purpose: str, **changes: Any) -> Situation:
     )
 
 
-def with_gpu(name: str, index: int, **changes: Any) -> Situation:
-    """The healthy situation with another GPU on one node."""
+def with_gpu(name: str, index: int, **changes: Any) -> ClusterState:
+    """The healthy cluster with another GPU on one node."""
     return with_node(
         name,
         lambda node: {
@@ -139,72 +139,70 @@ def with_gpu(name: str, index: int, **changes: Any) -> Situation:
     )
 
 
-def with_renderer(simulator: str = "embedded", **changes: Any) -> Situation:
-    """The healthy situation with other renderer facts on the second node."""
+def with_renderer(simulator: str = "embedded", **changes: Any) -> ClusterState:
+    """The healthy cluster with other renderer facts on the second node."""
     facts = RendererFacts("egl", "NVIDIA A100-SXM4-80GB/PCIe/SSE2", 1.2, "", "", "env.renderer=raycast needs none")
-    situation = with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
+    cluster = with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
     made = config()
     made.env.simulator = simulator
-    return dataclasses.replace(situation, config=made)
+    return dataclasses.replace(cluster, config=made)
 
 
-def with_package(error: str, is_late: bool = False) -> Situation:
-    """The healthy situation with bitsandbytes on the second node."""
+def with_package(error: str, is_late: bool = False) -> ClusterState:
+    """The healthy cluster with bitsandbytes on the second node."""
     made = config()
     made.actor.optimizer = OptimizerKind.adamw_8bit
     (request,) = needed_packages(made, {"actor": 1}, ())
-    situation = with_node("peer", lambda node: {"packages": (PackageFacts(request, error, is_late),)})
-    return dataclasses.replace(situation, config=made)
+    cluster = with_node("peer", lambda node: {"packages": (PackageFacts(request, error, is_late),)})
+    return dataclasses.replace(cluster, config=made)
 
 
-def with_spaces(**changes: Any) -> Situation:
-    """The healthy situation with a Gymnasium environment on the second node, and a policy that needs images."""
+def with_spaces(**changes: Any) -> ClusterState:
+    """The healthy cluster with a Gymnasium environment on the second node, and a policy that needs images."""
     facts = SpacesFacts(1, 8, "image -> camera, state -> proprioception", "")
-    situation = with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
+    cluster = with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
     made = config()
     made.env.simulator, made.policy.kind = "gymnasium", "cnn"
-    return dataclasses.replace(situation, config=made)
+    return dataclasses.replace(cluster, config=made)
 
 
-def with_environment(name: str, **variables: str) -> Situation:
-    """The healthy situation with further variables in the shell of one node."""
+def with_environment(name: str, **variables: str) -> ClusterState:
+    """The healthy cluster with further variables in the shell of one node."""
     return with_node(name, lambda node: {"environment": {**node.environment, **variables}})
 
 
-def with_versions(name: str, **versions: str) -> Situation:
-    """The healthy situation with other versions on one node; "_" in a name stands for a space."""
+def with_versions(name: str, **versions: str) -> ClusterState:
+    """The healthy cluster with other versions on one node; "_" in a name stands for a space."""
     new = {package.replace("_", " "): version for package, version in versions.items()}
     return with_node(name, lambda node: {"versions": {**node.versions, **new}})
 
 
-def with_links(change: Callable[[LinkFacts], dict[str, Any]]) -> Situation:
-    """The healthy situation with other facts of its links."""
-    situation = healthy()
-    links = tuple(dataclasses.replace(link, **change(link)) for link in situation.facts.links)
-    return dataclasses.replace(situation, facts=dataclasses.replace(situation.facts, links=links))
+def with_links(change: Callable[[LinkFacts], dict[str, Any]]) -> ClusterState:
+    """The healthy cluster with other facts of its links."""
+    cluster = healthy()
+    links = tuple(dataclasses.replace(link, **change(link)) for link in cluster.facts.links)
+    return dataclasses.replace(cluster, facts=dataclasses.replace(cluster.facts, links=links))
 
 
-def with_pairs(backend: str, *errors: str | None) -> Situation:
-    """The healthy situation with these results of the two sides of its all-reduce."""
-    situation = healthy()
+def with_pairs(backend: str, *errors: str | None) -> ClusterState:
+    """The healthy cluster with these results of the two sides of its all-reduce."""
+    cluster = healthy()
     pairs = tuple(PairFacts("train", "peer", backend, error, 2.0) for error in errors)
-    return dataclasses.replace(situation, facts=dataclasses.replace(situation.facts, pairs=pairs))
+    return dataclasses.replace(cluster, facts=dataclasses.replace(cluster.facts, pairs=pairs))
 
 
-def with_paths(mtu: int, passes: int) -> Situation:
-    """The healthy situation with this path from the second node to the first."""
-    situation = healthy()
+def with_paths(mtu: int, passes: int) -> ClusterState:
+    """The healthy cluster with this path from the second node to the first."""
+    cluster = healthy()
     paths = (PathFacts("peer", "train", PathMtu("ens7f1", mtu, passes)),)
-    return dataclasses.replace(situation, facts=dataclasses.replace(situation.facts, paths=paths))
+    return dataclasses.replace(cluster, facts=dataclasses.replace(cluster.facts, paths=paths))
 
 
-def with_interface(name: str, wanted: str) -> Situation:
-    """The healthy situation with an interface that the placement names for one node."""
-    situation = healthy()
-    jobs = tuple(
-        dataclasses.replace(job, interface=wanted) if job.node == name else job for job in situation.assignments
-    )
-    return dataclasses.replace(situation, assignments=jobs)
+def with_interface(name: str, wanted: str) -> ClusterState:
+    """The healthy cluster with an interface that the placement names for one node."""
+    cluster = healthy()
+    jobs = tuple(dataclasses.replace(job, interface=wanted) if job.node == name else job for job in cluster.requests)
+    return dataclasses.replace(cluster, requests=jobs)
 
 
 SIMULATOR = SimulatorFacts(
@@ -222,10 +220,10 @@ SIMULATOR = SimulatorFacts(
 )
 
 
-def with_simulator(gpu: str = "NVIDIA GeForce RTX 4090", driver: str = "550.54.15", **changes: Any) -> Situation:
-    """The healthy situation whose second node runs OmniGibson, with other facts about the installation."""
+def with_simulator(gpu: str = "NVIDIA GeForce RTX 4090", driver: str = "550.54.15", **changes: Any) -> ClusterState:
+    """The healthy cluster whose second node runs OmniGibson, with other facts about the installation."""
     gpus = tuple(GpuFacts(i, gpu, driver, 80 * GB, 79 * GB) for i in range(2))
     facts = dataclasses.replace(SIMULATOR, **changes)
-    situation = with_node("peer", lambda node: {"simulator": facts, "gpus": gpus})
-    env = dataclasses.replace(situation.config.env, simulator="omnigibson")
-    return dataclasses.replace(situation, config=dataclasses.replace(situation.config, env=env))
+    cluster = with_node("peer", lambda node: {"simulator": facts, "gpus": gpus})
+    env = dataclasses.replace(cluster.config.env, simulator="omnigibson")
+    return dataclasses.replace(cluster, config=dataclasses.replace(cluster.config, env=env))

@@ -10,8 +10,8 @@ import pytest
 from rlrun.config.schema import WeightTransport
 from rlrun.data.fit import DatasetInfo, World, compare
 from rlrun.doctor import cross_node_checks
-from rlrun.doctor.check import Finding, Situation, Status, failures
-from rlrun.doctor.checks import all_checks, check_names, judge, markdown_table
+from rlrun.doctor.check import ClusterState, Finding, Status, failures
+from rlrun.doctor.checks import all_checks, check_names, markdown_table, run_checks
 from rlrun.doctor.cross_node_checks import matrix
 from rlrun.doctor.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, PortFacts
 from rlrun.doctor.report import as_json, summary
@@ -42,13 +42,13 @@ from tests.unit.doctor.healthy import (
 )
 
 
-def unresponsive() -> Situation:
-    situation = healthy()
-    facts = ClusterFacts(situation.facts.nodes[:1], unresponsive={"peer": "no answer within 15 s"})
-    return dataclasses.replace(situation, facts=facts)
+def unresponsive() -> ClusterState:
+    cluster = healthy()
+    facts = ClusterFacts(cluster.facts.nodes[:1], unresponsive={"peer": "no answer within 15 s"})
+    return dataclasses.replace(cluster, facts=facts)
 
 
-def refused() -> Situation:
+def refused() -> ClusterState:
     made = config()
     made.env.simulator = "omnigibson"
     with pytest.raises(RunError) as refusal:
@@ -56,21 +56,21 @@ def refused() -> Situation:
     return dataclasses.replace(healthy(), config=made, plan=None, budget=None, refusal=refusal.value)
 
 
-def interface_down() -> Situation:
+def interface_down() -> ClusterState:
     down = InterfaceFacts("ens7f1", ("10.77.0.2",), is_up=False)
     return with_node("peer", lambda node: {"interfaces": (node.interfaces[0], down)})
 
 
-def leftover(free_bytes: int) -> Situation:
+def leftover(free_bytes: int) -> ClusterState:
     held = GpuProcess(4711, "python", 80 * GB - free_bytes)
     return with_gpu("peer", 1, free_bytes=free_bytes, processes=(held,))
 
 
-def other_input(**changes) -> Situation:
+def other_input(**changes) -> ClusterState:
     return with_node("peer", lambda node: {"inputs": (dataclasses.replace(node.inputs[0], **changes),)})
 
 
-def unlike(data: DatasetInfo) -> Situation:
+def unlike(data: DatasetInfo) -> ClusterState:
     whole = with_node("peer", lambda node: {})
     fit = compare(data, World(("zed_link",), 1, 61, 8, control_hz=30.0))
     return dataclasses.replace(whole, facts=dataclasses.replace(whole.facts, fit=fit))
@@ -78,7 +78,7 @@ def unlike(data: DatasetInfo) -> Situation:
 
 FAILED, WARNING = Status.failed, Status.warning
 TEN_BIT_PROXY = {"http_proxy": "http://proxy:3128", "no_proxy": "localhost"}
-FAULTS = [  # check, situation, status, where, words of the cause, words of the fix
+FAULTS = [  # check, cluster, status, where, words of the cause, words of the fix
     (
         "mtu",
         lambda: with_paths(1500, 1400),
@@ -623,7 +623,7 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
 
 
 def test_two_healthy_nodes_pass() -> None:
-    findings = judge(healthy(), [])
+    findings = run_checks(healthy(), [])
     assert [f for f in findings if f.status is not Status.ok] == []
     assert [f.check for f in findings] == [
         check.name for check in all_checks() if not check.name.startswith(("simulator ", "environment spaces"))
@@ -631,11 +631,11 @@ def test_two_healthy_nodes_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "situation", "status", "where", "cause", "fix"), FAULTS, ids=[f"{f[0]}-{f[4][0][:24]}" for f in FAULTS]
+    ("check", "cluster", "status", "where", "cause", "fix"), FAULTS, ids=[f"{f[0]}-{f[4][0][:24]}" for f in FAULTS]
 )
-def test_a_fault_is_found(check, situation, status, where, cause, fix) -> None:
-    found = [f for f in judge(situation(), []) if f.check == check and f.status is status and f.where == where]
-    assert found, [f for f in judge(situation(), []) if f.status is not Status.ok]
+def test_a_fault_is_found(check, cluster, status, where, cause, fix) -> None:
+    found = [f for f in run_checks(cluster(), []) if f.check == check and f.status is status and f.where == where]
+    assert found, [f for f in run_checks(cluster(), []) if f.status is not Status.ok]
     text = " ".join(f"{f.cause}" for f in found)
     assert all(word in text for word in cause), text
     assert all(word in " ".join(f.fix for f in found) for word in fix), [f.fix for f in found]
@@ -651,41 +651,41 @@ def test_every_check_that_can_fail_has_a_failing_fault() -> None:
 
 
 def test_renderer_and_its_time_are_reported() -> None:
-    values = [finding.value for finding in judge(with_renderer(), []) if finding.check == "renderer"]
+    values = [finding.value for finding in run_checks(with_renderer(), []) if finding.check == "renderer"]
     assert values == ["peer: NVIDIA A100-SXM4-80GB/PCIe/SSE2, 833 images/s"]
 
 
 def test_proxies_that_exclude_the_nodes_pass() -> None:
     excluded = with_environment("peer", http_proxy="http://proxy:3128", no_proxy="localhost,10.77.0.0/24")
-    assert not [f for f in judge(excluded, []) if f.check == "environment" and f.status is not Status.ok]
+    assert not [f for f in run_checks(excluded, []) if f.check == "environment" and f.status is not Status.ok]
 
 
 def test_a_node_without_workers_that_need_torch_may_lack_it() -> None:
-    situation = with_node("peer", lambda node: {"versions": {k: v for k, v in node.versions.items() if k != "torch"}})
-    jobs = tuple(dataclasses.replace(j, workers={"env": 2}) if j.node == "peer" else j for j in situation.assignments)
-    findings = judge(dataclasses.replace(situation, assignments=jobs), [])
+    cluster = with_node("peer", lambda node: {"versions": {k: v for k, v in node.versions.items() if k != "torch"}})
+    jobs = tuple(dataclasses.replace(j, workers={"env": 2}) if j.node == "peer" else j for j in cluster.requests)
+    findings = run_checks(dataclasses.replace(cluster, requests=jobs), [])
     assert not [f for f in findings if f.check == "versions" and f.status is Status.failed]
 
 
 def test_missing_inputs_everywhere_have_no_peer_to_copy_from() -> None:
     gone = InputFacts("policy.path", "/models/oft", 0, 0, "")
-    situation = healthy()
-    nodes = tuple(dataclasses.replace(node, inputs=(gone,)) for node in situation.facts.nodes)
-    facts = dataclasses.replace(situation.facts, nodes=nodes)
-    found = failures(judge(dataclasses.replace(situation, facts=facts), []))
+    cluster = healthy()
+    nodes = tuple(dataclasses.replace(node, inputs=(gone,)) for node in cluster.facts.nodes)
+    facts = dataclasses.replace(cluster.facts, nodes=nodes)
+    found = failures(run_checks(dataclasses.replace(cluster, facts=facts), []))
     assert [f.where for f in found] == ["train", "peer"] and all("policy.path=" in f.fix for f in found)
 
 
 @pytest.mark.parametrize("purpose", ["temp", "shared memory"])
 def test_a_single_machine_gets_only_a_warning(purpose: str) -> None:
-    situation = with_folder("train", purpose, total_bytes=10 * 10**6, free_bytes=0)
-    facts = ClusterFacts(situation.facts.nodes[:1])
-    alone = dataclasses.replace(situation, facts=facts, assignments=situation.assignments[:1])
-    assert [f.status for f in judge(alone, []) if f.cause] == [WARNING]
+    cluster = with_folder("train", purpose, total_bytes=10 * 10**6, free_bytes=0)
+    facts = ClusterFacts(cluster.facts.nodes[:1])
+    alone = dataclasses.replace(cluster, facts=facts, requests=cluster.requests[:1])
+    assert [f.status for f in run_checks(alone, []) if f.cause] == [WARNING]
 
 
 def test_skipped_checks_are_left_out() -> None:
-    names = [finding.check for finding in judge(with_pairs("gloo", "refused"), ["gloo"])]
+    names = [finding.check for finding in run_checks(with_pairs("gloo", "refused"), ["gloo"])]
     assert "gloo" not in names and "ports" in names
     with pytest.raises(RunError, match="no check 'glue'"):
         check_names(["glue"])
@@ -700,8 +700,8 @@ def test_matrix_shows_both_sides() -> None:
 
 
 def test_json_holds_findings_and_facts() -> None:
-    situation = with_pairs("gloo", "refused")
-    report = json.loads(as_json(situation, judge(situation, [])))
+    cluster = with_pairs("gloo", "refused")
+    report = json.loads(as_json(cluster, run_checks(cluster, [])))
     assert report["is_fit"] is False and report["facts"]["pairs"][0]["error"] == "refused"
     assert any(row["check"] == "gloo" and row["status"] == "failed" for row in report["findings"])
 
@@ -720,7 +720,7 @@ def test_the_documentation_holds_the_table(repository) -> None:
 
 
 def test_a_healthy_simulator_passes() -> None:
-    assert not [finding for finding in judge(with_simulator(), []) if finding.status is not Status.ok]
+    assert not [finding for finding in run_checks(with_simulator(), []) if finding.status is not Status.ok]
 
 
 def test_device_memory_for_the_planned_simulators() -> None:
@@ -737,19 +737,17 @@ def test_device_memory_for_the_planned_simulators() -> None:
     made.placement.roles = {"actor": "0-1", "rollout": "0-1", "env": {"accelerators": "2-3"}}
     inventory = Inventory(nodes)
     planned = plan(made, inventory)
-    situation = dataclasses.replace(
-        with_simulator(), config=made, plan=planned, budget=budget(made, planned, inventory)
-    )
+    cluster = dataclasses.replace(with_simulator(), config=made, plan=planned, budget=budget(made, planned, inventory))
     held = GpuProcess(4711, "kit", 10 * GB)
     gpus = (
         GpuFacts(0, card.model, "550.54.15", 24 * GB, 14 * GB, (held,)),
         GpuFacts(1, card.model, "550", 24 * GB, 23 * GB),
     )
-    peer = dataclasses.replace(situation.facts.nodes[1], gpus=gpus)
-    facts = dataclasses.replace(situation.facts, nodes=(situation.facts.nodes[0], peer))
+    peer = dataclasses.replace(cluster.facts.nodes[1], gpus=gpus)
+    facts = dataclasses.replace(cluster.facts, nodes=(cluster.facts.nodes[0], peer))
     (fault,) = [
         finding
-        for finding in judge(dataclasses.replace(situation, facts=facts), [])
+        for finding in run_checks(dataclasses.replace(cluster, facts=facts), [])
         if finding.check == "accelerator memory" and finding.status is FAILED
     ]
     assert fault.where == "peer" and "the plan needs" in fault.cause and "pid 4711 kit 10.0 GB" in fault.cause
@@ -761,8 +759,8 @@ def test_device_memory_for_the_planned_simulators() -> None:
 def test_what_is_only_late_is_a_warning_on_an_overloaded_host(load: float, status: Status) -> None:
     gone = "peer did not come to the store at 10.77.0.1:29500"
     for late in (with_pairs("gloo", "no answer"), with_pairs("gloo", gone), unresponsive()):
-        situation = dataclasses.replace(late, facts=dataclasses.replace(late.facts, driver_load=load))
-        found = [one for one in judge(situation, []) if one.check in ("gloo", "answers") and one.cause]
+        cluster = dataclasses.replace(late, facts=dataclasses.replace(late.facts, driver_load=load))
+        found = [one for one in run_checks(cluster, []) if one.check in ("gloo", "answers") and one.cause]
         assert [one.status for one in found] == [status]
         assert ("load of 14 processes per core" in found[0].cause) is (load > 2)
 
@@ -770,8 +768,8 @@ def test_what_is_only_late_is_a_warning_on_an_overloaded_host(load: float, statu
 @pytest.mark.parametrize("load", [0.0, 14.0])
 def test_what_is_refused_is_refused_at_any_load(load: float) -> None:
     refusing = with_pairs("gloo", "refused")
-    situation = dataclasses.replace(refusing, facts=dataclasses.replace(refusing.facts, driver_load=load))
-    assert [one.check for one in failures(judge(situation, []))] == ["gloo"]
+    cluster = dataclasses.replace(refusing, facts=dataclasses.replace(refusing.facts, driver_load=load))
+    assert [one.check for one in failures(run_checks(cluster, []))] == ["gloo"]
 
 
 def test_the_limits_of_a_trial_grow_with_the_load() -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.schema import RunConfig, WeightTransport
-from rlrun.doctor.assignment import Assignment, Folder, Input, assignments
 from rlrun.doctor.collective import Job, all_reduce
 from rlrun.doctor.inspector import Inspector, PortProbe, Responder, probe_ports
 from rlrun.doctor.measure import MARKER, measure
+from rlrun.doctor.node_request import Folder, Input, NodeRequest, node_requests
 from rlrun.doctor.trials import planned_pairs
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.planner import plan
@@ -25,8 +25,8 @@ from tests.standins.nvidia_smi import stand_in
 HERE = "127.0.0.1"
 
 
-def assignment(node: str = "here", folders=(), inputs=(), is_thorough: bool = False, writes_markers: bool = False):
-    return Assignment(node, HERE, {"actor": 1}, None, tuple(folders), tuple(inputs), is_thorough, writes_markers)
+def node_request(node: str = "here", folders=(), inputs=(), is_thorough: bool = False, writes_markers: bool = False):
+    return NodeRequest(node, HERE, {"actor": 1}, None, tuple(folders), tuple(inputs), is_thorough, writes_markers)
 
 
 def free_port() -> int:
@@ -39,7 +39,7 @@ def free_port() -> int:
 
 def test_this_machine_is_measured_quickly() -> None:
     config = RunConfig()
-    (job,) = assignments(config, Inventory((NodeInfo("here", HERE, 2, 10**10, ()),)), None, is_thorough=False)
+    (job,) = node_requests(config, Inventory((NodeInfo("here", HERE, 2, 10**10, ()),)), None, is_thorough=False)
     started = time.perf_counter()
     facts = measure(job)
     assert time.perf_counter() - started < 1.0  # it runs before every training run
@@ -50,7 +50,7 @@ def test_this_machine_is_measured_quickly() -> None:
 
 def test_folders(tmp_path: Path) -> None:
     folders = [Folder("temp", str(tmp_path)), Folder("run", str(tmp_path / "not" / "yet")), Folder("spill", "/proc/1")]
-    temp, run, spill = measure(assignment(folders=folders, is_thorough=True)).folders
+    temp, run, spill = measure(node_request(folders=folders, is_thorough=True)).folders
     assert temp.error is None and 0 < temp.free_bytes < temp.total_bytes and temp.write_bytes_per_s > 0
     assert run.error is None and not (tmp_path / "not").exists()
     assert spill.error
@@ -59,7 +59,7 @@ def test_folders(tmp_path: Path) -> None:
 
 def test_markers_are_seen_and_removed(tmp_path: Path) -> None:
     folder = Folder("cache", str(tmp_path))
-    inspectors = [Inspector(assignment(name, [folder], writes_markers=True)) for name in ("a", "b")]
+    inspectors = [Inspector(node_request(name, [folder], writes_markers=True)) for name in ("a", "b")]
     for inspector in inspectors:
         inspector.measure()
     assert inspectors[0].markers() == {"cache": ("a", "b")}
@@ -75,11 +75,11 @@ def test_inputs_are_told_apart(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(b"0" * 300_000 + tail.encode().ljust(8))
-        (facts,) = measure(assignment(inputs=[Input("policy.path", str(folder))])).inputs
+        (facts,) = measure(node_request(inputs=[Input("policy.path", str(folder))])).inputs
         assert facts.num_files == 1 and facts.num_bytes == 300_008
         digests.add(facts.digest)
     assert len(digests) == 2
-    (missing,) = measure(assignment(inputs=[Input("policy.path", str(tmp_path / "gone"))])).inputs
+    (missing,) = measure(node_request(inputs=[Input("policy.path", str(tmp_path / "gone"))])).inputs
     assert missing.num_files == 0
 
 
@@ -93,7 +93,7 @@ def test_gpus_and_their_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-    first, second = measure(assignment()).gpus
+    first, second = measure(node_request()).gpus
     assert (first.index, first.driver, first.free_bytes) == (0, "550.54.15", 67000 * 2**20)
     assert [(p.pid, p.name, p.memory_bytes) for p in first.processes] == [(4711, "python3", 14000 * 2**20)]
     assert second.free_bytes is None and second.processes == ()
@@ -112,7 +112,7 @@ def test_what_nvidia_smi_does_not_say(
 ) -> None:
     script = f'case $1 in --query-gpu=*) echo "{gpu}";; *) printf "{process}";; esac'
     stand_in(tmp_path, monkeypatch, script)
-    facts = measure(assignment())
+    facts = measure(node_request())
     assert told in facts.gpu_fault and bool(told) == (not facts.gpus)
     for found in facts.gpus:
         assert (found.index, found.total_bytes, found.free_bytes) == (0, None, None)
@@ -122,7 +122,7 @@ def test_what_nvidia_smi_does_not_say(
 def test_environment_takes_only_what_checks_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "NCCL_DEBUG", "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK", "SECRET_TOKEN"):
         monkeypatch.setenv(name, "x")
-    seen = measure(assignment()).environment
+    seen = measure(node_request()).environment
     assert {"HTTP_PROXY", "NCCL_DEBUG", "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK"} <= set(seen)
     assert "SECRET_TOKEN" not in seen and "PATH" not in seen
 
@@ -133,11 +133,11 @@ def test_ports_that_workers_will_open() -> None:
     config = RunConfig()
     config.actor.num_workers, config.cluster.store_port = 2, port
     inventory = Inventory((NodeInfo("here", HERE, 2, 10**10, ()),))
-    (job,) = assignments(config, inventory, plan(config, inventory), is_thorough=False)
+    (job,) = node_requests(config, inventory, plan(config, inventory), is_thorough=False)
     assert [(request.key, request.port) for request in job.ports] == [("cluster.store_port", port)]
     config.weight_sync.transport = WeightTransport.collective
     with socket.create_server((HERE, port + 1)):
-        (job,) = assignments(config, inventory, plan(config, inventory), is_thorough=False)
+        (job,) = node_requests(config, inventory, plan(config, inventory), is_thorough=False)
         store, mesh = measure(dataclasses.replace(job, simulator=None)).ports
     assert store.holder is None and mesh.key == "cluster.store_port + 1" and f"(pid {os.getpid()})" in mesh.holder
 

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from rlrun.config.schema import EnvConfig
-from rlrun.doctor.assignment import SimulatorRequest
+from rlrun.doctor.node_request import SimulatorRequest
 from rlrun.doctor.omnigibson_checks import measure_simulator
-from rlrun.envs.omnigibson.settings import OmniGibsonConfig
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 
 SCENE = "house_double_floor_lower"
 

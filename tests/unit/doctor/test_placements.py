@@ -16,12 +16,12 @@ from rlrun.config.composition import SHIPPED
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.accelerator_checks import FAKE
-from rlrun.doctor.assignment import assignments
-from rlrun.doctor.check import Situation, Status
-from rlrun.doctor.checks import judge
+from rlrun.doctor.check import ClusterState, Status
+from rlrun.doctor.checks import run_checks
 from rlrun.doctor.collective import NCCL_S, Job, all_reduce
 from rlrun.doctor.cross_node_checks import outcomes
 from rlrun.doctor.facts import ClusterFacts, PairFacts
+from rlrun.doctor.node_request import node_requests
 from rlrun.doctor.trials import BACKENDS, Member, groups, members, nodes_of, planned_pairs
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
@@ -133,7 +133,7 @@ def test_a_single_accelerator_is_reported_as_skipped() -> None:
     assert planned.training_backend.value == "nccl" and pairs(config, planned, "nccl") == []
     (finding,) = [
         finding
-        for finding in judge(Situation(config, (), ClusterFacts(()), planned, None), [])
+        for finding in run_checks(ClusterState(config, (), ClusterFacts(()), planned, None), [])
         if finding.check == "nccl"
     ]
     assert (finding.status, finding.value) == (Status.ok, "skipped: one accelerator")
@@ -174,7 +174,7 @@ def test_two_members_of_a_single_node_are_tried_under_nccl_only(monkeypatch) -> 
 
     monkeypatch.setattr(preflight.Inspector, "measure", lambda self: NODE)
     monkeypatch.setattr(preflight.Inspector, "all_reduce", lambda self, given: all_reduce(given))
-    facts = preflight._measure(config, assignments(config, machines, planned, False), planned, [], False)
+    facts = preflight._measure(config, node_requests(config, machines, planned, False), planned, [], False)
     assert [(job.backend, job.environment["CUDA_VISIBLE_DEVICES"]) for job in tried] == [("nccl", "0"), ("nccl", "1")]
     assert [job.is_store_here for job in tried] == [True, False]
     assert outcomes(facts.pairs, "nccl") == {("train-0 actor/0", "train-0 actor/1"): None}

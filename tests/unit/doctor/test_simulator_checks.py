@@ -10,7 +10,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.config.schema import EnvConfig, Renderer
-from rlrun.doctor.assignment import SimulatorRequest
+from rlrun.doctor.node_request import SimulatorRequest
 from rlrun.doctor.simulator_checks import measure_mujoco_renderer, measure_spaces, measure_world_renderer
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.simulator_spec import markdown_table, setting, variables
+from rlrun.placement.node_environment import markdown_table, setting, variables
 
 ROOT = Path(__file__).parents[3]
 INVENTORY = "inventory=configs/inventory_example.yaml"
@@ -103,7 +103,7 @@ def test_every_variable_that_is_set_stands_in_the_table() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             found |= set(_names_set(node))
     assert {"GLOO_SOCKET_IFNAME", "RAY_AUTH_MODE"} <= found
-    assert found <= known, f"add to rlrun/config/simulator_spec.py: {sorted(found - known)}"
+    assert found <= known, f"add to rlrun/placement/node_environment.py: {sorted(found - known)}"
 
 
 def _names_set(node: ast.AST) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from rlrun.config.composition import SHIPPED
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
-from rlrun.doctor.assignment import assignments
+from rlrun.doctor.node_request import node_requests
 from rlrun.doctor.trials import members, planned_pairs
 from rlrun.placement.inventory import Accelerator, Interface, Inventory, NodeInfo
 from rlrun.placement.node_environment import node_environment
@@ -88,7 +88,7 @@ def test_every_worker_of_a_placement(placement: str, layout: tuple[int, int], tr
                 assert (one.node, one.accelerator) != (other.node, other.accelerator)
             else:
                 assert one.accelerator is other.accelerator is None
-    for told in assignments(config, machines, planned, is_thorough=True):
+    for told in node_requests(config, machines, planned, is_thorough=True):
         here = [slot for slot in planned.slots if slot.node == told.node]
         assert told.workers == {
             role: n for role in ("actor", "rollout", "env") if (n := sum(s.role == role for s in here))

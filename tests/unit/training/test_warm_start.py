@@ -11,7 +11,7 @@ import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
-from rlrun.envs.gymnasium.settings import GymnasiumConfig
+from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training import policy_folders
 from rlrun.training.policy_folders import _made_once, first_policy

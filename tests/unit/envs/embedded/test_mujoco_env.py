@@ -11,14 +11,14 @@ import mujoco
 import numpy as np
 import pytest
 
+from benchmarks.expert import expert_episodes
 from rlrun.config.schema import EnvConfig, ProprioLayout, Renderer, RewardMode
 from rlrun.envs import r1pro
 from rlrun.envs.embedded import renderer, room
 from rlrun.envs.embedded.activities import BIN_AT, CANS, TABLE_HEIGHT
-from rlrun.envs.embedded.expert_report import expert_episodes
 from rlrun.envs.embedded.goals import Goal
 from rlrun.envs.embedded.renderer import OpenGLRenderer, open_renderer
-from rlrun.envs.embedded.settings import EmbeddedConfig
+from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.envs.make import make_env
 from rlrun.envs.vector_env import SimulatorFault
 from tests.unit.envs.conftest import WHOLE_BODY

@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.envs.gymnasium.observations import ObservationReader, camera_of, may_hold_pixels
-from rlrun.envs.gymnasium.settings import GymnasiumConfig
+from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.system.errors import RunError
 
 

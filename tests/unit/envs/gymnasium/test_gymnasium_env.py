@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.config.schema import EnvConfig
-from rlrun.envs.gymnasium.settings import GymnasiumConfig, Vectorization
+from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization
 from rlrun.envs.make import make_env
 from rlrun.system.errors import RunError
 from rlrun.testing.simulators import NUM_ENVS, EnvUnderTest, broken_promises, contract_config

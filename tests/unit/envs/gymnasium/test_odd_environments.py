@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rlrun.config.schema import EnvConfig
 from rlrun.envs.gymnasium.actions import Actions
-from rlrun.envs.gymnasium.settings import GymnasiumConfig, SuccessRule, Vectorization
+from rlrun.envs.gymnasium.spec import GymnasiumConfig, SuccessRule, Vectorization
 from rlrun.envs.make import make_env, simulator_code
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import NoPicture

@@ -13,7 +13,7 @@ from typing import Any
 from rlrun.config.schema import EnvConfig, RewardMode
 from rlrun.envs import r1pro
 from rlrun.envs.make import make_env
-from rlrun.envs.omnigibson.settings import OmniGibsonConfig
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.envs.remote_env import RemoteEnv
 
 ROOT = Path(__file__).parents[4]
@@ -25,7 +25,7 @@ _PREAMBLE = """
 import json, sys
 import numpy as np
 from rlrun.config.schema import EnvConfig, RewardMode
-from rlrun.envs.omnigibson.settings import Grasping, Instances, OmniGibsonConfig
+from rlrun.envs.omnigibson.spec import Grasping, Instances, OmniGibsonConfig
 from rlrun.envs.omnigibson.omnigibson_env import OmniGibsonVectorEnv, rest_action
 
 ROWS = np.arange(2)

@@ -12,7 +12,7 @@ import pytest
 
 from rlrun.config.schema import RewardMode
 from rlrun.envs import r1pro
-from rlrun.envs.omnigibson.settings import Instances
+from rlrun.envs.omnigibson.spec import Instances
 from rlrun.envs.remote_env import RemoteEnv
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import SimulatorFault

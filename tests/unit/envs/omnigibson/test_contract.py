@@ -17,7 +17,7 @@ from rlrun.config.schema import EnvConfig, ProprioLayout
 from rlrun.envs import r1pro
 from rlrun.envs.omnigibson.configuration import CAMERA_KEY, CONTROLLERS, ROBOT, SIGNATURES, TIMEOUT, environment_config
 from rlrun.envs.omnigibson.launch import wanted_macros
-from rlrun.envs.omnigibson.settings import OmniGibsonConfig
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 
 NAMES = json.loads((Path(__file__).parents[3] / "data" / "omnigibson_names.json").read_text())
 PART = {"torso": "trunk", "left_arm": "arm_left", "right_arm": "arm_right"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.simulator_spec import Setting
-from rlrun.envs.omnigibson.settings import application_root, log_of, take_folder, turn_to_start
+from rlrun.envs.omnigibson.kit_files import application_root, log_of, take_folder, turn_to_start
 from rlrun.envs.omnigibson.spec import environment
 from rlrun.envs.vector_env import SimulatorFault
 from tests.unit.envs.omnigibson.bench import GENERATIONS, ROOT, Bench
@@ -52,7 +52,7 @@ def test_the_plan_gives_threads() -> None:
 
 
 _TAKE = (
-    "import sys\nfrom pathlib import Path\nfrom rlrun.envs.omnigibson.settings import take_folder\n"
+    "import sys\nfrom pathlib import Path\nfrom rlrun.envs.omnigibson.kit_files import take_folder\n"
     "print(take_folder(Path(sys.argv[1])).name, flush=True)\nsys.stdin.read()"
 )
 

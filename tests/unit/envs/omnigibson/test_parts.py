@@ -18,8 +18,7 @@ from rlrun.envs.omnigibson.generations import robot_kind
 from rlrun.envs.omnigibson.instances import InstanceLoader, chosen_ids, instance_files
 from rlrun.envs.omnigibson.launch import set_macros
 from rlrun.envs.omnigibson.omnigibson_env import is_terminated, q_score, step_info
-from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
-from rlrun.envs.omnigibson.spec import for_evaluation
+from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig, for_evaluation
 from rlrun.system.errors import RunError
 
 SHARED = Path(__file__).parents[3] / "standins" / "shared"

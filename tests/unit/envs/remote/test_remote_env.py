@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rlrun.config.schema import EnvConfig, ProprioLayout
-from rlrun.config.sections import from_plain, to_plain
+from rlrun.config.sections import from_dict, to_dict
 from rlrun.envs.make import is_apart, make_env
 from rlrun.envs.remote_env import RemoteEnv
 from rlrun.envs.restarting_env import RestartingEnv
@@ -205,9 +205,9 @@ def test_known_lines_get_a_level_and_a_meaning(caplog: pytest.LogCaptureFixture)
 
 def test_a_configuration_survives_the_way() -> None:
     config = EnvConfig(proprio=ProprioLayout.full_256, cameras=["zed_link"], own_process=None)
-    assert from_plain(EnvConfig, to_plain(config)) == config
+    assert from_dict(EnvConfig, to_dict(config)) == config
     with pytest.raises(KeyError, match="wheels"):
-        from_plain(EnvConfig, {"wheels": 4})
+        from_dict(EnvConfig, {"wheels": 4})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Measures how often the scripted expert succeeds: `… rlrun.envs.embedded.expert_report activity=picking_up_trash`."""
+"""Measures how often the scripted expert succeeds: `python -m benchmarks.expert activity=picking_up_trash`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def expert_episodes(env: VectorEnv, num_episodes: int, first_seed: int, noise: f
 
 def main(arguments: list[str]) -> None:
     """Parse key=value arguments, play, print one line."""
-    parser = argparse.ArgumentParser(prog="rlrun.envs.embedded.expert_report", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.expert", description=__doc__)
     parser.add_argument("settings", nargs="*", help="activity=NAME episodes=N seed=N noise=SHARE")
     given = dict(setting.partition("=")[::2] for setting in parser.parse_args(arguments).settings)
     settings = {"activity": "turning_on_radio", "episodes": "64", "seed": "0", "noise": "0"}

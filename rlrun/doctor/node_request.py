@@ -1,4 +1,4 @@
-"""What the doctor measures on each node, derived from the configuration, the machines and the plan if there is one."""
+"""Requests of measurements, one per node, derived from the configuration, the machines and the plan if there is one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Input:
 
 @dataclass(frozen=True)
 class SimulatorRequest:
-    """What to measure for the simulator of a node's env workers.
+    """Request of the measurement for the simulator of a node's env workers.
 
     Example: SimulatorRequest("my_world.node_checks:INSPECTION", "/opt/my/bin/python", {}, EnvConfig())
     """
@@ -57,10 +57,10 @@ class FixedPort:
 
 
 @dataclass(frozen=True)
-class Assignment:
-    """What a node does in the run, and therefore what to measure there.
+class NodeRequest:
+    """Request of the measurements on a node, by its workers in the run.
 
-    Example: Assignment("sim-0", "10.77.0.2", {"env": 4}, None, (Folder("temp", "/tmp"), …), (), True, True)
+    Example: NodeRequest("sim-0", "10.77.0.2", {"env": 4}, None, (Folder("temp", "/tmp"), …), (), True, True)
     """
 
     node: str
@@ -76,8 +76,8 @@ class Assignment:
     packages: tuple[PackageRequest, ...] = ()  # optional ones that its workers need
 
 
-def assignments(config: RunConfig, inventory: Inventory, plan: Plan | None, is_thorough: bool) -> list[Assignment]:
-    """Return one assignment per node: for the nodes of the plan, or for all nodes if there is no plan."""
+def node_requests(config: RunConfig, inventory: Inventory, plan: Plan | None, is_thorough: bool) -> list[NodeRequest]:
+    """Return one request per node: for the nodes of the plan, or for all nodes if there is no plan."""
     used = {slot.node for slot in plan.slots} if plan else {node.name for node in inventory.nodes}
     nodes = [node for node in inventory.nodes if node.name in used]
     return [_assignment(config, node, plan, is_thorough, writes_markers=len(nodes) > 1) for node in nodes]
@@ -85,7 +85,7 @@ def assignments(config: RunConfig, inventory: Inventory, plan: Plan | None, is_t
 
 def _assignment(
     config: RunConfig, node: NodeInfo, plan: Plan | None, is_thorough: bool, writes_markers: bool
-) -> Assignment:
+) -> NodeRequest:
     slots = [slot for slot in plan.slots if slot.node == node.name] if plan else []
     workers = {role: sum(slot.role == role for slot in slots) for role in ("actor", "rollout", "env")}
     workers = {role: count for role, count in workers.items() if count}
@@ -97,7 +97,7 @@ def _assignment(
     packages = needed_packages(config, workers, interpreters, is_thorough)
     worlds = (_simulator(config, slots), _ports(config, slots), packages)
     jobs = (workers, interface, folders, tuple(inputs), is_thorough, writes_markers, *worlds)
-    return Assignment(node.name, node.address, *jobs)
+    return NodeRequest(node.name, node.address, *jobs)
 
 
 def _simulator(config: RunConfig, slots: list[Slot]) -> SimulatorRequest | None:

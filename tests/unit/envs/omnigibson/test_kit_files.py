@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.envs.omnigibson.kit_log import KNOWN_LINES
+from rlrun.envs.omnigibson.kit_files import KNOWN_LINES
 from rlrun.pipe.output import Output
 
 CORPUS = json.loads((Path(__file__).parents[3] / "data" / "kit_lines.json").read_text())
