@@ -44,7 +44,7 @@ dear: $(INSTALLED)
 	$(BIN)/python -m pytest $(WHOLE_RUNS) -m "($(DEAR)) and not long" $(ARGS)
 
 long: $(INSTALLED) ## the tests that `make test` leaves out: more whole runs
-	$(BIN)/python -m pytest $(WHOLE_RUNS) -m long $(ARGS)
+	$(BIN)/python -m pytest $(WHOLE_RUNS) tests/unit -m long $(ARGS)
 
 gpu: $(INSTALLED) ## ten minutes on one card: what only a GPU can prove; ends with a table for docs/gpu.md
 	$(BIN)/python -m benchmarks.gpu $(ARGS)

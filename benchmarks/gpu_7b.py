@@ -29,7 +29,8 @@ from benchmarks.gpu.workload import (
     workload,
 )
 from rlrun.actor import process_group
-from rlrun.actor.updates import Learner
+from rlrun.actor.learner import Learner
+from rlrun.actor.updates import update
 from rlrun.config.schema import AttentionKernel, CompileBackend
 from rlrun.data.messages import Trajectory
 from rlrun.placement.memory import actor_memory, policy_size
@@ -156,7 +157,7 @@ def measure(
         turns.offload("rollout", backend)
     join_alone(device)
     learner = actor(work, device)
-    gap = learner.update(batch)["rollout_logprob_gap"]  # of the first update: the weights are those of the rollout
+    gap = update(learner, batch)["rollout_logprob_gap"]  # of the first update: the weights are those of the rollout
     report.add("log-probabilities", f"{gap:8.4f} mean distance between actor and rollout", gap=gap)
     for rows in micro_batches:
         train(work, size, learner, rows, device, report, flops / peak)
@@ -221,7 +222,7 @@ def train(
     batch = trajectory_of(work, rows)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    seconds = median_s(lambda: learner.update(batch), device, report.num_repeats)
+    seconds = median_s(lambda: update(learner, batch), device, report.num_repeats)
     passes = 3 if work.run.actor.lora.rank == 0 else 2  # forward, backward; frozen weights need no gradient
     _passes(report, f"update, 2 x {micro_batch} rows", rows, seconds, passes * least_s * rows / seconds)
     if device.type == "cuda":
@@ -236,8 +237,8 @@ def sync(learner: Learner, backend: HFBackend, device: torch.device, report: Rep
     memory, receiver = WeightMemory(layout), SharedReceiver()
 
     def send() -> None:
-        for sent in SharedSender(memory).send(pack(learner.named_weights(), layout, 1, place=memory.place)):
-            backend.apply(receiver.opened(sent))
+        for sent in SharedSender(memory).send(pack(learner.named_weights(), layout, 1, buffer=memory.buffer)):
+            backend.apply(receiver.map_bucket(sent))
 
     seconds = median_s(send, device, report.num_repeats)
     kind, gigabytes = "pinned" if memory.is_pinned else "pageable", layout.num_bytes / 1e9

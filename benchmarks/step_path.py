@@ -97,10 +97,10 @@ def recorded_run(overrides: list[str]) -> CallRecorder:
     """What `rlrun.train` calls in its second training step, and the stacks at its targets."""
     import torch.distributed.checkpoint as dcp
 
-    from rlrun.actor.updates import OnPolicyUpdates
+    from rlrun.actor.updates import on_policy_update
     from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 
-    targets = {"update": OnPolicyUpdates.update, "save": unwrap(dcp.save), "act": ActorCriticPolicy.__call__}
+    targets = {"update": on_policy_update, "save": unwrap(dcp.save), "act": ActorCriticPolicy.__call__}
     recorder = CallRecorder(str(PACKAGE), {function.__code__: name for name, function in targets.items()})
     threading.setprofile(recorder.look)
     sys.setprofile(recorder.look)

@@ -16,7 +16,7 @@ NO_COMMANDS = ("__init__", "command", "interface")
 
 
 def commands() -> dict[str, Path]:
-    """Name of every command -> the file of its module; nothing is imported. Example: "train-async"."""
+    """Return the module file of every command by its name, without imports. Example of a name: "train-async"."""
     (folder,) = map(Path, rlrun.__path__)
     found = {file.stem: file for file in folder.glob("*.py") if file.stem not in NO_COMMANDS}
     found |= {file.parent.name: file for file in folder.glob("*/__main__.py")}
@@ -31,19 +31,19 @@ def module_of(file: Path) -> str:
 
 
 def summary(file: Path) -> str:
-    """The first line of a module's docstring."""
+    """Return the first line of a module's docstring."""
     return (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n")[0]
 
 
 def help_text() -> str:
-    """All commands with a line each."""
+    """Return the list of all commands, with a line each."""
     lines = ["usage: rlrun COMMAND [group=file …] [key=value …] [--help]", "", "commands:"]
     return "\n".join(lines + [f"  {name:<18} {summary(file)}" for name, file in commands().items()])
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command that the first argument names. Ends by SystemExit with its status."""
-    process_io.secure()
+    """Run the command named by the first argument. Raises SystemExit with its status."""
+    process_io.protect_standard_streams()
     given = sys.argv[1:] if arguments is None else arguments
     known = commands()
     if not given or given[0] in ("--help", "-h"):

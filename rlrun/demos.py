@@ -1,4 +1,4 @@
-"""Record the expert's episodes as a dataset of demonstrations."""
+"""Record episodes of the scripted expert as a LeRobot dataset of demonstrations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a trained policy in the form of another library: python -m rlrun.export lerobot FOLDER [OUT]."""
+"""Convert a trained policy to the format of another library: python -m rlrun.export lerobot FOLDER [OUT]."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rlrun.config.recorded import CONFIG
 from rlrun.config.registry import POLICIES
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.storage_error import refusal
+from rlrun.system.storage_error import storage_failure
 
 if TYPE_CHECKING:
     from rlrun.policies.spec import PolicySpec
@@ -26,9 +26,9 @@ MOVES = (
 
 
 def main(arguments: list[str] | None = None) -> ExitStatus:
-    """Write the folder; print its path, how it is opened, and what acts otherwise there."""
+    """Export the policy; print the path, the code that opens it, and differences in its behaviour there."""
     parser = argparse.ArgumentParser(prog="python -m rlrun.export", description=__doc__)
-    parser.add_argument("form", choices=FORMS, help="the library that is to open it")
+    parser.add_argument("form", choices=FORMS, help="library that opens the result")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of a run, a checkpoint or a policy")
     parser.add_argument("out", type=Path, nargs="?", metavar="OUT", help="new folder; else lerobot in that of the run")
     parser.add_argument("--vlm", metavar="NAME", help="where LeRobot finds the VLM's files, on the hub; else in OUT")
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> ExitStatus:
 
 
 def export(folder: Path, out: Path | None, vlm_name: str | None) -> list[str]:
-    """Write the policy in `folder` into `out`, as LeRobot opens it; return the lines to print. Raises RunError."""
+    """Write the policy in `folder` to `out` in LeRobot's format. Returns the lines to print. Raises RunError."""
     policy = _policy_in(folder)
     spec = _exportable(policy)
     out = _new_folder(folder, out)
@@ -52,8 +52,8 @@ def export(folder: Path, out: Path | None, vlm_name: str | None) -> list[str]:
         assert spec.to_lerobot is not None
         written = spec.to_lerobot(policy, out, vlm_name)
     except BaseException as error:
-        shutil.rmtree(out, ignore_errors=True)  # half of a policy opens as none
-        failure = refusal(error, "The export", [str(out)]) if isinstance(error, OSError) else None
+        shutil.rmtree(out, ignore_errors=True)  # an incomplete policy folder must not remain
+        failure = storage_failure(error, "The export", [str(out)]) if isinstance(error, OSError) else None
         if failure is None:
             raise
         raise failure from error

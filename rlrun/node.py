@@ -10,7 +10,7 @@ from rlrun.system.errors import ExitStatus
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Own arguments, and the command after "--"."""
+    """Split the arguments into those of this program and the command after "--"."""
     if "--" not in arguments:
         return arguments, []
     at = arguments.index("--")
@@ -29,12 +29,12 @@ def main(arguments: list[str] | None = None) -> None:
         resumes=True,
     )
     def program(config: RunConfig) -> ExitStatus | int:
-        from rlrun.nodes.service import StatusFile, start, stop
+        from rlrun.nodes.service import StatusFile, start_node, stop_node
 
         if config.node.command is NodeCommand.stop:
-            return stop(config)
+            return stop_node(config)
         with StatusFile(config) as ended:
-            ended.status = start(config, command)
+            ended.status = start_node(config, command)
         return ended.status
 
     program(own)

@@ -1,4 +1,4 @@
-"""Print which worker runs where, with what environment, and what it needs; start nothing."""
+"""Print the placement, environment and resource needs of all workers; start nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.placement.this_machine import known_inventory
     from rlrun.placement.verdict import planned_fit
 
-    if config.placement.inventory is not None:  # no cluster is needed, nor asked
+    if config.placement.inventory is not None:  # offline: no cluster is contacted
         machines, inventory = None, known_inventory(config)
     else:
         machines = Machines(config)

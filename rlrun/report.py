@@ -1,4 +1,4 @@
-"""Write one self-contained page about a run, or one that compares runs."""
+"""Write a self-contained HTML report of a run, or a comparison of several runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlrun.observability.records import read_run
-from rlrun.observability.report.comparison import in_words, run_folders, write_comparison
-from rlrun.observability.report.differences import RunGroup, grouped
+from rlrun.observability.report.comparison import format_difference, run_folders, write_comparison
+from rlrun.observability.report.differences import RunGroup, group_runs
 from rlrun.observability.report.page import write_report
 from rlrun.observability.run_files import REPORT
 from rlrun.system.errors import ExitStatus
@@ -19,7 +19,7 @@ COMPARISON = "comparison.html"
 
 
 def main(arguments: list[str] | None = None) -> ExitStatus:
-    """Write the page and print where it is: in the folder of the run or sweep, or here for other sets of runs."""
+    """Write the page and print its path: in the folder of the run or sweep, else in the working directory."""
     parser = argparse.ArgumentParser(prog="python -m rlrun.report", description=__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, or of several as a sweep's")
     parser.add_argument("--output", type=Path, help=f"file to write a comparison to; else RUN/{REPORT} or {COMPARISON}")
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> ExitStatus:
         else:
             default = given.runs[0] / REPORT if len(given.runs) == 1 else Path(COMPARISON)
             path = write_comparison(folders, given.output or default)
-            for line in differences(grouped([read_run(folder) for folder in folders])):
+            for line in differences(group_runs([read_run(folder) for folder in folders])):
                 print(line)
     except FileNotFoundError as error:
         print(f"{error}: give the folder that rlrun.train printed, such as runs/NAME/TIME", file=sys.stderr)
@@ -41,16 +41,16 @@ def main(arguments: list[str] | None = None) -> ExitStatus:
 
 
 def differences(groups: Sequence[RunGroup]) -> list[str]:
-    """Return sentences on how the success of each setting differs from that of the first that was evaluated."""
+    """Return sentences that compare the success rate of each setting with that of the first evaluated one."""
     measured = [group for group in groups if group.success]
     lines = []
     for group in measured[1:]:
-        difference = group.less(measured[0])
+        difference = group.difference_to(measured[0])
         if difference is not None:
             verdict = "" if difference.is_clear else ": no clear difference"
             lines.append(f"A {measured[0].label}")
             lines.append(f"B {group.label}")
-            lines.append(f"B less A: {in_words(difference)}, 95 % interval{verdict}; {difference.basis}")
+            lines.append(f"B less A: {format_difference(difference)}, 95 % interval{verdict}; {difference.basis}")
     return lines
 
 

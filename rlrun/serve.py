@@ -18,7 +18,7 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.observability.telemetry import Telemetry
     from rlrun.policies.spec import policy_spec
     from rlrun.policies.weight_files import read_json
-    from rlrun.serving.server import ServedPolicy, serve_policy, wire_of
+    from rlrun.serving.server import ServedPolicy, make_wire, serve_policy
     from rlrun.training.policy_folders import policy_folder
     from rlrun.workers.rollout_worker import RolloutWorker
 
@@ -28,7 +28,7 @@ def main(config: RunConfig) -> ExitStatus:
         num_images = read_json(folder / "config.json").get("num_images")
         is_instructed = "instruction" in policy_spec(config).observes
         policy = ServedPolicy(worker.load(str(folder), is_final=True), num_images, is_instructed)
-        wire = wire_of(config, policy)
+        wire = make_wire(config, policy)
         asyncio.run(serve_policy(config, wire, lambda observation: worker.act([observation])[0]))
     finally:
         worker.close()

@@ -1,4 +1,4 @@
-"""Train a policy by imitation of demonstrations: the warm start of reinforcement learning."""
+"""Supervised fine-tuning: train a policy on demonstrations, as a warm start of reinforcement learning."""
 
 from __future__ import annotations
 

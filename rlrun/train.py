@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def train(config: RunConfig, more_callbacks: Sequence[Callback] = ()) -> ExitStatus:
-    """A whole run: start, or resume where its folder has checkpoints; train; evaluate; write policy and report.
+    """Start a run, or resume it if its folder has checkpoints; train; evaluate; write policy and report.
 
-    more_callbacks: called after those that the configuration names.
+    more_callbacks: called after the callbacks of the configuration.
     """
     from rlrun.cluster.launch import Machines
     from rlrun.training.callbacks import make_callbacks
@@ -27,8 +27,11 @@ def train(config: RunConfig, more_callbacks: Sequence[Callback] = ()) -> ExitSta
     from rlrun.training.session import open_session
 
     callbacks = make_callbacks(config, more_callbacks)
+    run: type[Run] = Run
+    if config.record.num_steps:
+        from rlrun.training.replay import RecordedTraining as run
     with open_session(config, Machines(config), resumed_by="rlrun.train") as session:
-        return Run(session, callbacks).complete(synchronous)
+        return run(session, callbacks).complete(synchronous)
 
 
 def sweep(request: SweepRequest, script: str | None) -> int:

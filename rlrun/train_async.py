@@ -1,4 +1,4 @@
-"""Train with collection and update side by side: what is learned was chosen by the policy of one update before."""
+"""Train while collecting: step n+1 is collected while the actor trains on step n (one step off-policy)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlrun.train import sweep
 
 
 def train_async(config: RunConfig) -> ExitStatus:
-    """As `rlrun.train.train`, but collect while learning. Raises RunError for keys that this excludes."""
+    """Train like `rlrun.train.train`, but collect while learning. Raises RunError for unsupported keys."""
     from rlrun.cluster.launch import Machines
     from rlrun.training.callbacks import make_callbacks
     from rlrun.training.lifecycle import Run
@@ -24,23 +24,23 @@ def train_async(config: RunConfig) -> ExitStatus:
 
 def _check(config: RunConfig) -> None:
     for key, value, cause in (
-        ("record.num_steps", config.record.num_steps, "A recorded batch was chosen by the weights that learn from it."),
-        ("replay.path", config.replay.path, "A recorded batch was chosen by the weights that learn from it."),
-        ("placement.offload", config.placement.offload, "Actor and rollout workers are both at work here."),
+        ("record.num_steps", config.record.num_steps, "Recorded steps must be on-policy."),
+        ("replay.path", config.replay.path, "Recorded steps must be on-policy."),
+        ("placement.offload", config.placement.offload, "Actor and rollout workers run at the same time."),
     ):
         if value:
             raise RunError(
-                f"rlrun.train_async cannot do with {key}.",
+                f"rlrun.train_async does not support {key}.",
                 key=key,
                 value=value,
                 cause=cause,
-                remedy="Take rlrun.train for it.",
+                remedy="Use rlrun.train.",
                 exit_status=ExitStatus.bad_config,
             )
 
 
 @entry_point(
-    "Train as rlrun.train does, but collect while learning: batches are one update old.", resumes=True, sweep=sweep
+    "Train like rlrun.train, but collect while learning: batches are one update old.", resumes=True, sweep=sweep
 )
 def main(config: RunConfig) -> ExitStatus:
     return train_async(config)

@@ -89,7 +89,7 @@ def problem_table(rows: tuple[diagnosis.Problem, ...]) -> str:
     """Rows of docs/troubleshooting.md, each under its anchor."""
     lines = ["| symptom | what rlrun says | cause | fix |", "|---|---|---|---|"]
     for row in rows:
-        texts = [cell(text) for text in (row.symptom, row.says, row.cause, row.fix)]
+        texts = [cell(text) for text in (row.symptom, row.predicate, row.cause, row.fix)]
         lines.append(f'| <a id="{row.name}"></a>{" | ".join(texts)} |')
     return "\n".join(lines)
 

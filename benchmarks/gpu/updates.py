@@ -16,8 +16,9 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import Pretence, Seen, row
 from benchmarks.gpu.workload import Workload, actor, join_alone, trajectory_of, workload
 from rlrun.actor import process_group
+from rlrun.actor.learner import Learner
 from rlrun.actor.optimizer import CheckpointedAdamW, EightBitAdamW
-from rlrun.actor.updates import Learner
+from rlrun.actor.updates import update
 from rlrun.config.schema import Precision
 from rlrun.data.messages import Trajectory
 from tests.numerics import norm_error
@@ -92,7 +93,7 @@ def waits(machine: Machine) -> Seen:
             work.run.algorithm.global_batch_size = 2 * num_micro_batches
             learner = actor(work, machine.device)
             batch = trajectory_of(work, 2 * num_micro_batches)
-            learner.update(batch)
+            update(learner, batch)
             counts.append(_waits_of(learner, batch))
     more = counts[1] - counts[0]
     number = sum(more.values()) / 2
@@ -106,7 +107,7 @@ def _waits_of(learner: Learner, batch: Trajectory) -> Counter[str]:
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            learner.update(batch)
+            update(learner, batch)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     return Counter(_line(warning) for warning in caught if SYNCHRONIZES in str(warning.message))
@@ -142,7 +143,7 @@ def _moved(device: torch.device, precision: Precision) -> Tensor:
     with _alone(device):
         learner = actor(work, device)
         before = _weights(learner)
-        learner.update(trajectory_of(work, work.run.algorithm.global_batch_size))
+        update(learner, trajectory_of(work, work.run.algorithm.global_batch_size))
         return _weights(learner) - before
 
 

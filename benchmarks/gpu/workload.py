@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor import process_group
-from rlrun.actor.updates import Learner
+from rlrun.actor.learner import Learner
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data.messages import ActionChunk, Frames, Observation, Trajectory
 from rlrun.observability.telemetry import Telemetry

@@ -26,10 +26,10 @@ from rlrun.data import checkpoint_folder
 from rlrun.data.checkpoint_folder import COMPLETE, is_complete
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import read_json
-from rlrun.system.storage_error import refusal
+from rlrun.system.storage_error import storage_failure
 
 if TYPE_CHECKING:
-    from rlrun.actor.updates import Learner
+    from rlrun.actor.learner import Learner
 
 
 INDEX = ".metadata"
@@ -192,7 +192,7 @@ def _unread(folder: Path, failure: BaseException | None, rank: int) -> RunError 
     """Return why this rank could not read: the system refused it, or else the files are damaged."""
     if failure is None:
         return None
-    refused = refusal(failure, f"actor/{rank}, which reads {folder},", [str(folder)], worker=f"actor/{rank}")
+    refused = storage_failure(failure, f"actor/{rank}, which reads {folder},", [str(folder)], worker=f"actor/{rank}")
     return refused or _damaged(folder, reason_of(failure))
 
 

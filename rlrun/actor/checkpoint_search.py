@@ -9,7 +9,7 @@ from typing import TypeVar
 from rlrun.actor.process_group import Ranks
 from rlrun.data import checkpoint_folder
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.storage_error import refusal
+from rlrun.system.storage_error import storage_failure
 
 T = TypeVar("T")
 _SHOWN = 3  # damaged files of one checkpoint
@@ -81,7 +81,9 @@ class CheckpointSearch:
     def damages(self, folder: Path) -> list[str]:
         """Return the damages by file name, equal on all ranks. Raises RunError if a rank is refused to read."""
         share = (self._ranks.rank, self._ranks.world_size)
-        found = self._agreed(lambda: checkpoint_folder.damages(folder, self._is_content_read, share, self._progress))
+        found = self._agreed(
+            lambda: checkpoint_folder.find_corruption(folder, self._is_content_read, share, self._progress)
+        )
         return list(dict.fromkeys(damage for part in found for damage in part))
 
     def _agreed(self, read: Callable[[], T]) -> list[T]:
@@ -94,7 +96,7 @@ class CheckpointSearch:
         except (OSError, RuntimeError) as error:
             worker = f"actor/{self._ranks.rank}"
             folders = [str(error.filename)] if isinstance(error, OSError) and error.filename else []
-            told = refusal(error, f"{worker}, which looks for checkpoints,", folders, worker)
+            told = storage_failure(error, f"{worker}, which looks for checkpoints,", folders, worker)
             if told is None:
                 raise
             own = told
@@ -106,7 +108,7 @@ class CheckpointSearch:
 
     def _candidates(self, root: Path, at_most: Path | None) -> list[Path]:
         """Return the checkpoints that rank 0 sees, newest first, including incomplete ones."""
-        found = self._agreed(lambda: checkpoint_folder.named(root))[0]
+        found = self._agreed(lambda: checkpoint_folder.list_all(root))[0]
         if at_most is not None:
             found = found[: found.index(at_most) + 1] if at_most in found else [at_most]
         return found[::-1]

@@ -30,10 +30,10 @@ from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.checkpoint_folder import FORMAT
 from rlrun.data.checksums import FileSum, Sums
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.storage_error import refusal, refused_write
+from rlrun.system.storage_error import probe_write, storage_failure
 
 if TYPE_CHECKING:
-    from rlrun.actor.updates import Learner
+    from rlrun.actor.learner import Learner
     from rlrun.policies.policy import Policy
 
 
@@ -234,9 +234,9 @@ class CheckpointWriting:
         rank, cause = _at_fault(failure, self._ranks.rank)
         worker = f"actor/{rank}"
         subject, places = f"{worker}, which saves a checkpoint of {num_bytes / 1e6:.1f} MB,", [str(root)]
-        told = refusal(cause, subject, places, worker)
-        if told is None and (refused := refused_write(root, num_bytes)) is not None:
-            told = refusal(refused, subject, places, worker)
+        told = storage_failure(cause, subject, places, worker)
+        if told is None and (refused := probe_write(root, num_bytes)) is not None:
+            told = storage_failure(refused, subject, places, worker)
         return told or RunError(
             f"The checkpoint could not be written to {root}: {reason_of(failure)}",
             cause=f"{worker} failed at it, and the disk takes files: it is not to blame",
@@ -253,7 +253,7 @@ class CheckpointWriting:
         shutil.rmtree(self._fresh, ignore_errors=True)  # left by an earlier process of this run
         self._fresh.parent.mkdir(exist_ok=True)  # not its parents: a run folder that is gone must not come back
         self._fresh.mkdir()
-        if (refused := refused_write(self._fresh, self._snapshot.num_bytes)) is not None:
+        if (refused := probe_write(self._fresh, self._snapshot.num_bytes)) is not None:
             raise refused
 
     def _see(self) -> None:
@@ -281,22 +281,22 @@ class CheckpointWriting:
         known = {}
         if rank == 0:
             known = {f"policy/{name}": file for name, file in checksums.read(fresh / "policy").items()}
-        return known | checksums.measured(fresh, [name for name in names if name not in known], self._progress)
+        return known | checksums.compute(fresh, [name for name in names if name not in known], self._progress)
 
     def _publish(self, sums: Sums) -> None:
         """Mark and rename the checkpoint after all ranks have flushed their files."""
         if self._ranks.rank != 0:
             return
         fresh, folder = self._fresh, self._folder
-        checkpoint_folder.mark(fresh, checksums.write(fresh, sums))
+        checkpoint_folder.mark_complete(fresh, checksums.write(fresh, sums))
         if folder.exists():  # the same step is saved twice, for example if a signal follows a save
             replaced = folder.parent / f".replaced-{folder.name}"
             shutil.rmtree(replaced, ignore_errors=True)
             os.rename(folder, replaced)
-            checksums.put_in_place(fresh, folder)
+            checksums.rename_durably(fresh, folder)
             shutil.rmtree(replaced)
         else:
-            checksums.put_in_place(fresh, folder)
+            checksums.rename_durably(fresh, folder)
 
 
 def reason_of(failure: BaseException | None) -> str | None:

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from rlrun.actor.learning_batch import BatchPlan
 from rlrun.actor.updates import MetricSums
-from rlrun.observability.records import EXCHANGED, HELD
+from rlrun.observability.records import EXCHANGED_LOSSES, HELD_LOSS
 from rlrun.policies.policy import ImitationPolicy
 from rlrun.system.errors import ExitStatus, RunError
 
 if TYPE_CHECKING:
-    from rlrun.actor.updates import Learner
+    from rlrun.actor.learner import Learner
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, flo
     valid = np.ones(batch.actions.shape[:2], bool) if batch.step_valid is None else batch.step_valid
     num_steps = float(learner.ranks.sum(torch.tensor([float(valid.sum())], dtype=torch.float64)).clamp(min=1))
     # one minibatch, since all ranks' rows together are the global batch
-    plan = BatchPlan.of(len(batch), learner.ranks, max(1, int(num_steps)), learner.config.actor.micro_batch_size)
+    plan = BatchPlan.for_rows(len(batch), learner.ranks, max(1, int(num_steps)), learner.config.actor.micro_batch_size)
     micro_batches = plan.split(np.arange(len(batch)))
     sums = MetricSums()
     for i, rows in enumerate(micro_batches):
@@ -123,12 +123,12 @@ def exchanged_losses(learner: Learner, batch: DemonstrationBatch) -> dict[str, f
     """
     if len(batch) < 2:
         return {}
-    losses = {HELD: _loss(learner, batch, batch.images, batch.instructions)}
+    losses = {HELD_LOSS: _loss(learner, batch, batch.images, batch.instructions)}
     if batch.images.shape[1]:
         others = np.roll(batch.images, len(batch) // 2, axis=0)
-        losses[EXCHANGED["pictures"]] = _loss(learner, batch, others, batch.instructions)
+        losses[EXCHANGED_LOSSES["pictures"]] = _loss(learner, batch, others, batch.instructions)
     if len(set(batch.instructions)) > 1:
-        losses[EXCHANGED["instructions"]] = _loss(learner, batch, batch.images, _others(batch.instructions))
+        losses[EXCHANGED_LOSSES["instructions"]] = _loss(learner, batch, batch.images, _others(batch.instructions))
     learner.sharded.reshard()
     return losses
 

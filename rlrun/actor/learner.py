@@ -1,4 +1,4 @@
-"""The policy of an actor rank as it is trained: sharded over the ranks, with optimizers, and weights to publish.
+"""State of an actor rank in training: the sharded policy, its optimizers, the reference weights, and counters.
 
 Shape legend: M chunk steps.
 """
@@ -26,7 +26,7 @@ from rlrun.policies.policy import compile_policy
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from rlrun.policies.distributions import ActionDistribution
+    from rlrun.algorithms.algorithm import ActionDistribution
     from rlrun.policies.policy import Policy
     from rlrun.policies.weight_files import StoredWeights
 
@@ -66,9 +66,10 @@ class ReferenceWeights:
                 local(parameters[name].detach()).copy_(master)
 
 
-class TrainedPolicy:
-    """The policy of one actor rank, sharded, with its optimizers. Every public method is a collective: all ranks call
-    it, in the same order.
+class Learner:
+    """Training state of one actor rank, which the functions of `actor.updates` and `actor.imitation` change.
+
+    Every public method is a collective: all ranks call it, in the same order.
 
     The process group must have been joined (`actor.process_group.join`). The module of `policy`, whole
     or without memory, is sharded in place.

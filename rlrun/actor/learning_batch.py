@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rlrun.actor.process_group import Ranks
 from rlrun.algorithms.advantages import Reduce, chunk_rewards
-from rlrun.algorithms.algorithm import Algorithm, ChunkSteps, Over, Targets
+from rlrun.algorithms.algorithm import Algorithm, ChunkSteps, Reduction, Targets
 from rlrun.algorithms.losses import aggregation_counts, at_level
 from rlrun.config.schema import AlgorithmConfig, RewardType
 from rlrun.data.messages import Trajectory
@@ -43,8 +43,9 @@ class LearningBatch:
     row_mask: Tensor  # bool [M]
     token_mask: Tensor  # bool [M, K]; tokens of control steps that were not executed are False
     unit_mask: Tensor  # bool [M, U]
-    counts: np.ndarray  # float64 [M, 3]: what each row adds to the divisor of means over each of `Over`
+    counts: np.ndarray  # float64 [M, 3]: share of each row in the divisor of a mean, per `Reduction`
     is_old: bool = False  # the behaviour policy is older than the proximal one
+    reference: Tensor | None = None  # float32 [M, K], the distribution's `statistic` of the first policy
 
     @property
     def usable(self) -> np.ndarray:
@@ -74,19 +75,19 @@ def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce)
     `reduce` sums a tensor over the ranks; every rank must call this.
     """
     config, steps = algorithm.config, chunk_steps(trajectory, algorithm.config)
-    judged = algorithm.advantages(steps, reduce)
+    estimates = algorithm.advantages(steps, reduce)
     num_chunks = trajectory.step_valid.shape[-1]
     logprobs = torch.tensor(_flat(trajectory.logprobs))
-    token_mask = torch.tensor(trajectory.step_valid) & judged.mask.unsqueeze(-1)
+    token_mask = torch.tensor(trajectory.step_valid) & estimates.mask.unsqueeze(-1)
     token_mask = token_mask.repeat_interleave(logprobs.shape[-1] // num_chunks, dim=-1).flatten(0, 1)
     unit_logprobs, unit_mask = at_level(logprobs, token_mask, config.ratio_level.value, num_chunks)
-    row_mask = judged.mask.flatten()
+    row_mask = estimates.mask.flatten()
     counts = {
-        Over.units: aggregation_counts(unit_mask, config.aggregation.value),
-        Over.tokens: aggregation_counts(token_mask, config.aggregation.value),
-        Over.rows: row_mask,
+        Reduction.units: aggregation_counts(unit_mask, config.aggregation.value),
+        Reduction.tokens: aggregation_counts(token_mask, config.aggregation.value),
+        Reduction.rows: row_mask,
     }
-    returns = torch.zeros_like(judged.raw) if judged.returns is None else judged.returns
+    returns = torch.zeros_like(estimates.raw) if estimates.returns is None else estimates.returns
     return LearningBatch(
         images=_flat(trajectory.images),
         proprio=_flat(trajectory.proprio),
@@ -97,13 +98,13 @@ def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce)
         unit_logprobs=unit_logprobs,
         proximal_logprobs=unit_logprobs,
         old_values=steps.values.flatten(),
-        advantages=_clipped(judged.advantages.flatten(), config.clip_advantages),
+        advantages=_clipped(estimates.advantages.flatten(), config.clip_advantages),
         returns=_clipped(returns.flatten(), config.clip_returns),
-        raw_advantages=judged.raw.flatten(),
+        raw_advantages=estimates.raw.flatten(),
         row_mask=row_mask,
         token_mask=token_mask,
         unit_mask=unit_mask,
-        counts=torch.stack([counts[over] for over in Over], dim=-1).double().numpy(),
+        counts=torch.stack([counts[over] for over in Reduction], dim=-1).double().numpy(),
     )
 
 
@@ -161,7 +162,7 @@ class BatchPlan:
     num_micro_batches: int
 
     @classmethod
-    def of(cls, num_rows: int, ranks: Ranks, global_batch_size: int, micro_batch_size: int) -> BatchPlan:
+    def for_rows(cls, num_rows: int, ranks: Ranks, global_batch_size: int, micro_batch_size: int) -> BatchPlan:
         """Plan for `num_rows` usable rows on this rank; all ranks call it. Ranks with fewer rows take every step."""
         counts = ranks.gather(num_rows)
         num_minibatches = math.ceil(sum(counts) / global_batch_size)

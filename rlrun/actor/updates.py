@@ -1,4 +1,6 @@
-"""The updates of on-policy algorithms: minibatches, micro-batches, ranks, the first policy, and older data.
+"""Updates of a learner: on-policy (minibatches, micro-batches, ranks, the first policy, older data) and off-policy.
+
+All ranks call every public function, in the same order.
 
 Shape legend: M chunk steps, K choices of a chunk step, U units that get one probability ratio each.
 """
@@ -12,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.actor.learner import ReferenceWeights, TrainedPolicy
+from rlrun.actor.learner import Learner, ReferenceWeights
 from rlrun.actor.learning_batch import BatchPlan, LearningBatch, chunk_steps, learning_batch, revalued
 from rlrun.actor.process_group import Ranks
-from rlrun.algorithms.algorithm import Algorithm, Losses, OffPolicyAlgorithm, Outputs, Over, Targets
+from rlrun.algorithms.algorithm import Algorithm, Losses, OffPolicyAlgorithm, Outputs, Reduction, Targets, UpdateContext
 from rlrun.algorithms.losses import at_level, explained_variance, masked_mean
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
@@ -71,15 +73,16 @@ class RolloutGap:
         self._sums = torch.zeros(2, num_workers, dtype=torch.float64, device=device)  # first minibatch: gaps, choices
         self._largest = torch.zeros(num_workers, dtype=torch.float64, device=device)
         self._ranks = ranks
+        self.has_stepped = False  # whether the policy has taken an optimizer step since it acted
 
-    def add(self, rows: np.ndarray, new: Tensor, old: Tensor, mask: Tensor, is_first: bool) -> None:
-        """Add rows. new, old: float32 [R, K]; mask: bool [R, K]. is_first: the policy has not moved yet."""
+    def add(self, rows: np.ndarray, new: Tensor, old: Tensor, mask: Tensor) -> None:
+        """Add rows. new, old: float32 [R, K]; mask: bool [R, K]."""
         if not len(rows):
             return
         workers = torch.from_numpy(self._workers[rows]).to(self._largest.device)
         gaps = torch.where(mask, (new.detach() - old).abs(), 0.0).sum(1).double()
         counts = mask.sum(1).double()
-        if is_first:
+        if not self.has_stepped:
             self._sums.index_add_(1, workers, torch.stack([gaps, counts]))
         self._largest.scatter_reduce_(0, workers, gaps / counts.clamp(min=1), "amax")
 
@@ -94,195 +97,224 @@ class RolloutGap:
         }
 
 
-class OnPolicyUpdates:
-    """Every public method is a collective."""
+def update(learner: Learner, trajectory: Trajectory, version: int | None = None) -> dict[str, float]:
+    """Learn from this rank's share of a training step's trajectory. Returns metrics over all ranks.
 
-    def __init__(self, trained: TrainedPolicy, algorithm: Algorithm):
-        self.trained, self.algorithm = trained, algorithm
-        self.config, self.ranks, self.device = trained.config, trained.ranks, trained.device
-        self.has_critic = trained.has_critic
+    version: of the present policy. Decoupled PPO learns from chunk steps of an older version, unless it is switched
+    off. None: all chunk steps are of this version. The metric num_nonfinite counts those of num_optimizer_steps
+    that were skipped for non-finite gradients.
+    """
+    learner.sharded.offloader.require_device("an update")
+    if isinstance(learner.algorithm, OffPolicyAlgorithm):
+        metrics = off_policy_update(learner, learner.algorithm, trajectory)
+    else:
+        metrics = on_policy_update(learner, learner.algorithm, trajectory, version)
+    learner.policy.observe(trajectory.proprio[trajectory.valid], learner.ranks.sum)
+    learner.num_updates += 1
+    return metrics
 
-    def update(self, trajectory: Trajectory, version: int | None) -> dict[str, float]:
-        """Run all epochs over the trajectory. Returns metrics over all ranks."""
-        config = self.config.algorithm
-        batch = learning_batch(trajectory, self.algorithm, self.ranks.sum)
-        plan = BatchPlan.of(len(batch.usable), self.ranks, config.global_batch_size, self.config.actor.micro_batch_size)
-        if config.kl_coef > 0 and self.trained.reference is None:
-            self.trained.reference = ReferenceWeights(self.trained.sharded)
-        reference = None
-        if self.trained.reference is not None:
-            with self.trained.reference.in_place():
-                reference = self._judged(batch, plan, of_reference=True)[0]
-        if config.behavior_weight_cap is not None and version is not None:
-            is_old = bool((trajectory.policy_version < version)[trajectory.valid].any())
-            if self.ranks.any(is_old):
-                batch = self._renewed(trajectory, batch, plan)
-        sums = MetricSums()
-        gap = RolloutGap(self.config, self.ranks, len(batch.tokens), trajectory.valid.shape[1], self.device)
-        metrics = self._epochs(batch, plan, reference, sums, gap)
-        return {**sums.means(self.ranks), **metrics, **gap.metrics(), **self._batch_metrics(batch)}
 
-    def _epochs(
-        self, batch: LearningBatch, plan: BatchPlan, reference: Tensor | None, sums: MetricSums, gap: RolloutGap
-    ) -> dict[str, float]:
-        """Take all optimizer steps of one update, up to `algorithm.target_kl`. All ranks take the same branches."""
-        config = self.config.algorithm
-        num_steps = num_nonfinite = 0
-        is_stopped = False
-        for epoch in range(config.update_epochs):
-            generator = np.random.default_rng((self.config.seed, self.trained.num_updates, epoch, self.ranks.rank))
-            for micro_batches in plan.epoch(batch.usable, generator):
-                own = gap if epoch == 0 else None
-                moved = self._accumulate(batch, micro_batches, reference, sums, own, is_first=num_steps == 0)
-                if config.target_kl is not None and self._mean_over_ranks(moved) > config.target_kl:
-                    self.trained.optimizer.clear()
-                    is_stopped = True
-                    break
-                num_nonfinite += not self._step(sums)
-                num_steps += 1
-            if is_stopped:
+def on_policy_update(
+    learner: Learner, algorithm: Algorithm, trajectory: Trajectory, version: int | None
+) -> dict[str, float]:
+    """Run all epochs over the trajectory. Returns metrics over all ranks."""
+    config, ranks = learner.config.algorithm, learner.ranks
+    batch = learning_batch(trajectory, algorithm, ranks.sum)
+    micro_batch_size = learner.config.actor.micro_batch_size
+    plan = BatchPlan.for_rows(len(batch.usable), ranks, config.global_batch_size, micro_batch_size)
+    if config.kl_coef > 0 and learner.reference is None:
+        learner.reference = ReferenceWeights(learner.sharded)
+    if learner.reference is not None:
+        with learner.reference.in_place():
+            reference = _recompute_logprobs(learner, batch, plan, of_reference=True)[0]
+        batch = dataclasses.replace(batch, reference=reference)
+    if config.behavior_weight_cap is not None and version is not None:
+        is_old = bool((trajectory.policy_version < version)[trajectory.valid].any())
+        if ranks.any(is_old):
+            batch = _with_proximal_policy(learner, algorithm, trajectory, batch, plan)
+    sums = MetricSums()
+    gap = RolloutGap(learner.config, ranks, len(batch.tokens), trajectory.valid.shape[1], learner.device)
+    metrics = _epochs(learner, algorithm, batch, plan, sums, gap)
+    return {**sums.means(ranks), **metrics, **gap.metrics(), **_batch_metrics(learner, batch)}
+
+
+def _epochs(
+    learner: Learner, algorithm: Algorithm, batch: LearningBatch, plan: BatchPlan, sums: MetricSums, gap: RolloutGap
+) -> dict[str, float]:
+    """Take all optimizer steps of one update, up to `algorithm.target_kl`. All ranks take the same branches."""
+    config = learner.config.algorithm
+    num_steps = num_nonfinite = 0
+    is_stopped = False
+    for epoch in range(config.update_epochs):
+        generator = np.random.default_rng((learner.config.seed, learner.num_updates, epoch, learner.ranks.rank))
+        for micro_batches in plan.epoch(batch.usable, generator):
+            own_gap = gap if epoch == 0 else None
+            kl = _accumulate_gradients(learner, algorithm, batch, micro_batches, sums, own_gap)
+            if config.target_kl is not None and _mean_over_ranks(learner, kl) > config.target_kl:
+                learner.optimizer.clear()
+                is_stopped = True
                 break
-        return {
-            "num_optimizer_steps": float(num_steps),
-            "num_nonfinite": float(num_nonfinite),
-            "is_kl_stopped": float(is_stopped),
-            "lr": self.trained.optimizer.lr,
-        }
+            num_nonfinite += not _optimizer_step(learner, algorithm, sums)
+            num_steps += 1
+            gap.has_stepped = True
+        if is_stopped:
+            break
+    return {
+        "num_optimizer_steps": float(num_steps),
+        "num_nonfinite": float(num_nonfinite),
+        "is_kl_stopped": float(is_stopped),
+        "lr": learner.optimizer.lr,
+    }
 
-    def _step(self, sums: MetricSums) -> bool:
-        if not self.algorithm.trains_policy(self.trained.num_updates):
-            self.trained.optimizer.keep_only_value_head()
-        norm, is_finite = self.trained.optimizer.step(self.ranks)
-        sums.add({"grad_norm": norm}, float(is_finite))
-        self.trained.telemetry.count("optimizer_steps")
-        return is_finite
 
-    def _accumulate(
-        self,
-        batch: LearningBatch,
-        micro_batches: list[np.ndarray],
-        reference: Tensor | None,
-        sums: MetricSums,
-        gap: RolloutGap | None,
-        is_first: bool,
-    ) -> Tensor:
-        """Compute the gradients of one minibatch over all ranks. Returns this rank's (sum of k3, count of units)."""
-        counts_by_part = np.stack([batch.counts[rows].sum(0) for rows in micro_batches])
-        all_counts = self.ranks.sum(torch.from_numpy(counts_by_part.sum(0))).clamp(min=1).numpy()
-        shares_by_part = counts_by_part / all_counts * self.ranks.world_size  # FSDP averages over ranks
-        moved = torch.zeros(2, dtype=torch.float64, device=self.device)  # stays there, so that nothing waits for it
-        parts = zip(micro_batches, counts_by_part.tolist(), shares_by_part.tolist(), strict=True)
-        for i, (rows, counts, shares) in enumerate(parts):
-            self.trained.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
-            loss, kl_sum = self._micro_loss(batch, rows, reference, counts, shares, sums, gap, is_first)
-            loss.backward()
-            moved += kl_sum
-            self.trained.telemetry.count("learned_chunk_steps", len(rows))
-        return moved
+def _optimizer_step(learner: Learner, algorithm: Algorithm, sums: MetricSums) -> bool:
+    if not algorithm.trains_policy(learner.num_updates):
+        learner.optimizer.keep_only_value_head()
+    norm, is_finite = learner.optimizer.step(learner.ranks)
+    sums.add({"grad_norm": norm}, float(is_finite))
+    learner.telemetry.count("optimizer_steps")
+    return is_finite
 
-    def _mean_over_ranks(self, sum_and_count: Tensor) -> float:
-        total, count = self.ranks.sum(sum_and_count.cpu())
-        return float(total / count.clamp(min=1))
 
-    def _forward(self, batch: LearningBatch, rows: np.ndarray, tokens: Tensor) -> tuple:
-        """Return the distribution and the values of chunk steps, to learn from `tokens`."""
-        return self.trained.forward(batch.images[rows], batch.sentences(rows), batch.proprio[rows], tokens)
+def _accumulate_gradients(
+    learner: Learner,
+    algorithm: Algorithm,
+    batch: LearningBatch,
+    micro_batches: list[np.ndarray],
+    sums: MetricSums,
+    gap: RolloutGap | None,
+) -> Tensor:
+    """Compute the gradients of one minibatch over all ranks. Returns this rank's (sum of the KL, count of units)."""
+    counts_by_part = np.stack([batch.counts[rows].sum(0) for rows in micro_batches])
+    all_counts = learner.ranks.sum(torch.from_numpy(counts_by_part.sum(0))).clamp(min=1).numpy()
+    shares_by_part = counts_by_part / all_counts * learner.ranks.world_size  # FSDP averages over ranks
+    kl = torch.zeros(2, dtype=torch.float64, device=learner.device)  # stays there, so that nothing waits for it
+    parts = zip(micro_batches, counts_by_part.tolist(), shares_by_part.tolist(), strict=True)
+    for i, (rows, counts, shares) in enumerate(parts):
+        learner.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
+        loss, kl_part = _micro_batch_loss(learner, algorithm, batch, rows, counts, shares, sums, gap)
+        loss.backward()
+        kl += kl_part
+        learner.telemetry.count("learned_chunk_steps", len(rows))
+    return kl
 
-    def _at_level(self, logprobs: Tensor, token_mask: Tensor) -> Tensor:
-        """Return log-probabilities by unit: float32 [M, U] of float32 [M, K]."""
-        config = self.config
-        return at_level(logprobs, token_mask, config.algorithm.ratio_level.value, config.policy.num_action_chunks)[0]
 
-    def _micro_loss(
-        self,
-        batch: LearningBatch,
-        rows: np.ndarray,
-        reference: Tensor | None,
-        counts: list[float],
-        shares: list[float],
-        sums: MetricSums,
-        gap: RolloutGap | None,
-        is_first: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Return this micro-batch's part of the minibatch loss, and (sum of k3, count) of its units.
+def _mean_over_ranks(learner: Learner, sum_and_count: Tensor) -> float:
+    total, count = learner.ranks.sum(sum_and_count.cpu())
+    return float(total / count.clamp(min=1))
 
-        counts: `batch.counts` of its rows. shares: of the minibatch's counts, so that every token has equal weight in
-        any micro-batch.
-        """
-        targets = batch.rows(rows, self.device)
+
+def _micro_batch_loss(
+    learner: Learner,
+    algorithm: Algorithm,
+    batch: LearningBatch,
+    rows: np.ndarray,
+    counts: list[float],
+    shares: list[float],
+    sums: MetricSums,
+    gap: RolloutGap | None,
+) -> tuple[Tensor, Tensor]:
+    """Return this micro-batch's part of the minibatch loss, and (sum of the KL, count) of its units.
+
+    counts: `batch.counts` of its rows. shares: of the minibatch's counts, so that every token has equal weight in
+    any micro-batch.
+    """
+    targets = batch.rows(rows, learner.device)
+    at = rows if len(rows) else np.zeros(1, np.int64)
+    distribution, values = _forward(learner, batch, at, targets.tokens)
+    logprobs = distribution.logprobs(targets.tokens)
+    outputs = Outputs(
+        distribution,
+        logprobs,
+        _at_level(learner, logprobs, targets.token_mask),
+        values,
+        batch.unit_logprobs[at].to(learner.device) if batch.is_old else None,
+        None if batch.reference is None else batch.reference[at].to(learner.device),
+    )
+    if gap is not None:
+        gap.add(rows, logprobs, batch.old_logprobs[at].to(learner.device), targets.token_mask)
+    losses = algorithm.loss(outputs, targets)
+    _log(losses, targets, dict(zip(Reduction, counts, strict=True)), sums)
+    share = dict(zip(Reduction, shares, strict=True))
+    loss = torch.stack([term.mean * (term.coefficient * share[term.over]) for term in losses.terms]).sum()
+    num_units = targets.unit_mask.sum()
+    kl = num_units.new_zeros(()) if losses.approx_kl is None else losses.approx_kl.detach()
+    return loss, torch.stack([kl * num_units, num_units]).double()
+
+
+def _forward(learner: Learner, batch: LearningBatch, rows: np.ndarray, tokens: Tensor) -> tuple:
+    """Return the distribution and the values of chunk steps, to learn from `tokens`."""
+    return learner.forward(batch.images[rows], batch.sentences(rows), batch.proprio[rows], tokens)
+
+
+def _at_level(learner: Learner, logprobs: Tensor, token_mask: Tensor) -> Tensor:
+    """Return log-probabilities by unit: float32 [M, U] of float32 [M, K]."""
+    config = learner.config
+    return at_level(logprobs, token_mask, config.algorithm.ratio_level.value, config.policy.num_action_chunks)[0]
+
+
+def _with_proximal_policy(
+    learner: Learner, algorithm: Algorithm, trajectory: Trajectory, batch: LearningBatch, plan: BatchPlan
+) -> LearningBatch:
+    """Return a batch of an older policy with the present policy's log-probabilities for ratios, and its values."""
+    logprobs, values = _recompute_logprobs(learner, batch, plan)
+    reference = batch.reference
+    if learner.has_critic:
+        trajectory = revalued(trajectory, values.numpy(), learner.config.algorithm)
+        batch = learning_batch(trajectory, algorithm, learner.ranks.sum)
+    proximal = _at_level(learner, logprobs, batch.token_mask)
+    return dataclasses.replace(batch, proximal_logprobs=proximal, reference=reference, is_old=True)
+
+
+@torch.no_grad()
+def _recompute_logprobs(
+    learner: Learner, batch: LearningBatch, plan: BatchPlan, of_reference: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the present policy's log-probabilities of the tokens, float32 [M, K], and values, float32 [M].
+
+    Both are 0 for unusable rows; values are 0 without a value head. of_reference: in place of log-probabilities,
+    the statistic of a reference policy that the distributions' KL needs.
+    """
+    logprobs, values = torch.zeros(batch.old_logprobs.shape), torch.zeros(len(batch.tokens))
+    for rows in np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches):
         at = rows if len(rows) else np.zeros(1, np.int64)
-        distribution, values = self._forward(batch, at, targets.tokens)
-        logprobs = distribution.logprobs(targets.tokens)
-        outputs = Outputs(
-            distribution,
-            logprobs,
-            self._at_level(logprobs, targets.token_mask),
-            values,
-            batch.unit_logprobs[at].to(self.device) if batch.is_old else None,
-            None if reference is None else reference[at].to(self.device),
-        )
-        if gap is not None:
-            gap.add(rows, logprobs, batch.old_logprobs[at].to(self.device), targets.token_mask, is_first)
-        losses = self.algorithm.loss(outputs, targets)
-        weights = dict(zip(Over, counts, strict=True))
-        _log(losses, targets, weights, sums)
-        share = dict(zip(Over, shares, strict=True))
-        loss = torch.stack([term.mean * (term.coefficient * share[term.over]) for term in losses.terms]).sum()
-        num_units = targets.unit_mask.sum()
-        moved = num_units.new_zeros(()) if losses.moved is None else losses.moved.detach()
-        return loss, torch.stack([moved * num_units, num_units]).double()
-
-    def _renewed(self, trajectory: Trajectory, batch: LearningBatch, plan: BatchPlan) -> LearningBatch:
-        """Return a batch of an older policy with the present policy's log-probabilities for ratios, and its values."""
-        config = self.config.algorithm
-        logprobs, values = self._judged(batch, plan)
-        if self.has_critic:
-            batch = learning_batch(revalued(trajectory, values.numpy(), config), self.algorithm, self.ranks.sum)
-        proximal = self._at_level(logprobs, batch.token_mask)
-        return dataclasses.replace(batch, proximal_logprobs=proximal, is_old=True)
-
-    @torch.no_grad()
-    def _judged(self, batch: LearningBatch, plan: BatchPlan, of_reference: bool = False) -> tuple[Tensor, Tensor]:
-        """Return the present policy's log-probabilities of the tokens, float32 [M, K], and values, float32 [M].
-
-        Both are 0 for unusable rows; values are 0 without a value head. of_reference: in place of log-probabilities,
-        what the distributions' KL needs of a reference policy.
-        """
-        logprobs, values = torch.zeros(batch.old_logprobs.shape), torch.zeros(len(batch.tokens))
-        for rows in np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches):
-            at = rows if len(rows) else np.zeros(1, np.int64)
-            tokens = batch.tokens[at].to(self.device)
-            distribution, valued = self._forward(batch, at, tokens)
-            judged = distribution.statistic(tokens) if of_reference else distribution.logprobs(tokens)
-            logprobs[at] = judged.float().cpu()
-            if valued is not None:
-                values[at] = valued.float().cpu()
-        self.trained.sharded.reshard()
-        return logprobs, values
-
-    def _batch_metrics(self, batch: LearningBatch) -> dict[str, float]:
-        """Return statistics of the training step's returns and advantages, over all ranks."""
-        mask = batch.row_mask
-        sums = MetricSums()
-        raw = torch.where(mask, batch.raw_advantages, 0.0)
-        means = {"advantage_mean": masked_mean(raw, mask), "advantage_abs": masked_mean(raw.abs(), mask)}
-        if self.has_critic:
-            means |= {
-                "return_mean": masked_mean(batch.returns, mask),
-                "value_mean": masked_mean(batch.old_values, mask),
-            }
-        sums.add(means, mask.sum())
-        metrics = sums.means(self.ranks)
-        metrics["num_chunk_steps"] = float(self.ranks.sum(mask.sum().reshape(1).double())[0])
-        if self.has_critic:
-            explained = explained_variance(batch.old_values, batch.returns, mask, self.ranks.sum)
-            metrics["explained_variance"] = float(explained)
-        return metrics
+        tokens = batch.tokens[at].to(learner.device)
+        distribution, valued = _forward(learner, batch, at, tokens)
+        found = distribution.statistic(tokens) if of_reference else distribution.logprobs(tokens)
+        logprobs[at] = found.float().cpu()
+        if valued is not None:
+            values[at] = valued.float().cpu()
+    learner.sharded.reshard()
+    return logprobs, values
 
 
-def _log(losses: Losses, targets: Targets, counts: dict[Over, float], sums: MetricSums) -> None:
+def _batch_metrics(learner: Learner, batch: LearningBatch) -> dict[str, float]:
+    """Return statistics of the training step's returns and advantages, over all ranks."""
+    mask, ranks = batch.row_mask, learner.ranks
+    sums = MetricSums()
+    raw = torch.where(mask, batch.raw_advantages, 0.0)
+    means = {"advantage_mean": masked_mean(raw, mask), "advantage_abs": masked_mean(raw.abs(), mask)}
+    if learner.has_critic:
+        means |= {
+            "return_mean": masked_mean(batch.returns, mask),
+            "value_mean": masked_mean(batch.old_values, mask),
+        }
+    sums.add(means, mask.sum())
+    metrics = sums.means(ranks)
+    metrics["num_chunk_steps"] = float(ranks.sum(mask.sum().reshape(1).double())[0])
+    if learner.has_critic:
+        explained = explained_variance(batch.old_values, batch.returns, mask, ranks.sum)
+        metrics["explained_variance"] = float(explained)
+    return metrics
+
+
+def _log(losses: Losses, targets: Targets, counts: dict[Reduction, float], sums: MetricSums) -> None:
     """Log losses and metrics. counts: the divisors of the losses' means; metrics divide by the masks' counts."""
-    masks = {Over.units: targets.unit_mask, Over.tokens: targets.token_mask, Over.rows: targets.row_mask}
+    masks = {
+        Reduction.units: targets.unit_mask,
+        Reduction.tokens: targets.token_mask,
+        Reduction.rows: targets.row_mask,
+    }
     for term in losses.terms:
         if term.name is not None:
             sums.add({term.name: term.mean}, counts[term.over])
@@ -290,61 +322,24 @@ def _log(losses: Losses, targets: Targets, counts: dict[Over, float], sums: Metr
         sums.add(numbers, masks[over].sum())
 
 
-def off_policy_update(
-    trained: TrainedPolicy, algorithm: OffPolicyAlgorithm, trajectory: Trajectory
-) -> dict[str, float]:
-    """Let the algorithm learn after a training step. A collective. Returns metrics over all ranks."""
-    learning = PolicyLearning(trained)
-    metrics = algorithm.update(chunk_steps(trajectory, algorithm.config), trajectory, learning)
-    trained.sharded.reshard()
-    trained.telemetry.count("learned_chunk_steps", int(trajectory.valid.sum()))
-    return learning.sums.means(trained.ranks) | {"lr": trained.optimizer.lr} | metrics
+def off_policy_update(learner: Learner, algorithm: OffPolicyAlgorithm, trajectory: Trajectory) -> dict[str, float]:
+    """Let the algorithm learn after a training step. Returns metrics over all ranks."""
+    ranks, sums = learner.ranks, MetricSums()
+    learner.sharded.begin_backward(is_last=True)
 
-
-class PolicyLearning:
-    """What `rlrun.algorithms.algorithm.Learning` describes, during one training step."""
-
-    def __init__(self, trained: TrainedPolicy):
-        self._trained = trained
-        self.policy, self.device, self.num_updates = trained.policy, trained.device, trained.num_updates
-        self.world_size = trained.ranks.world_size
-        entropy = (trained.config.seed, trained.num_updates, trained.ranks.rank)
-        self.random = torch.Generator().manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
-        self.sums = MetricSums()
-        trained.sharded.begin_backward(is_last=True)
-
-    def step(self, loss: Tensor) -> bool:
-        """Take one optimizer step of the policy."""
+    def step(loss: Tensor) -> bool:
         loss.backward()
-        norm, is_finite = self._trained.optimizer.step(self._trained.ranks)
-        self.sums.add({"grad_norm": norm}, float(is_finite))
-        self._trained.telemetry.count("optimizer_steps")
+        norm, is_finite = learner.optimizer.step(ranks)
+        sums.add({"grad_norm": norm}, float(is_finite))
+        learner.telemetry.count("optimizer_steps")
         return is_finite
 
-    def sum(self, x: Tensor) -> Tensor:
-        """Return the sum over all ranks."""
-        return self._trained.ranks.sum(x)
-
-    def any(self, flag: bool) -> bool:
-        """Return True on every rank if it is true on any."""
-        return self._trained.ranks.any(flag)
-
-
-class Learner(TrainedPolicy):
-    """A policy in training that learns from trajectories. Every public method is a collective."""
-
-    def update(self, trajectory: Trajectory, version: int | None = None) -> dict[str, float]:
-        """Learn from this rank's share of a training step's trajectory. Returns metrics over all ranks.
-
-        version: of the present policy. Decoupled PPO learns from chunk steps of an older version, unless it is switched
-        off. None: all chunk steps are of this version. The metric num_nonfinite counts those of num_optimizer_steps
-        that were skipped for non-finite gradients.
-        """
-        self.sharded.offloader.require_device("an update")
-        if isinstance(self.algorithm, OffPolicyAlgorithm):
-            metrics = off_policy_update(self, self.algorithm, trajectory)
-        else:
-            metrics = OnPolicyUpdates(self, self.algorithm).update(trajectory, version)
-        self.policy.observe(trajectory.proprio[trajectory.valid], self.ranks.sum)
-        self.num_updates += 1
-        return metrics
+    entropy = (learner.config.seed, learner.num_updates, ranks.rank)
+    random = torch.Generator().manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
+    context = UpdateContext(
+        learner.policy, learner.device, learner.num_updates, random, ranks.world_size, step, ranks.sum, ranks.any
+    )
+    metrics = algorithm.update(chunk_steps(trajectory, algorithm.config), trajectory, context)
+    learner.sharded.reshard()
+    learner.telemetry.count("learned_chunk_steps", int(trajectory.valid.sum()))
+    return sums.means(ranks) | {"lr": learner.optimizer.lr} | metrics

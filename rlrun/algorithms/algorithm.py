@@ -1,4 +1,4 @@
-"""The interface of every algorithm: advantages of collected chunk steps, and losses of one forward pass.
+"""Interfaces of algorithms: advantages of collected chunk steps, and losses of one forward pass.
 
 Shape legend: T chunk steps, B rows (envs), M chunk steps flat, K choices of a chunk step, U units that get one
 probability ratio each (a choice, a control step or the whole chunk, as `algorithm.ratio_level` says).
@@ -7,25 +7,16 @@ probability ratio each (a choice, a control step or the whole chunk, as `algorit
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlrun.algorithms.advantages import Reduce
-from rlrun.algorithms.losses import (
-    aggregate,
-    aligned,
-    behavior_weights,
-    kl_penalty,
-    masked_mean,
-    ppo_policy_loss,
-    value_loss,
-)
-from rlrun.algorithms.settings import PPOConfig
 from rlrun.config.schema import AlgorithmConfig
 from rlrun.data.messages import Trajectory
 
@@ -75,27 +66,51 @@ class Targets:
         return replace(self, **masks)
 
 
-class Choices(Protocol):
-    """The action distribution of M rows, as far as losses use it; see `rlrun.policies.distributions`."""
+class ActionDistribution(ABC):
+    """K choices in each of B rows, at one temperature. `tokens` are the chosen values."""
 
+    @abstractmethod
+    def sample(self, keys: np.ndarray) -> Tensor:
+        """Return [B, K]; row b depends on `keys[b]` (uint64) and its own probabilities."""
+
+    @abstractmethod
+    def most_likely(self) -> Tensor:
+        """Return [B, K]."""
+
+    @abstractmethod
     def logprobs(self, tokens: Tensor) -> Tensor:
-        """Return float32 [M, K]."""
+        """Return float32 [B, K]: the log-probability (or log-density) of each choice."""
 
+    @abstractmethod
     def entropy(self) -> Tensor:
-        """Return float32 [M, K], in nats."""
+        """Return float32 [B, K], in nats."""
+
+    def statistic(self, tokens: Tensor) -> Tensor:
+        """Return float32 [B, K]: what `exact_kl` needs of a reference policy; by default its log-probabilities."""
+        return self.logprobs(tokens)
 
     def exact_kl(self, reference: Tensor) -> Tensor | None:
-        """Return float32 [M, K], the KL from the reference policy in closed form; None: there is none."""
+        """Return float32 [B, K], KL(this || reference) in closed form; None: it is estimated from log-probabilities.
+
+        reference: the `statistic` of the reference policy for the same tokens.
+        """
+        return None
 
     def kl_from_behavior(self, tokens: Tensor) -> Tensor | None:
-        """Return float32 [M, K], the KL from the policy that chose `tokens` in closed form; None: there is none."""
+        """Return float32 [B, K], KL(the policy that chose `tokens` || this) in closed form, from what `tokens` hold;
+        None: it is estimated from log-probabilities."""
+        return None
+
+    @abstractmethod
+    def first(self, num_rows: int) -> ActionDistribution:
+        """Return the distribution of the first rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
     """The results of one forward pass over M rows."""
 
-    distribution: Choices
+    distribution: ActionDistribution
     logprobs: Tensor  # float32 [M, K], of the chosen actions
     unit_logprobs: Tensor  # float32 [M, U], the same by unit
     values: Tensor | None  # float32 [M]; None: no critic
@@ -104,7 +119,7 @@ class Outputs:
     reference: Tensor | None = None
 
 
-class Over(Enum):
+class Reduction(Enum):
     """The entries of a mean. The learner weights micro-batches by their number, so that every entry counts equally."""
 
     units = "units"
@@ -114,10 +129,10 @@ class Over(Enum):
 
 @dataclass(frozen=True, eq=False)
 class LossTerm:
-    """A part of the loss: `coefficient` * `mean`. Example: LossTerm(value_loss, Over.rows, 0.5)."""
+    """A part of the loss: `coefficient` * `mean`. Example: LossTerm(value_loss, Reduction.rows, 0.5)."""
 
     mean: Tensor  # scalar, `losses.aggregate`d as algorithm.aggregation says (rows: the mean over the row mask)
-    over: Over
+    over: Reduction
     coefficient: float = 1.0
     name: str | None = None  # name under which `mean` is logged; None: not logged
 
@@ -127,12 +142,12 @@ class Losses:
     """The parts of the loss of one forward pass, and numbers to log."""
 
     terms: list[LossTerm]
-    metrics: dict[Over, dict[str, Tensor]] = field(default_factory=dict)  # scalars: means over the masks
-    moved: Tensor | None = None  # scalar: mean KL from the proximal policy, for target_kl
+    metrics: dict[Reduction, dict[str, Tensor]] = field(default_factory=dict)  # scalars: means over the masks
+    approx_kl: Tensor | None = None  # scalar: mean KL from the proximal policy, for target_kl
 
 
 class BaseAlgorithm:
-    """What all algorithms have: their settings, and what a resumed run needs. Every actor rank has one instance."""
+    """Base class: settings, and the state that a resumed run needs. Every actor rank has one instance."""
 
     def __init__(self, config: AlgorithmConfig):
         self.config = config
@@ -168,28 +183,27 @@ class Algorithm(BaseAlgorithm, ABC):
         return True
 
 
-class Learning(Protocol):
-    """The learner of an actor rank, as far as off-policy algorithms use it. All ranks call its methods together."""
+@dataclass(eq=False)
+class UpdateContext:
+    """The learner of an actor rank in one training step, as off-policy algorithms use it.
+
+    All ranks call its functions together.
+    """
 
     policy: Any  # rlrun.policies.policy.Policy; its passes read weights that may be sharded over the ranks
     device: torch.device
     num_updates: int  # training steps done, counted over resumes
     random: torch.Generator  # on the CPU, of this rank and training step
     world_size: int
-
-    def step(self, loss: Tensor) -> bool:
-        """Take one optimizer step of the policy along the gradients of a scalar, which are averaged over the ranks.
-        Returns False if a gradient was not finite and the step was left out."""
-
-    def sum(self, x: Tensor) -> Tensor:
-        """Return the sum of a small tensor over all ranks."""
-
-    def any(self, flag: bool) -> bool:
-        """Return True on every rank if it is true on any."""
+    # Takes one optimizer step of the policy along the gradients of a scalar, which are averaged over the ranks. Returns
+    # False if a gradient was not finite and the step was left out.
+    step: Callable[[Tensor], bool]
+    sum: Callable[[Tensor], Tensor]  # sums a small tensor over all ranks
+    any: Callable[[bool], bool]  # returns True on every rank if it is true on any
 
 
 class OffPolicyAlgorithm(BaseAlgorithm, ABC):
-    """An algorithm that learns from what it keeps of earlier training steps, in as many steps as it likes.
+    """An off-policy algorithm: it keeps a replay buffer, and takes any number of gradient steps per training step.
 
     Networks of its own, such as critics, are its own: it trains them, averages their gradients over the ranks, and
     returns them by `state_dict`. Only the policy goes to rollout workers and into policy folders.
@@ -198,81 +212,5 @@ class OffPolicyAlgorithm(BaseAlgorithm, ABC):
     """
 
     @abstractmethod
-    def update(self, steps: ChunkSteps, trajectory: Trajectory, learning: Learning) -> dict[str, float]:
+    def update(self, steps: ChunkSteps, trajectory: Trajectory, context: UpdateContext) -> dict[str, float]:
         """Learn after a training step, whose chunk steps are new. A collective. Returns metrics, equal on all ranks."""
-
-
-def clipped_surrogate(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -> Losses:
-    """Return PPO's policy loss. For chunk steps of an older policy, advantages are weighted as in decoupled PPO."""
-    mask, advantages, metrics = targets.unit_mask, targets.advantages, {}
-    if outputs.acted_logprobs is not None and config.behavior_weight_cap is not None:
-        weights = behavior_weights(targets.proximal_logprobs, outputs.acted_logprobs, mask, config.behavior_weight_cap)
-        advantages = aligned(advantages, weights) * weights
-        metrics["behavior_weight"] = masked_mean(weights, mask)
-    loss, health = ppo_policy_loss(
-        outputs.unit_logprobs,
-        targets.proximal_logprobs,
-        advantages,
-        mask,
-        config.clip_ratio_low,
-        config.clip_ratio_high,
-        config.clip_ratio_c,
-        config.aggregation.value,
-    )
-    terms = [LossTerm(loss, Over.units, name="policy_loss")]
-    exact = None if outputs.acted_logprobs is not None else _exact_kl(outputs, targets)
-    metrics |= {} if exact is None else {"kl_exact": exact}
-    moved = health["kl_k3"] if exact is None else exact
-    return Losses(terms, {Over.units: metrics | health}, moved=moved)
-
-
-def _exact_kl(outputs: Outputs, targets: Targets) -> Tensor | None:
-    """Return the mean over units of the KL from the policy that acted, in closed form; None: there is none."""
-    with torch.no_grad():
-        moved = outputs.distribution.kl_from_behavior(targets.tokens)
-    if moved is None:
-        return None
-    total = torch.where(targets.token_mask, moved, 0.0).sum()
-    return total / targets.unit_mask.sum().clamp(min=1)
-
-
-def entropy_bonus(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -> Losses:
-    """Return minus the entropy of every choice; with algorithm.entropy_coef=0 it is only logged."""
-    with torch.set_grad_enabled(config.entropy_coef != 0 and torch.is_grad_enabled()):
-        entropy = outputs.distribution.entropy()
-    metrics = {Over.tokens: {"entropy": masked_mean(entropy.detach(), targets.token_mask)}}
-    if config.entropy_coef == 0:
-        return Losses([], metrics)
-    bonus = aggregate(entropy, targets.token_mask, config.aggregation.value)
-    return Losses([LossTerm(bonus, Over.tokens, -config.entropy_coef)], metrics)
-
-
-def reference_penalty(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -> Losses:
-    """Return the KL from the first policy, in closed form if there is one; nothing with algorithm.kl_coef=0."""
-    if outputs.reference is None:
-        return Losses([])
-    penalty = outputs.distribution.exact_kl(outputs.reference)
-    if penalty is None:
-        penalty = kl_penalty(outputs.logprobs, outputs.reference, config.kl_kind.value)
-    cost = aggregate(penalty, targets.token_mask, config.aggregation.value)
-    metrics = {Over.tokens: {"kl_reference": masked_mean(penalty.detach(), targets.token_mask)}}
-    return Losses([LossTerm(cost, Over.tokens, config.kl_coef)], metrics)
-
-
-def value_error(config: PPOConfig, outputs: Outputs, targets: Targets) -> Losses:
-    """Return the critic's loss. Raises ValueError for a policy without a critic."""
-    if outputs.values is None:
-        raise ValueError("the policy has no value head, which this algorithm trains")
-    loss, metrics = value_loss(
-        outputs.values, targets.old_values, targets.returns, targets.row_mask, config.value_clip, config.huber_delta
-    )
-    return Losses([LossTerm(loss, Over.rows, config.value_coef, "value_loss")], {Over.rows: metrics})
-
-
-def joined(*parts: Losses) -> Losses:
-    """Return the parts of several losses as one; `moved` is that of the first."""
-    metrics: dict[Over, dict] = {}
-    for part in parts:
-        for over, numbers in part.metrics.items():
-            metrics.setdefault(over, {}).update(numbers)
-    return Losses([term for part in parts for term in part.terms], metrics, parts[0].moved)

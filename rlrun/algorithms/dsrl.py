@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlrun.algorithms.algorithm import ChunkSteps, Learning, OffPolicyAlgorithm
-from rlrun.algorithms.settings import DsrlConfig
+from rlrun.algorithms.algorithm import ChunkSteps, OffPolicyAlgorithm, UpdateContext
+from rlrun.algorithms.spec import DsrlConfig
 from rlrun.config.schema import AlgorithmConfig
 from rlrun.data.messages import Trajectory
 
@@ -46,13 +46,13 @@ class Critics(nn.Module):
 class CriticTrainer:
     """Every method but `state_dict` is a collective."""
 
-    def __init__(self, own: DsrlConfig, num_features: int, num_numbers: int, learning: Learning):
-        self._learning = learning
+    def __init__(self, own: DsrlConfig, num_features: int, num_numbers: int, context: UpdateContext):
+        self._context = context
         random = torch.Generator().manual_seed(0)  # the same on all ranks
         critics = Critics(own.num_critics, num_features + num_numbers, own.hidden_sizes, random)
-        self.critics = critics.to(learning.device)
+        self.critics = critics.to(context.device)
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(own.initial_alpha), device=learning.device))
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(own.initial_alpha), device=context.device))
         self._critic_optimizer = torch.optim.Adam(self.critics.parameters(), lr=own.critic_lr)
         self._alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=own.alpha_lr)
 
@@ -80,15 +80,14 @@ class CriticTrainer:
         return {name: tensor.detach().cpu().clone() for name, tensor in self._tensors()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned. Ranks that have {} get what the others have; if none has, nothing
-        changes."""
-        learning = self._learning
-        if not learning.any(bool(state)):
+        """Restore a state. Broadcasts it to ranks that have none, {}; without one on any rank, nothing changes."""
+        context = self._context
+        if not context.any(bool(state)):
             return
-        if learning.any(not state):
-            count = learning.sum(torch.tensor([float(bool(state))]))
+        if context.any(not state):
+            count = context.sum(torch.tensor([float(bool(state))]))
             own = {name: state[name] if state else torch.zeros_like(tensor) for name, tensor in self._tensors()}
-            state = {name: learning.sum(tensor.cpu()) / count for name, tensor in own.items()}
+            state = {name: context.sum(tensor.cpu()) / count for name, tensor in own.items()}
         with torch.no_grad():
             for name, tensor in self._tensors():
                 tensor.copy_(state[name].view_as(tensor))
@@ -107,16 +106,16 @@ class CriticTrainer:
 
     def _take_step(self, loss: Tensor, optimizer: torch.optim.Optimizer, parameters: list[Tensor]) -> None:
         gradients = torch.autograd.grad(loss, parameters)
-        averaged = self._learning.sum(torch.cat([gradient.flatten() for gradient in gradients]))
+        averaged = self._context.sum(torch.cat([gradient.flatten() for gradient in gradients]))
         sizes = [parameter.numel() for parameter in parameters]
         for parameter, gradient in zip(parameters, averaged.split(sizes), strict=True):
-            parameter.grad = (gradient / self._learning.world_size).view_as(parameter)
+            parameter.grad = (gradient / self._context.world_size).view_as(parameter)
         optimizer.step()
 
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """What SAC learns from."""
+    """Transitions for SAC."""
 
     features: Tensor  # float32 [M, W]
     noise: Tensor  # float32 [M, A], over its bound
@@ -187,7 +186,7 @@ class Noise(Protocol):
 
 
 class SteeredPolicy(Protocol):
-    """A policy that acts by a chosen first noise, and keeps in its choices what it chose it by."""
+    """A policy whose first noise is chosen; it stores the critic features with each action."""
 
     def steered(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return (the features [M, W], the chosen noise over its bound [M, A]) of its choices [M, ...]."""
@@ -213,35 +212,35 @@ class Dsrl(OffPolicyAlgorithm):
         self._trainer: CriticTrainer | None = None  # their sizes are those of the first transitions
         self._loaded: Mapping[str, Tensor] = {}
 
-    def update(self, steps: ChunkSteps, trajectory: Trajectory, learning: Learning) -> dict[str, float]:
-        policy: SteeredPolicy = learning.policy
+    def update(self, steps: ChunkSteps, trajectory: Trajectory, context: UpdateContext) -> dict[str, float]:
+        policy: SteeredPolicy = context.policy
         new = transitions(steps, torch.tensor(trajectory.tokens), policy)
         self._replay.add(new)
-        is_early = learning.num_updates < self._own.warmup_steps
-        metrics = {"num_chunk_steps": float(learning.sum(steps.valid.sum().double().reshape(1)))}
-        if learning.any(is_early or not len(self._replay)):
+        is_early = context.num_updates < self._own.warmup_steps
+        metrics = {"num_chunk_steps": float(context.sum(steps.valid.sum().double().reshape(1)))}
+        if context.any(is_early or not len(self._replay)):
             return metrics | {"num_optimizer_steps": 0.0, "num_nonfinite": 0.0}
         if self._trainer is None:
-            self._trainer = CriticTrainer(self._own, new.features.shape[1], new.noise.shape[1], learning)
+            self._trainer = CriticTrainer(self._own, new.features.shape[1], new.noise.shape[1], context)
             self._trainer.load_state_dict(self._loaded)
             self._loaded = {}
-        count = math.ceil(self._own.batch_size / learning.world_size)
+        count = math.ceil(self._own.batch_size / context.world_size)
         sums: dict[str, Tensor] = {}
         for _ in range(self._own.num_updates):
-            batch = self._replay.sample(count, learning.random).to(learning.device)
-            for name, number in self._step(batch, policy, learning, self._trainer).items():
+            batch = self._replay.sample(count, context.random).to(context.device)
+            for name, number in self._step(batch, policy, context, self._trainer).items():
                 sums[name] = sums.get(name, 0.0) + number
         means = torch.stack(list(sums.values())).double() / self._own.num_updates
-        found = dict(zip(sums, (learning.sum(means.cpu()) / learning.world_size).tolist(), strict=True))
+        found = dict(zip(sums, (context.sum(means.cpu()) / context.world_size).tolist(), strict=True))
         num_nonfinite = found.pop("is_nonfinite") * self._own.num_updates
         return metrics | found | {"num_optimizer_steps": float(self._own.num_updates), "num_nonfinite": num_nonfinite}
 
     def _step(
-        self, batch: Transitions, policy: SteeredPolicy, learning: Learning, trainer: CriticTrainer
+        self, batch: Transitions, policy: SteeredPolicy, context: UpdateContext, trainer: CriticTrainer
     ) -> dict[str, Tensor]:
         """Take one step of critics, noise actor and the entropy's weight. Returns scalars to log."""
         both = policy.steer(torch.cat([batch.features, batch.next_features]))  # one pass, as a sharded module wants it
-        normals = torch.randn(2 * len(batch), batch.noise.shape[1], generator=learning.random).to(learning.device)
+        normals = torch.randn(2 * len(batch), batch.noise.shape[1], generator=context.random).to(context.device)
         noise, density = both.reparameterized(normals)
         (own, following), (own_density, _) = noise.chunk(2), density.chunk(2)
         alpha = trainer.alpha
@@ -250,7 +249,7 @@ class Dsrl(OffPolicyAlgorithm):
         critic_loss = (trainer.critics(batch.features, batch.noise) - wanted).square().mean(1).sum()
         trainer.step_critics(critic_loss)
         value = trainer.critics(batch.features, own).amin(0)
-        is_finite = learning.step((alpha * own_density - value).mean())
+        is_finite = context.step((alpha * own_density - value).mean())
         trainer.step_alpha(own_density.detach().mean(), self._own.target_entropy * batch.noise.shape[1])
         trainer.follow(self._own.tau)
         return {
@@ -258,7 +257,7 @@ class Dsrl(OffPolicyAlgorithm):
             "value_mean": value.detach().mean(),
             "noise_entropy": -own_density.detach().mean() / batch.noise.shape[1],
             "alpha": alpha,
-            "is_nonfinite": torch.tensor(float(not is_finite), device=learning.device),
+            "is_nonfinite": torch.tensor(float(not is_finite), device=context.device),
         }
 
     def state_dict(self) -> Mapping[str, Tensor]:

@@ -12,6 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlrun.algorithms.advantages import Reduce, on_one_rank
+from rlrun.algorithms.algorithm import Losses, LossTerm, Outputs, Reduction, Targets
+from rlrun.algorithms.spec import PPOConfig
+from rlrun.config.schema import AlgorithmConfig
 
 AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
 RATIO_LEVELS = ("token", "action", "chunk")
@@ -19,7 +22,7 @@ MAX_LOG_RATIO = 20.0  # exp(20) is still finite in float32; only broken inputs c
 MAX_KL = 10.0  # bound of the k3 estimate, so that the exponential of one token does not dominate the mean
 
 
-def aligned(x: Tensor, like: Tensor) -> Tensor:
+def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
     """Return `x` expanded to the shape of `like`, whose leading dimensions it has.
 
     Example: a mask [M] or [M, 1] for logprobs [M, K] becomes [M, K].
@@ -29,14 +32,14 @@ def aligned(x: Tensor, like: Tensor) -> Tensor:
     return x.reshape(*x.shape, *(1,) * (like.ndim - x.ndim)).expand(like.shape)
 
 
-def kept(x: Tensor, mask: Tensor) -> Tensor:
+def masked(x: Tensor, mask: Tensor) -> Tensor:
     """Return `x` where the mask is true, 0 elsewhere. By selection, not multiplication, since 0 times NaN is NaN."""
-    return torch.where(aligned(mask, x).bool(), x, 0.0)
+    return torch.where(broadcast_to(mask, x).bool(), x, 0.0)
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     """Return the mean over the mask; 0 if nothing is valid."""
-    return kept(x, mask).sum() / aligned(mask, x).bool().sum().clamp(min=1)
+    return masked(x, mask).sum() / broadcast_to(mask, x).bool().sum().clamp(min=1)
 
 
 def aggregate(x: Tensor, mask: Tensor, aggregation: str) -> Tensor:
@@ -49,8 +52,8 @@ def aggregate(x: Tensor, mask: Tensor, aggregation: str) -> Tensor:
         raise ValueError(f"aggregation={aggregation!r} is unknown; choose one of {', '.join(AGGREGATIONS)}")
     if aggregation == "token-mean":
         return masked_mean(x, mask)
-    mask = aligned(mask, x).bool().flatten(1)
-    sums = kept(x.flatten(1), mask).sum(-1)
+    mask = broadcast_to(mask, x).bool().flatten(1)
+    sums = masked(x.flatten(1), mask).sum(-1)
     if aggregation == "seq-mean-token-mean":
         sums = sums / mask.sum(-1).clamp(min=1)
     return sums.sum() / mask.any(-1).sum().clamp(min=1)
@@ -79,7 +82,7 @@ def at_level(logprobs_MK: Tensor, mask_MK: Tensor, level: str, num_action_chunks
     units = num_action_chunks if level == "action" else 1
     logprobs = logprobs_MK.reshape(logprobs_MK.shape[0], units, -1)
     mask = mask_MK.reshape(logprobs.shape)
-    return kept(logprobs, mask).sum(-1), mask.any(-1)
+    return masked(logprobs, mask).sum(-1), mask.any(-1)
 
 
 def ppo_policy_loss(
@@ -104,8 +107,8 @@ def ppo_policy_loss(
     """
     if clip_ratio_c <= 1.0:
         raise ValueError(f"clip_ratio_c={clip_ratio_c} must exceed 1: it bounds the ratio for negative advantages")
-    advantages = kept(aligned(advantages, logprobs), mask)
-    log_ratio = kept(logprobs - old_logprobs, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    advantages = masked(broadcast_to(advantages, logprobs), mask)
+    log_ratio = masked(logprobs - old_logprobs, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = log_ratio.exp()
     unclipped = -advantages * ratio
     clipped = -advantages * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
@@ -146,7 +149,7 @@ def value_loss(
     All [M] (or any one shape). Metrics, over valid entries: value_clip_fraction (how often the value moved beyond the
     clip), value_error (mean absolute).
     """
-    values, old_values, returns = (kept(aligned(x, values), mask) for x in (values, old_values, returns))
+    values, old_values, returns = (masked(broadcast_to(x, values), mask) for x in (values, old_values, returns))
     moved = values - old_values
     clipped = old_values + moved.clamp(-value_clip, value_clip)
     losses = (F.huber_loss(x, returns, reduction="none", delta=huber_delta) for x in (values, clipped))
@@ -214,3 +217,82 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, reduce: Re
     returns_squares, error_squares = reduce(centred.square().flatten(1).sum(-1))
     explained = 1.0 - error_squares / returns_squares.clamp(min=1e-30)
     return torch.where(returns_squares > 1e-12 * sums[0], explained, 0.0)
+
+
+# --- terms of the loss of one forward pass, as algorithms combine them -------------------------
+
+
+def clipped_surrogate(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -> Losses:
+    """Return PPO's policy loss. For chunk steps of an older policy, advantages are weighted as in decoupled PPO."""
+    mask, advantages, metrics = targets.unit_mask, targets.advantages, {}
+    if outputs.acted_logprobs is not None and config.behavior_weight_cap is not None:
+        weights = behavior_weights(targets.proximal_logprobs, outputs.acted_logprobs, mask, config.behavior_weight_cap)
+        advantages = broadcast_to(advantages, weights) * weights
+        metrics["behavior_weight"] = masked_mean(weights, mask)
+    loss, health = ppo_policy_loss(
+        outputs.unit_logprobs,
+        targets.proximal_logprobs,
+        advantages,
+        mask,
+        config.clip_ratio_low,
+        config.clip_ratio_high,
+        config.clip_ratio_c,
+        config.aggregation.value,
+    )
+    terms = [LossTerm(loss, Reduction.units, name="policy_loss")]
+    exact = None if outputs.acted_logprobs is not None else _exact_kl(outputs, targets)
+    metrics |= {} if exact is None else {"kl_exact": exact}
+    approx_kl = health["kl_k3"] if exact is None else exact
+    return Losses(terms, {Reduction.units: metrics | health}, approx_kl)
+
+
+def _exact_kl(outputs: Outputs, targets: Targets) -> Tensor | None:
+    """Return the mean over units of the KL from the policy that acted, in closed form; None: there is none."""
+    with torch.no_grad():
+        kl = outputs.distribution.kl_from_behavior(targets.tokens)
+    if kl is None:
+        return None
+    total = torch.where(targets.token_mask, kl, 0.0).sum()
+    return total / targets.unit_mask.sum().clamp(min=1)
+
+
+def entropy_bonus(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -> Losses:
+    """Return minus the entropy of every choice; with algorithm.entropy_coef=0 it is only logged."""
+    with torch.set_grad_enabled(config.entropy_coef != 0 and torch.is_grad_enabled()):
+        entropy = outputs.distribution.entropy()
+    metrics = {Reduction.tokens: {"entropy": masked_mean(entropy.detach(), targets.token_mask)}}
+    if config.entropy_coef == 0:
+        return Losses([], metrics)
+    bonus = aggregate(entropy, targets.token_mask, config.aggregation.value)
+    return Losses([LossTerm(bonus, Reduction.tokens, -config.entropy_coef)], metrics)
+
+
+def reference_penalty(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -> Losses:
+    """Return the KL from the first policy, in closed form if there is one; nothing with algorithm.kl_coef=0."""
+    if outputs.reference is None:
+        return Losses([])
+    penalty = outputs.distribution.exact_kl(outputs.reference)
+    if penalty is None:
+        penalty = kl_penalty(outputs.logprobs, outputs.reference, config.kl_kind.value)
+    cost = aggregate(penalty, targets.token_mask, config.aggregation.value)
+    metrics = {Reduction.tokens: {"kl_reference": masked_mean(penalty.detach(), targets.token_mask)}}
+    return Losses([LossTerm(cost, Reduction.tokens, config.kl_coef)], metrics)
+
+
+def value_error(config: PPOConfig, outputs: Outputs, targets: Targets) -> Losses:
+    """Return the critic's loss. Raises ValueError for a policy without a critic."""
+    if outputs.values is None:
+        raise ValueError("the policy has no value head, which this algorithm trains")
+    loss, metrics = value_loss(
+        outputs.values, targets.old_values, targets.returns, targets.row_mask, config.value_clip, config.huber_delta
+    )
+    return Losses([LossTerm(loss, Reduction.rows, config.value_coef, "value_loss")], {Reduction.rows: metrics})
+
+
+def combine_losses(*parts: Losses) -> Losses:
+    """Return the parts of several losses as one; `approx_kl` is that of the first."""
+    metrics: dict[Reduction, dict] = {}
+    for part in parts:
+        for over, numbers in part.metrics.items():
+            metrics.setdefault(over, {}).update(numbers)
+    return Losses([term for part in parts for term in part.terms], metrics, parts[0].approx_kl)

@@ -1,21 +1,29 @@
-"""Specifications of algorithms: the type, and those of the shipped ones."""
+"""Specifications of algorithms: the type, and settings and specification of each of rlrun's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from rlrun.algorithms.settings import DsrlConfig, GRPOConfig, PPOConfig
 from rlrun.config.checks import nearest_divisor
 from rlrun.config.registry import ALGORITHMS, no_faults
 from rlrun.config.schema import AlgorithmConfig, RunConfig
-from rlrun.config.sections import Section
+from rlrun.config.sections import (
+    COUNT,
+    FINITE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_SHARE,
+    SHARE,
+    Section,
+    bounded,
+    load_object,
+)
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
     from rlrun.algorithms.algorithm import Algorithm, OffPolicyAlgorithm
-    from rlrun.algorithms.dsrl import Dsrl
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class AlgorithmSpec:
     """One algorithm. A package adds its own by an entry point of the group `rlrun.algorithms`."""
 
     name: str
-    make: Callable[[AlgorithmConfig], Algorithm | OffPolicyAlgorithm]  # imports torch
+    algorithm: str  # "module:Class" of an Algorithm or OffPolicyAlgorithm, which imports torch
     rollout: Callable[[AlgorithmConfig], RolloutRule] = lambda config: RolloutRule()
     section: type[Section] | None = None  # keys of algorithm.<name>; None: no keys of its own
     has_critic: bool = True  # False: no value head is trained, and the optimizer keeps no state for it
@@ -48,6 +56,10 @@ class AlgorithmSpec:
     # trajectory.
     kept_bytes: Callable[[RunConfig, int], int] = lambda config, choice_bytes: 0
 
+    def make(self, config: AlgorithmConfig) -> Algorithm | OffPolicyAlgorithm:
+        """Import the class, and return a new instance."""
+        return cast("Algorithm | OffPolicyAlgorithm", load_object(self.algorithm)(config))
+
 
 def rollout_rule(config: AlgorithmConfig) -> RolloutRule:
     """Return the rollout rule of the configured algorithm."""
@@ -55,16 +67,43 @@ def rollout_rule(config: AlgorithmConfig) -> RolloutRule:
     return spec.rollout(config)
 
 
-def _ppo(config: AlgorithmConfig) -> Algorithm:
-    from rlrun.algorithms.ppo import PPO as Class  # imports torch
-
-    return Class(config)
+# --- the algorithms of rlrun ------------------------------------------------------------------
 
 
-def _grpo(config: AlgorithmConfig) -> Algorithm:
-    from rlrun.algorithms.grpo import GRPO as Class  # imports torch
+@dataclass
+class PPOConfig(Section):
+    """Settings of algorithm.name=ppo."""
 
-    return Class(config)
+    gae_lambda: float = bounded(0.95, SHARE)
+    normalize_advantages: bool = True  # to mean 0 and standard deviation 1, over all ranks
+    critic_warmup_steps: int = bounded(0, NOT_NEGATIVE)  # first training steps, in which only the value head trains
+    value_clip: float = bounded(0.2, POSITIVE)
+    huber_delta: float = bounded(10.0, POSITIVE)
+    value_coef: float = bounded(0.5, NOT_NEGATIVE)
+
+
+@dataclass
+class GRPOConfig(Section):
+    """Settings of algorithm.name=grpo."""
+
+    group_size: int = bounded(8, COUNT)  # envs that share a reset seed
+
+
+@dataclass
+class DsrlConfig(Section):
+    """Settings of soft actor-critic over the first noise."""
+
+    batch_size: int = bounded(256, COUNT)  # transitions of one step, over all actor ranks
+    num_updates: int = bounded(200, COUNT)  # steps of critics and noise actor per training step
+    warmup_steps: int = bounded(2, NOT_NEGATIVE)  # training steps that only collect
+    replay_size: int = bounded(50_000, COUNT)  # transitions that each actor rank keeps
+    num_critics: int = bounded(2, COUNT)  # the smallest of their values is used
+    hidden_sizes: list[int] = bounded([256, 256], COUNT)  # of each critic
+    critic_lr: float = bounded(3e-4, POSITIVE)
+    tau: float = bounded(0.005, POSITIVE_SHARE)  # share of the critics that goes into their targets per step
+    initial_alpha: float = bounded(0.01, POSITIVE)  # weight of the entropy at first
+    alpha_lr: float = bounded(1e-3, NOT_NEGATIVE)  # 0: the weight stays
+    target_entropy: float = bounded(-0.5, FINITE)  # per number of the noise over its bound, in nats
 
 
 def _grpo_rule(config: AlgorithmConfig) -> RolloutRule:
@@ -112,17 +151,7 @@ def check_groups(config: RunConfig) -> Iterator[RunError]:
         )
 
 
-PPO = AlgorithmSpec("ppo", _ppo, section=PPOConfig)
-GRPO = AlgorithmSpec("grpo", _grpo, _grpo_rule, GRPOConfig, has_critic=False, check=check_groups)
-
-
-def _make(config: AlgorithmConfig) -> Dsrl:
-    from rlrun.algorithms.dsrl import Dsrl as Class  # imports torch
-
-    return Class(config)
-
-
-def _check(config: RunConfig) -> Iterator[RunError]:
+def _check_steerable(config: RunConfig) -> Iterator[RunError]:
     """Only a policy whose first noise is chosen can be steered."""
     kind = config.policy.kind
     sampling = getattr(config.policy.sections.get(kind), "sampling", None)
@@ -137,16 +166,18 @@ def _check(config: RunConfig) -> Iterator[RunError]:
 
 
 def _kept_bytes(config: RunConfig, choice_bytes: int) -> int:
-    """A transition has a choice, and what was seen after it."""
+    """Return the bytes of the replay buffer: a transition has two choices, of this chunk step and of the next."""
     return 2 * choice_bytes * config.algorithm.section(DsrlConfig).replay_size
 
 
+PPO = AlgorithmSpec("ppo", "rlrun.algorithms.ppo:PPO", section=PPOConfig)
+GRPO = AlgorithmSpec("grpo", "rlrun.algorithms.ppo:GRPO", _grpo_rule, GRPOConfig, has_critic=False, check=check_groups)
 DSRL = AlgorithmSpec(
     "dsrl",
-    _make,
+    "rlrun.algorithms.dsrl:Dsrl",
     lambda config: RolloutRule(needs_values=False),
     DsrlConfig,
     has_critic=False,
-    check=_check,
+    check=_check_steerable,
     kept_bytes=_kept_bytes,
 )

@@ -1,1 +1,1 @@
-"""Carries observations and action chunks between env workers (policy clients) and rollout workers (policy servers)."""
+"""Channel for observations and action chunks between env workers (policy clients) and rollout workers (servers)."""

@@ -1,4 +1,8 @@
-"""Admits the run's clients to a policy server, and reports all other peers."""
+"""Keys of the channel, and the thread that admits the run's clients to a policy server and reports all other peers.
+
+Peers of other nodes are encrypted and authenticated by CURVE, or authenticated by a token only; peers of the same node
+use a token.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +29,18 @@ _USER = b"rlrun"  # PLAIN needs a user name with the password
 
 
 class ClientKeys(Protocol):
-    """The policy clients' half of the keys."""
+    """Keys of a policy client."""
 
     def apply(self, socket: zmq.Socket) -> None:
         """Set the options of a client's socket, before it connects."""
 
 
 class ServerKeys(Protocol):
-    """The policy server's half of the keys."""
+    """Keys of a policy server."""
 
     @property
     def client(self) -> ClientKeys:
-        """Return the clients' half."""
+        """Return the keys for its clients."""
 
     def apply(self, socket: zmq.Socket) -> None:
         """Set the options of a server's socket, before it binds."""
@@ -47,7 +51,7 @@ class ServerKeys(Protocol):
 
 @dataclass(frozen=True)
 class CurveClientKeys:
-    """The client's key pair and the server's public key."""
+    """CURVE keys of a client: its key pair and the server's public key."""
 
     server_public: bytes
     public: bytes
@@ -59,7 +63,7 @@ class CurveClientKeys:
 
 
 class CurveKeys:
-    """CURVE keys, which authenticate both ends and encrypt their messages."""
+    """CURVE keys of a server, which authenticate both ends and encrypt their messages."""
 
     def __init__(self) -> None:
         public, self._secret = zmq.curve_keypair()
@@ -74,8 +78,8 @@ class CurveKeys:
 
 
 @dataclass(frozen=True)
-class TokenClient:
-    """The server's token."""
+class TokenClientKeys:
+    """The server's token, which a client sends as its password."""
 
     token: bytes = field(repr=False)
 
@@ -83,11 +87,11 @@ class TokenClient:
         socket.plain_username, socket.plain_password = _USER, self.token
 
 
-class Token:
+class TokenKeys:
     """A random token, which authenticates the client. Messages are not encrypted: for trusted links."""
 
     def __init__(self) -> None:
-        self.client = TokenClient(secrets.token_hex(32).encode())
+        self.client = TokenClientKeys(secrets.token_hex(32).encode())
 
     def apply(self, socket: zmq.Socket) -> None:
         socket.plain_server = True
@@ -96,8 +100,8 @@ class Token:
         return mechanism == b"PLAIN" and hmac.compare_digest(credentials[-1], self.client.token)
 
 
-_ZAP = "inproc://zeromq.zap.01"  # address at which libzmq asks whether a peer is admitted (RFC 27)
-_VERSION = b"1.0"
+_ZAP_ADDRESS = "inproc://zeromq.zap.01"  # libzmq asks here whether a peer is admitted (ZAP, RFC 27)
+_ZAP_VERSION = b"1.0"
 _PEERCRED = struct.Struct("iII")  # pid, uid, gid
 EVENTS = (
     zmq.EVENT_ACCEPTED
@@ -106,42 +110,42 @@ EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-_REPORTED = "reported where its key was refused"
-_REASONS: dict[int, str] = {
+_ALREADY_REPORTED = "reported where its key was refused"
+_DISCONNECT_REASONS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "said nothing, or hung up",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "does not speak the protocol, or has another server's key",
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: _REPORTED,
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: _ALREADY_REPORTED,
 }
 logger = logging.getLogger(__name__)
 
 
 class Authenticator(threading.Thread):
-    """Answers libzmq's questions for the sockets of a context, and watches their connections.
+    """Thread that answers libzmq's ZAP requests for the sockets of a context, and watches their connections.
 
-    It is a thread of its own, so that peers are admitted while the server's thread runs the policy. A connection that
-    ends without a client's message counts as a stranger's; strangers are counted, and logged with their hosts.
+    It is a separate thread, so that peers are admitted while the server's thread runs the policy. A connection that
+    ends without a client's message is a stranger's; strangers are counted, and logged with their hosts.
     """
 
     def __init__(self, context: zmq.Context, servers: Mapping[zmq.Socket, ServerKeys], telemetry: Telemetry):
-        """servers: sockets that will listen, with the keys that each admits."""
+        """servers: sockets that will listen, with their keys."""
         super().__init__(name="authenticator", daemon=True)
         self._keys, self._telemetry = tuple(servers.values()), telemetry
-        self._questions = context.socket(zmq.REP)
-        self._questions.linger = 0
-        self._questions.bind(_ZAP)
+        self._zap_socket = context.socket(zmq.REP)
+        self._zap_socket.linger = 0
+        self._zap_socket.bind(_ZAP_ADDRESS)
         self._monitors = [server.get_monitor_socket(EVENTS) for server in servers]
         self._hosts: dict[int, str] = {}  # connections without a message yet, by file descriptor
-        self._reason = ""  # why the connection that ends next was refused
+        self._reason = ""  # why the next connection that ends was refused
         self._counts: Counter[str] = Counter()
         self._closing = os.eventfd(0)
         self.start()
 
-    def known(self, descriptor: int) -> None:
-        """Note that a client's message came over this connection."""
+    def mark_client(self, descriptor: int) -> None:
+        """Record that a client's message came over this connection."""
         self._hosts.pop(descriptor, None)
 
     def report(self, host: str, what: str) -> None:
-        """Count an offence of a peer; the log has the 1st, 10th, 100th … of each host."""
+        """Count a refused connection or message; the 1st, 10th, 100th … of each host is logged."""
         self._counts[host] += 1
         count = self._counts[host]
         self._telemetry.count("strangers", is_progress=False)
@@ -163,45 +167,45 @@ class Authenticator(threading.Thread):
 
     def _serve(self) -> None:
         poller = zmq.Poller()
-        for source in (self._questions, *self._monitors, self._closing):
+        for source in (self._zap_socket, *self._monitors, self._closing):
             poller.register(source, zmq.POLLIN)
         while True:
             ready = dict(poller.poll(10_000))
-            if self._questions in ready:
-                self._answer(self._questions.recv_multipart())
+            if self._zap_socket in ready:
+                self._answer_zap(self._zap_socket.recv_multipart())
             for monitor in self._monitors:
                 if monitor in ready:
-                    self._observe(recv_monitor_message(monitor))
+                    self._handle_event(recv_monitor_message(monitor))
             if self._closing in ready:
-                for source in (self._questions, *self._monitors):
+                for source in (self._zap_socket, *self._monitors):
                     source.close()
                 os.close(self._closing)
                 return
 
-    def _answer(self, question: list[bytes]) -> None:
+    def _answer_zap(self, question: list[bytes]) -> None:
         _, request, _, address, _, mechanism, *credentials = question
         is_admitted = any(keys.admits(mechanism, credentials) for keys in self._keys)
         status = (b"200", b"OK") if is_admitted else (b"400", b"wrong key")
-        self._questions.send_multipart([_VERSION, request, *status, b"", b""])
+        self._zap_socket.send_multipart([_ZAP_VERSION, request, *status, b"", b""])
         if not is_admitted:
             here, _, ids = address.decode().partition("localhost:")  # "localhost:UID:GID:PID" of a Unix socket
-            self.report(_user(int(ids.split(":")[0])) if ids else here, "has a wrong key")
+            self.report(_describe_user(int(ids.split(":")[0])) if ids else here, "has a wrong key")
 
-    def _observe(self, event: Mapping[str, Any]) -> None:
+    def _handle_event(self, event: Mapping[str, Any]) -> None:
         kind, descriptor = event["event"], event["value"]
         if kind == zmq.EVENT_ACCEPTED:
-            self._hosts[descriptor] = host_of(descriptor)
+            self._hosts[descriptor] = peer_host(descriptor)
         elif kind == zmq.EVENT_DISCONNECTED:
             host = self._hosts.pop(descriptor, None)
-            if host is not None and self._reason != _REPORTED:
-                self.report(host, self._reason or "sent what is no message, or too large a one")
+            if host is not None and self._reason != _ALREADY_REPORTED:
+                self.report(host, self._reason or "sent an invalid message, or too large a one")
             self._reason = ""
         else:
-            self._reason = _REASONS[kind]
+            self._reason = _DISCONNECT_REASONS[kind]
 
 
-def host_of(descriptor: int) -> str:
-    """Return the other end of a connection: its host, or its process on this node."""
+def peer_host(descriptor: int) -> str:
+    """Return the peer of a connection: its host, or its user if it is on this node."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as connection:
             if connection.family != socket.AF_UNIX:
@@ -209,8 +213,8 @@ def host_of(descriptor: int) -> str:
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
     except OSError:  # closed already
         return "an unknown host"
-    return _user(_PEERCRED.unpack(credentials)[1])
+    return _describe_user(_PEERCRED.unpack(credentials)[1])
 
 
-def _user(number: int) -> str:
+def _describe_user(number: int) -> str:
     return f"user {number} of this node"

@@ -1,4 +1,7 @@
-"""The sockets between env workers and a policy server: their addresses and options."""
+"""Sockets and messages between env workers and a policy server: addresses, options, frames.
+
+Large arrays of a message are ZeroMQ frames of their own, sent and received without a copy.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from rlrun.data.message_format import FormatError, MessageFormat
 from rlrun.data.messages import ActionChunk, Frames, Observation
 from rlrun.system.errors import RunError
 
-HANDSHAKE_S = 10.0  # time limit for a peer to show its key; the server serves others meanwhile
-MAX_FRAME_BYTES = 1 << 30  # limit of one array; a peer that announces more is disconnected
-_PROBES = 3  # unanswered probes after which the other node counts as lost
-_HEARTBEAT_FACTOR = 6  # finds lost nodes sooner than stopped processes, which the watchdog names first
+HANDSHAKE_S = 10.0  # time limit of a handshake; the server serves other peers meanwhile
+MAX_FRAME_BYTES = 1 << 30  # limit of one array; a peer that sends more is disconnected
+_NUM_PROBES = 3  # unanswered probes after which the other node counts as lost
+_HEARTBEAT_FACTOR = 6  # lost nodes are found first by keepalive, stopped processes by the watchdog
 _DOMAIN = b"rlrun"
 _FAILURES: dict[int, str] = {
-    zmq.EVENT_CLOSED: "nothing listens there, or nothing is let through",
-    zmq.EVENT_CONNECT_RETRIED: "nothing listens there, or nothing is let through",
+    zmq.EVENT_CLOSED: "nothing listens there, or a firewall drops the connection",
+    zmq.EVENT_CONNECT_RETRIED: "nothing listens there, or a firewall drops the connection",
     zmq.EVENT_DISCONNECTED: "the other end closed the connection, or answers no heartbeat",
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the other end closed the connection, or did not answer",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the other end has another key, or does not speak the protocol",
@@ -37,7 +40,7 @@ class ConnectionLost(Exception):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One address of a server. Example: Endpoint("tcp://10.77.0.1:40123", CurveClientKeys(…))."""
+    """Address of a server, with the client's keys. Example: Endpoint("tcp://10.77.0.1:40123", CurveClientKeys(…))."""
 
     url: str
     keys: ClientKeys
@@ -45,19 +48,19 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """rollout worker -> env workers: the addresses of its policy server, with the keys that it admits."""
+    """rollout worker -> env workers: the addresses of its policy server, with the keys of its clients."""
 
     node: str  # the id of the server's node
     ipc: Endpoint  # an abstract Unix socket on that node
     tcp: Endpoint  # for other nodes
 
-    def seen_from(self, node: str) -> Endpoint:
+    def endpoint_for(self, node: str) -> Endpoint:
         """Return the endpoint for a client on `node`."""
         return self.ipc if node == self.node else self.tcp
 
 
 def listen(server: zmq.Socket, where: str, keys: ServerKeys, lost_after_s: float) -> Endpoint:
-    """Let a ROUTER socket listen. Returns the endpoint for clients.
+    """Bind a ROUTER socket. Returns the endpoint for clients.
 
     where: such as "tcp://10.77.0.1:*" (any free port). lost_after_s: time after which a silent node counts as lost.
     """
@@ -73,18 +76,18 @@ def _set_options(socket: zmq.Socket, lost_after_s: float) -> None:
     socket.linger = 0
     socket.maxmsgsize = MAX_FRAME_BYTES
     socket.handshake_ivl = round(1000 * HANDSHAKE_S)
-    period_s = max(1, round(lost_after_s / (_PROBES + 1)))
-    socket.tcp_keepalive, socket.tcp_keepalive_cnt = 1, _PROBES
+    period_s = max(1, round(lost_after_s / (_NUM_PROBES + 1)))
+    socket.tcp_keepalive, socket.tcp_keepalive_cnt = 1, _NUM_PROBES
     socket.tcp_keepalive_idle = socket.tcp_keepalive_intvl = period_s
     socket.tcp_maxrt = round(1000 * lost_after_s)
 
 
 class Connection:
-    """A policy client's end of the connection; used by one thread."""
+    """Connection of a policy client to its server; used by one thread."""
 
     def __init__(self, address: ServerAddress, node: str, lost_after_s: float):
         """node: of this process. Raises ConnectionLost if the server cannot be reached or refuses the key."""
-        endpoint = address.seen_from(node)
+        endpoint = address.endpoint_for(node)
         self.url = endpoint.url
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
@@ -93,7 +96,7 @@ class Connection:
         self._socket.connect_timeout = round(1000 * HANDSHAKE_S)
         self._socket.sndtimeo = 1000  # sending only queues, and blocks only if the connection has just ended
         if endpoint is address.tcp:
-            self._socket.heartbeat_ivl = round(1000 * lost_after_s / (_PROBES + 1))
+            self._socket.heartbeat_ivl = round(1000 * lost_after_s / (_NUM_PROBES + 1))
             self._socket.heartbeat_timeout = round(1000 * lost_after_s * _HEARTBEAT_FACTOR)
         endpoint.keys.apply(self._socket)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | sum(_FAILURES))
@@ -110,12 +113,12 @@ class Connection:
     def _await_handshake(self) -> None:
         end = time.monotonic() + 2 * HANDSHAKE_S
         while time.monotonic() < end:
-            if self._monitor.poll(1000) and self._event() == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            if self._monitor.poll(1000) and self._check_event() == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 return
         raise ConnectionLost(f"{self.url}: no connection in {2 * HANDSHAKE_S:.0f} s")
 
-    def _event(self) -> int:
-        """Return the next event of the connection. Raises ConnectionLost if the connection has ended."""
+    def _check_event(self) -> int:
+        """Return the next event of the socket's monitor. Raises ConnectionLost if the connection has ended."""
         event = recv_monitor_message(self._monitor)["event"]
         if event in _FAILURES:
             raise ConnectionLost(f"{self.url}: {_FAILURES[event]}")
@@ -124,7 +127,7 @@ class Connection:
     def send(self, frames: Sequence[Any]) -> None:
         """Send a message, whose large arrays must not change before the response. Raises ConnectionLost."""
         if self._monitor.poll(0):
-            self._event()
+            self._check_event()
         try:
             self._socket.send_multipart(frames, copy=False)
         except zmq.Again as error:
@@ -138,7 +141,7 @@ class Connection:
             if self._socket in ready:
                 return self._socket.recv_multipart(copy=False)
             if self._monitor in ready:
-                self._event()
+                self._check_event()
         raise ConnectionLost(f"{self.url}: no response for {timeout_s:.0f} s")
 
     def close(self) -> None:
@@ -167,7 +170,7 @@ class EndOfStream:
 
 @dataclass(frozen=True, eq=False)
 class Response:
-    """rollout -> env: the actions, or the reason why there are none."""
+    """rollout -> env: the actions, or an error."""
 
     collection: int
     result: Result

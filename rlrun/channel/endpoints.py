@@ -1,4 +1,4 @@
-"""Client and server of the channel on which env workers ask rollout workers for actions."""
+"""Policy client of an env worker, and policy server of a rollout worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import zmq
 
-from rlrun.channel.authentication import Authenticator, ServerKeys, Token, host_of
+from rlrun.channel.authentication import Authenticator, ServerKeys, TokenKeys, peer_host
 from rlrun.channel.batcher import Pipeline
 from rlrun.channel.connection import (
     Connection,
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class PolicyClient:
-    """A policy client. Keeps its connection from one collection to the next."""
+    """Client of an env worker, which requests actions. It keeps its connection from one collection to the next."""
 
     def __init__(self, env_worker: int, telemetry: Telemetry, node: str, lost_after_s: float, deadline_s: float):
         """env_worker: its rank. node: the id of this process's node. deadline_s: time limit of a response."""
@@ -49,28 +49,28 @@ class PolicyClient:
         rollout: str,
         collection: int,
     ) -> T:
-        """Simulate episodes with the actions of a policy server. Returns the result of the generator.
+        """Run episodes with the actions of a policy server. Returns the result of the generator. Raises RunError.
 
-        rollout: the worker at `address`, such as "rollout/0". collection: the number of the driver's request, which the
-        server knows too. Raises RunError.
+        rollout: the worker at `address`, such as "rollout/0". collection: number of the driver's request, which the
+        server has received as well.
         """
         try:
-            connection = self._connected(address)
+            connection = self._connect(address)
             try:
                 observation = next(episodes)
                 while True:
                     connection.send(encode(Request(collection, observation)))
-                    observation = episodes.send(self._response(connection, rollout, collection))
+                    observation = episodes.send(self._receive_response(connection, rollout, collection))
             except StopIteration as finished:
                 return finished.value
             finally:
                 self._end_stream(connection, collection)
         except (ConnectionLost, FormatError) as error:
             self.close()
-            raise _lost(rollout, error) from error
+            raise _server_lost_error(rollout, error) from error
 
     def _end_stream(self, connection: Connection, collection: int) -> None:
-        """Send the end of the stream, so that the other env workers of the group no longer wait for this one."""
+        """Send the end of the stream, so that the other env workers of the group do not wait for this one."""
         try:
             connection.send(encode(EndOfStream(collection, self._env_worker)))
         except ConnectionLost:  # the run has ended, or its failure is reported elsewhere
@@ -82,14 +82,14 @@ class PolicyClient:
             self._connection.close()
             self._connection = None
 
-    def _connected(self, address: ServerAddress) -> Connection:
+    def _connect(self, address: ServerAddress) -> Connection:
         if self._connection is None or self._address != address:
             self.close()
             self._connection = Connection(address, self._node, self._lost_after_s)
             self._address = address
         return self._connection
 
-    def _response(self, connection: Connection, rollout: str, collection: int) -> ActionChunk:
+    def _receive_response(self, connection: Connection, rollout: str, collection: int) -> ActionChunk:
         """Return the actions for the last request. Skips responses of an aborted collection."""
         with (
             self._telemetry.span("wait for actions", rollout),
@@ -103,7 +103,7 @@ class PolicyClient:
         return response.result
 
 
-def _lost(rollout: str, error: Exception) -> RunError:
+def _server_lost_error(rollout: str, error: Exception) -> RunError:
     return RunError(
         f"{rollout}.act: its process ended, or it cannot be reached",
         cause=str(error),
@@ -115,19 +115,19 @@ def _lost(rollout: str, error: Exception) -> RunError:
     )
 
 
-Client = tuple[zmq.Socket, bytes]  # the server's socket, and the client's identity on it
+ClientId = tuple[zmq.Socket, bytes]  # the server's socket, and the client's identity on it
 _POLL_MS = 1000  # interval at which deadlines are checked without a message
 
 
 class PolicyServer(threading.Thread):
-    """Receives requests of policy clients, passes them to the pipeline, and sends the responses.
+    """Server thread of a rollout worker: receives requests, passes them to the pipeline, and sends the responses.
 
-    Requests of a collection that the driver has not opened yet wait until it does.
+    Requests of a collection that the driver has not opened yet are queued until it does.
     """
 
     def __init__(
         self,
-        pipeline: Pipeline[tuple[Client, int]],
+        pipeline: Pipeline[tuple[ClientId, int]],
         host: str,
         node: str,
         keys: ServerKeys,
@@ -137,16 +137,16 @@ class PolicyServer(threading.Thread):
     ):
         """Start to listen.
 
-        host: the address to listen at, for other nodes. node: the id of this process's node. keys: for other nodes.
+        host: the address to listen on, for other nodes. node: the id of this process's node. keys: for other nodes.
         lost_after_s: time after which a silent node counts as lost. local_keys: for this node; None: a token, since
         other users of the node can connect, but not read the messages.
         """
         super().__init__(name="policy server", daemon=True)
         self._pipeline, self._telemetry = pipeline, telemetry
-        self._early: list[tuple[Client, Request | EndOfStream]] = []
+        self._pending: list[tuple[ClientId, Request | EndOfStream]] = []
         self._context = zmq.Context()
         ipc, tcp = self._sockets = (self._context.socket(zmq.ROUTER), self._context.socket(zmq.ROUTER))
-        local_keys = local_keys or Token()
+        local_keys = local_keys or TokenKeys()
         self._authenticator = Authenticator(self._context, {ipc: local_keys, tcp: keys}, telemetry)
         here = listen(ipc, f"ipc://@rlrun-{secrets.token_hex(8)}", local_keys, lost_after_s)
         self.address = ServerAddress(node, here, listen(tcp, f"tcp://{host}:*", keys, lost_after_s))
@@ -165,7 +165,7 @@ class PolicyServer(threading.Thread):
         self.notify()
 
     def notify(self) -> None:
-        """Check for answers again, since the policy may have a new version; any thread may call it."""
+        """Wake the thread, since the policy may have a new version; any thread may call it."""
         os.eventfd_write(self._signal, 1)
 
     def close(self) -> None:
@@ -187,9 +187,9 @@ class PolicyServer(threading.Thread):
                 ready = dict(poller.poll(_POLL_MS))
                 if self._signal in ready:
                     os.eventfd_read(self._signal)
-                    early, self._early = self._early, []
+                    early, self._pending = self._pending, []
                     for client, message in early:
-                        self._take(client, message)
+                        self._dispatch(client, message)
                 for socket in self._sockets:
                     if socket in ready:
                         self._receive_all(socket)
@@ -203,8 +203,8 @@ class PolicyServer(threading.Thread):
             identity, *frames = socket.recv_multipart(zmq.DONTWAIT, copy=False)
             self._receive((socket, identity.bytes), frames)
 
-    def _receive(self, client: Client, frames: list[zmq.Frame]) -> None:
-        """Handle one message. A malformed one is reported and has no other effect."""
+    def _receive(self, client: ClientId, frames: list[zmq.Frame]) -> None:
+        """Handle one message. A malformed message is reported and dropped."""
         descriptor = int(str(frames[0].get("__fd"))) if frames else -1
         try:
             if not frames:
@@ -213,14 +213,14 @@ class PolicyServer(threading.Thread):
             if isinstance(message, Response):
                 raise FormatError("a response, sent to a server")
         except FormatError as error:
-            self._authenticator.report(host_of(descriptor), str(error))
+            self._authenticator.report(peer_host(descriptor), str(error))
             return
-        self._authenticator.known(descriptor)
-        self._take(client, message)
+        self._authenticator.mark_client(descriptor)
+        self._dispatch(client, message)
 
-    def _take(self, client: Client, message: Request | EndOfStream) -> None:
+    def _dispatch(self, client: ClientId, message: Request | EndOfStream) -> None:
         if message.collection > self._pipeline.collection:
-            self._early.append((client, message))
+            self._pending.append((client, message))
         elif isinstance(message, EndOfStream):
             self._pipeline.leave(message.collection, message.env_worker)
         else:

@@ -1,4 +1,4 @@
-"""Runs workers in one process or on Ray; the only package that imports ray."""
+"""Workers as Ray actors: cluster address, nodes, sessions, waits; the only package that imports ray."""
 
 import os
 

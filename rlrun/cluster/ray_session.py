@@ -37,9 +37,9 @@ from rlrun.config.schema import RunConfig
 from rlrun.placement.this_machine import find_accelerators
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import LockedFolder, TemporaryFolder, folder_for_ray, open_parent, remove_stale
-from rlrun.system.process_io import SHIELDED, PreemptedError, signal_handlers_kept, signals_held
+from rlrun.system.process_io import SHIELDED_SIGNALS, PreemptedError, signal_handlers_kept, signals_held
 from rlrun.watchdog.sentinel import SentinelProcess
-from rlrun.watchdog.supervised import PREFIX, end_processes
+from rlrun.watchdog.supervised import RAY_FOLDER_PREFIX, end_processes
 
 NAMESPACE = "rlrun"
 _KEY = "cluster.temp_dir"
@@ -76,7 +76,7 @@ class RaySession:
             if config.watchdog.enabled:
                 self._sentinel = SentinelProcess("127.0.0.1", [temp_dir])
                 os.environ[SENTINEL] = self._sentinel.where  # Ray's processes inherit it, and the workers from them
-            with signals_held(*SHIELDED), _own_signals():
+            with signals_held(*SHIELDED_SIGNALS), _own_signals():
                 _start(config, temp_dir, quiet)
             self._health_check = HealthCheck(self._folder.inner / "session_latest" / "logs")
         except BaseException:
@@ -208,9 +208,9 @@ def _new_folder(parent: TemporaryFolder) -> LockedFolder:
     """
     by = f", which {parent.source} names" if parent.source not in ("", _KEY) else ""
     try:
-        for stale in remove_stale([parent.path], PREFIX):
+        for stale in remove_stale([parent.path], RAY_FOLDER_PREFIX):
             logger.info("removed %s, left by a run that is gone", stale)
-        folder = LockedFolder(parent.path, PREFIX)
+        folder = LockedFolder(parent.path, RAY_FOLDER_PREFIX)
     except OSError as error:
         raise RunError(
             f"Ray's temporary folder cannot be made in {parent.path}{by}.",

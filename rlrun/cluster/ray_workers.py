@@ -245,7 +245,9 @@ class RayWorkers(Workers):
         self._inputs.record(future, call.arguments)
         return future
 
-    def converse(self, calls: Mapping[int, Call], num_returns: Mapping[int, int]) -> dict[int, tuple[Future[Any], ...]]:
+    def run_episodes(
+        self, calls: Mapping[int, Call], num_returns: Mapping[int, int]
+    ) -> dict[int, tuple[Future[Any], ...]]:
         self._collection += 1
         self._members = set(calls)
         self._find_servers()
@@ -255,7 +257,7 @@ class RayWorkers(Workers):
         futures: dict[int, tuple[Future[Any], ...]] = {}
         for rank, call in calls.items():
             rollout = self.rollout_of(rank)
-            host = self._hosts["env", rank].converse.options(num_returns=num_returns[rank])
+            host = self._hosts["env", rank].run_episodes.options(num_returns=num_returns[rank])
             refs = host.remote(
                 call.method, call.arguments, self._servers[rollout], f"rollout/{rollout}", self._collection
             )

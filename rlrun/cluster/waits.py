@@ -33,7 +33,7 @@ from ray.experimental import get_local_object_locations
 from rlrun.controller.workers import Future
 from rlrun.observability.telemetry import Telemetry, mark_alive
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.storage_error import refusal
+from rlrun.system.storage_error import storage_failure
 from rlrun.watchdog.wait_graph import Incoming
 
 logger = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ def _raised(label: str, error: RayTaskError) -> RunError:
         return _gone(label, "what it was to work on is gone with the node that held it", error)
     if isinstance(cause, RayError):
         return _gone(label, f"what it needs of Ray is gone ({type(cause).__name__})", error)
-    told = refusal(cause, label, worker=_worker(label), is_own=False)
+    told = storage_failure(cause, label, worker=_worker(label), is_own=False)
     return told or RunError(
         f"{label} failed: {type(cause).__name__}: {cause}",
         cause=str(error).strip(),

@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from rlrun.channel.authentication import CurveKeys, Token
+from rlrun.channel.authentication import CurveKeys, TokenKeys
 from rlrun.channel.batcher import Pipeline
 from rlrun.channel.connection import ServerAddress
 from rlrun.channel.endpoints import PolicyClient, PolicyServer
@@ -60,7 +60,7 @@ class WorkerActor:
             pipeline: Pipeline = Pipeline(
                 policy.act, lambda: policy.policy_version, telemetry, num_groups, self._worker_lock, deadline_s
             )
-            keys = CurveKeys() if config.cluster.channel_security is ChannelSecurity.curve else Token()
+            keys = CurveKeys() if config.cluster.channel_security is ChannelSecurity.curve else TokenKeys()
             host = self._interface.addresses[0]
             self._server = PolicyServer(pipeline, host, node, keys, lost_after_s, telemetry)
 
@@ -80,7 +80,7 @@ class WorkerActor:
             pass
 
     @ray.method(concurrency_group="work")
-    def converse(self, method: str, arguments: tuple, server: ServerAddress, rollout: str, collection: int) -> Any:
+    def run_episodes(self, method: str, arguments: tuple, server: ServerAddress, rollout: str, collection: int) -> Any:
         """Run a generator method of an env worker. The policy server of worker `rollout` answers its observations."""
         values = self._client.run(getattr(self._worker, method)(*arguments), server, rollout, collection)
         return values if len(values) > 1 else values[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +208,7 @@ def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str
 
 def _compose(lines: list[str], folders: list[Path], schema: Any, recorded: RecordedConfig | None = None) -> DictConfig:
     """Compose from `folders`, of which the first is rlrun's. schema: a dataclass, or {} for no types."""
-    ConfigStore.instance().store(name="schema", node=schema)
+    ConfigStore.instance().store(name="schema", node=_typed_node(schema) if schema else {})
     if recorded is not None:
         ConfigStore.instance().store(name=RECORDED, node={"defaults": ["schema", "_self_"], **recorded.tree})
     GlobalHydra.instance().clear()
@@ -215,6 +216,13 @@ def _compose(lines: list[str], folders: list[Path], schema: Any, recorded: Recor
     with initialize_config_dir(str(folders[0].resolve()), version_base="1.3"):
         primary = "config" if recorded is None else RECORDED
         return _compose_once_or_twice(primary, [*lines, f"hydra.searchpath=[{more}]"])
+
+
+@cache
+def _typed_node(schema: type) -> DictConfig:
+    """Return the tree of a dataclass. The store copies it, which takes a sixth of the time of reading the dataclass."""
+    node: DictConfig = OmegaConf.structured(schema)
+    return node
 
 
 def _compose_once_or_twice(primary: str, lines: list[str]) -> DictConfig:

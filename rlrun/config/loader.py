@@ -20,7 +20,7 @@ from rlrun.system import process_io
 from rlrun.system.errors import ExitStatus, HangingFormatter, RunError, RunErrors, fault_report, hanging
 from rlrun.system.local_files import require_bounded
 from rlrun.system.process_io import PreemptedError
-from rlrun.system.storage_error import refusal
+from rlrun.system.storage_error import storage_failure
 
 RESUME = "resume"  # an argument of programs that continue a run; no key of the configuration
 TRUST = "trust"  # an argument of programs that read a run's or policy's folder: "it is mine"; no key either
@@ -126,7 +126,7 @@ def entry_point(
         def program(arguments: list[str] | None = None) -> None:
             own = (description, positional, aliases or {}, resumes, uses_policy, reads_inputs, sweep)
             line = CommandLine(_name(main), *own)
-            process_io.secure()
+            process_io.protect_standard_streams()
             sys.excepthook = _show_exception
             if logging.lastResort is not None:  # prints warnings where no log is open
                 logging.lastResort.setFormatter(HangingFormatter())
@@ -199,7 +199,7 @@ class CommandLine(Program):
         try:
             return self._recorded(overrides)
         except OSError as error:
-            failure = refusal(error, "The start", [str(error.filename)])
+            failure = storage_failure(error, "The start", [str(error.filename)])
             if failure is None:
                 raise
             raise failure from error
@@ -233,7 +233,7 @@ class CommandLine(Program):
             return int(main(config) or ExitStatus.ok)
         except (OSError, RuntimeError) as error:
             places = [config.output_dir or str(Path("runs") / config.name), config.cache_dir]
-            failure = refusal(error, "The run", [str(Path(place).absolute()) for place in places])
+            failure = storage_failure(error, "The run", [str(Path(place).absolute()) for place in places])
             if failure is None:
                 raise
             raise failure from error

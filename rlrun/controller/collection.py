@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.controller.recovery import Recovery
-from rlrun.controller.workers import ActorGroup, EnvGroup, EpisodesRequest, Future, RolloutGroup, Workers
+from rlrun.controller.workers import (
+    ActorGroup,
+    EpisodesRequest,
+    Future,
+    WorkerGroup,
+    Workers,
+    recorded,
+    value_of,
+)
 from rlrun.data.message_checks import WRONG_MESSAGE
 from rlrun.data.messages import SharedBucket, WeightBucket
 from rlrun.system.errors import RunError
+
+if TYPE_CHECKING:
+    from rlrun.workers.rollout_worker import RolloutWorker
 
 
 class Collection:
@@ -38,7 +49,7 @@ class Collection:
         """requests: by env rank. num_returns: how many values each worker returns, by env rank. check: raises RunError
         for an env rank and its first value if that cannot be right; the worker is then replaced, as if it were lost."""
         self._check = check
-        self._workers, self._recovery, self._envs = workers, recovery, EnvGroup(workers)
+        self._workers, self._recovery = workers, recovery
         self._requests, self._num_returns, self._subject = requests, num_returns, subject
         self._running: dict[int, tuple[Future[Any], ...]] = {}  # by env rank
         self._finished: dict[int, tuple[Any, ...]] = {}  # by env rank: first as a value, the others as futures
@@ -52,8 +63,9 @@ class Collection:
         """Send the request to every env worker whose results are missing."""
         missing = [rank for rank in range(len(self._requests)) if rank not in self._finished]
         self._on_failure = self._recovery.once()
-        self._running = self._envs.converse(
-            {rank: self._requests[rank] for rank in missing}, {rank: self._num_returns[rank] for rank in missing}
+        self._running = self._workers.run_episodes(
+            {rank: recorded(self._requests[rank]) for rank in missing},
+            {rank: self._num_returns[rank] for rank in missing},
         )
 
     def wait(self, deadline_s: float) -> None:
@@ -104,7 +116,7 @@ class Colocation:
     Example: colocation.onload("rollout") before the first observation of a step.
     """
 
-    def __init__(self, config: RunConfig, actors: ActorGroup, rollouts: RolloutGroup):
+    def __init__(self, config: RunConfig, actors: ActorGroup, rollouts: WorkerGroup[RolloutWorker]):
         self._is_on = config.placement.offload and len(actors) > 0 and len(rollouts) > 0
         self._deadline_s = config.cluster.step_deadline_s
         self._actors, self._rollouts = actors, rollouts
@@ -115,11 +127,13 @@ class Colocation:
         if not self._is_on or self._holder == role:
             return
         self._holder = None  # unknown until both moves have succeeded
-        groups: dict[str, ActorGroup | RolloutGroup] = {"actor": self._actors, "rollout": self._rollouts}
+        groups: dict[str, WorkerGroup[Any]] = {"actor": self._actors, "rollout": self._rollouts}
         other = _OTHER[role]
         # Both roles use the actors' wait, which does not fail if a rollout worker is lost meanwhile.
-        self._actors.wait(groups[other].offload(), f"{other} workers offload", self._deadline_s)
-        self._actors.wait(groups[role].onload(), f"{role} workers onload", self._deadline_s)
+        offloading = groups[other].submit_all(lambda worker: worker.offload())
+        self._actors.wait(offloading, f"{other} workers offload", self._deadline_s)
+        onloading = groups[role].submit_all(lambda worker: worker.onload())
+        self._actors.wait(onloading, f"{role} workers onload", self._deadline_s)
         self._holder = role
 
     def forget(self) -> None:
@@ -141,7 +155,7 @@ class WeightUpdate:
         config: RunConfig,
         workers: Workers,
         actors: ActorGroup,
-        rollouts: RolloutGroup,
+        rollouts: WorkerGroup[RolloutWorker],
         note: Callable[[str], None],
     ):
         """note: called with a sentence if weights arrived damaged, and are sent again."""
@@ -169,13 +183,15 @@ class WeightUpdate:
             if failure.kind != WRONG_MESSAGE:
                 raise
             self._note(f"{failure.message}; they are sent again")
-            self._wait(self._rollouts.discard_weights(), version)
+            self._wait(self._rollouts.submit_all(lambda rollout: rollout.discard_weights()), version)
             self._send(version)
         self.held = version
 
     def _send(self, version: int) -> None:
         if self._is_collective:
-            self._wait([*self._actors.broadcast(version), *self._rollouts.receive()], version)
+            sending = self._actors.submit_all(lambda actor: actor.broadcast(version))
+            receiving = self._rollouts.submit_all(lambda rollout: rollout.receive())
+            self._wait([*sending, *receiving], version)
         else:
             self._send_buckets(version)
 
@@ -185,9 +201,10 @@ class WeightUpdate:
         for index in range(self.num_buckets):
             if len(under_way) == _UNDER_WAY:
                 self._wait(under_way.popleft(), version)
-            packed, *others = self._actors.pack(version, index, is_shared)
+            packed, *others = self._actors.submit_all(lambda actor: actor.pack(version, index, is_shared))  # noqa: B023
             bucket = cast("Future[WeightBucket | SharedBucket]", packed)  # rank 0 has it
-            under_way.append([*others, *self._rollouts.apply(bucket)])
+            applying = self._rollouts.submit_all(lambda rollout: rollout.apply(value_of(bucket)))  # noqa: B023
+            under_way.append([*others, *applying])
         self._wait([future for futures in under_way for future in futures], version)
 
     def _wait(self, futures: list[Future[Any]], version: int) -> None:

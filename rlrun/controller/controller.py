@@ -10,15 +10,15 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.controller.collection import Collection, Colocation, WeightUpdate
 from rlrun.controller.recovery import Recovery, Startup
-from rlrun.controller.workers import ActorGroup, EnvGroup, EpisodesRequest, Future, RolloutGroup, Workers
+from rlrun.controller.workers import ActorGroup, EpisodesRequest, Future, WorkerGroup, Workers, value_of
 from rlrun.data.message_checks import check_episodes, check_equal_spaces
 from rlrun.data.messages import EpisodeReport, Spaces, Trajectory
-from rlrun.data.seeds import ranks_of
+from rlrun.data.seeds import actor_ranks_of
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
-    from rlrun.workers.env_worker import Collected, Evaluated
-    from rlrun.workers.recorder import ReplayedStep
+    from rlrun.workers.env_worker import Collected, EnvWorker, Evaluated
+    from rlrun.workers.rollout_worker import RolloutWorker
 
 T = TypeVar("T")
 
@@ -73,14 +73,14 @@ class Controller:
         self.config = config
         self.workers = workers
         self.recovery = Recovery(config, workers, note)
-        self.envs = EnvGroup(workers)
-        self.rollouts = RolloutGroup(workers)
+        self.envs: WorkerGroup[EnvWorker] = WorkerGroup(workers, "env")
+        self.rollouts: WorkerGroup[RolloutWorker] = WorkerGroup(workers, "rollout")
         self.actors = ActorGroup(workers, self.recovery.once)
         self._startup = Startup(config, workers, self.actors, self.rollouts, note)
         self._colocation = Colocation(config, self.actors, self.rollouts)
         self._weights = WeightUpdate(config, workers, self.actors, self.rollouts, note)
         # by env worker: the actor ranks that own its rows
-        self._owners = [ranks_of(env, len(self.envs), len(self.actors)) for env in range(len(self.envs))]
+        self._owners = [actor_ranks_of(env, len(self.envs), len(self.actors)) for env in range(len(self.envs))]
         self._policy_folder: str | None = None  # the folder that a new rollout worker loads
         self._world: Spaces | None = None  # spaces of the simulators, with all of their cameras
         self.shown: tuple[int, ...] | None = None  # cameras that the policy takes; None: all, in their order
@@ -93,7 +93,7 @@ class Controller:
 
     def load_simulators(self) -> Spaces:
         """Start the simulators. Returns the spaces of their observations and actions."""
-        spaces = self._recovering(lambda: self.envs.wait(self.envs.load(), "simulators start", self._start_s))
+        spaces = self._recovering(lambda: self.envs.call(lambda env: env.load(), "simulators start", self._start_s))
         check_equal_spaces(dict(enumerate(spaces)))
         self._world, self.shown = spaces[0], None
         if self.world.observed:
@@ -140,7 +140,7 @@ class Controller:
     def show(self, cameras: tuple[int, ...]) -> None:
         """Let the simulators show these of their cameras, in this order: those that the policy takes."""
         self.shown = cameras
-        self._recovering(lambda: self.envs.wait(self.envs.show(cameras), "cameras chosen", self._step_s))
+        self._recovering(lambda: self.envs.call(lambda env: env.show(cameras), "cameras chosen", self._step_s))
 
     # --- one training step ------------------------------------------------------------------
 
@@ -201,7 +201,11 @@ class Controller:
     def update(self, step: int, batch: Batch) -> dict[str, float]:
         """Train on the batch. Returns metrics, which are equal on all ranks."""
         self._colocation.onload("actor")
-        return self.actors.wait(self.actors.update(step, batch.shards), f"update of step {step}", self._step_s)[0]
+        updating = [
+            self.actors.submit(rank, lambda actor: actor.update(step, *map(value_of, own)))  # noqa: B023  (called at once)
+            for rank, own in enumerate(batch.shards)
+        ]
+        return self.actors.wait(updating, f"update of step {step}", self._step_s)[0]
 
     # --- beside it --------------------------------------------------------------------------
 
@@ -223,21 +227,10 @@ class Controller:
         )
         return [values[0] for values in self._finished(collection)]
 
-    def replay_actor(self, folder: str, step: int) -> list[ReplayedStep]:
-        """Let the actor ranks repeat a step recorded in `folder`.
-
-        No worker is replaced, since a replay is meant to reproduce failures.
-        """
-        return self.workers.wait(self.actors.replay(folder, step), f"replay of step {step}", self._step_s)
-
-    def replay_envs(self, folder: str, step: int) -> list[ReplayedStep]:
-        """Let the env workers repeat a step recorded in `folder`; see `replay_actor`."""
-        return self.workers.wait(self.envs.replay(folder, step), f"replay of step {step}", self._step_s)
-
     def save(self, root: str, driver_state: dict[str, Any], is_best: bool) -> str:
         """Write a complete checkpoint under `root`, or none. Returns its folder."""
         self._colocation.onload("actor")
-        folder = self.actors.wait(self.actors.save(root, driver_state, is_best), "checkpoint", self._step_s)[0]
+        folder = self.actors.call(lambda actor: actor.save(root, driver_state, is_best), "checkpoint", self._step_s)[0]
         self._reload_from(folder)
         return folder
 
@@ -247,21 +240,22 @@ class Controller:
         `finish_save` comes before the next checkpoint.
         """
         self._colocation.onload("actor")
-        copying = self.actors.begin_save(root, driver_state, is_best)
-        return self.actors.wait(copying, "copies for a checkpoint", self._step_s)[0]
+        what = "copies for a checkpoint"
+        return self.actors.call(lambda actor: actor.begin_save(root, driver_state, is_best), what, self._step_s)[0]
 
     def is_saved(self) -> bool:
         """Return whether `finish_save` would not wait."""
-        return self.actors.wait([self.actors.is_saved()], "word of the checkpoint", self._step_s)[0]
+        return self.actors.call_first(lambda actor: actor.is_saved(), "status of the checkpoint", self._step_s)
 
     def finish_save(self, folder: str) -> None:
         """Wait until the checkpoint of `begin_save` is complete. Raises RunError if it could not be written."""
-        self.actors.wait(self.actors.finish_save(folder), "checkpoint", self._step_s)
+        self.actors.call(lambda actor: actor.finish_save(folder), "checkpoint", self._step_s)
         self._reload_from(folder)
 
     def try_disk(self, folder: str, num_bytes: int) -> float:
         """Return the seconds that the writer of checkpoints takes to flush a file of `num_bytes` in a folder."""
-        return self.actors.wait([self.actors.try_disk(folder, num_bytes)], "trial of the disk", self._step_s)[0]
+        what = "trial of the disk"
+        return self.actors.call_first(lambda actor: actor.try_disk(folder, num_bytes), what, self._step_s)
 
     def _reload_from(self, folder: str) -> None:
         if self._policy_folder is not None and not self.config.actor.lora.is_sent_apart:
@@ -271,36 +265,36 @@ class Controller:
         """Load a checkpoint. Returns the driver's state in it."""
         self._colocation.onload("actor")
         self._weights.forget()
-        return self.actors.wait(self.actors.restore(folder), "resume", self._start_s)[0]
+        return self.actors.call(lambda actor: actor.restore(folder), "resume", self._start_s)[0]
 
     def newest_checkpoint(self, root: str, at_most: str | None = None) -> tuple[str | None, list[str]]:
         """Return the newest whole checkpoint under `root`, as the actor ranks see it, and a sentence on each newer one.
 
         at_most: the newest to consider. Raises RunError if there are checkpoints but none is whole.
         """
-        searching = self.actors.newest_checkpoint(root, at_most)
-        return self.actors.wait(searching, "checkpoints verified", self._start_s)[0]
+        what = "checkpoints verified"
+        return self.actors.call(lambda actor: actor.newest_checkpoint(root, at_most), what, self._start_s)[0]
 
     def require_whole(self, checkpoint: str) -> None:
         """Raise RunError if the checkpoint is damaged."""
-        self.actors.wait(self.actors.require_whole(checkpoint), "checkpoint verified", self._start_s)
+        self.actors.call(lambda actor: actor.require_whole(checkpoint), "checkpoint verified", self._start_s)
 
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder."""
-        self.actors.wait(self.actors.export(folder), "export", self._step_s)
+        self.actors.call(lambda actor: actor.export(folder), "export", self._step_s)
 
     def record_demos(self, folder: str) -> None:
         """Write the expert's episodes as a dataset: every env worker records a share, and the first one writes all."""
 
         def record() -> None:
-            parts = self.envs.wait(self.envs.record_demos(folder), "demos", self._step_s)
-            self.envs.wait([self.envs.write_demos(folder, parts)], "dataset written", self._step_s)
+            parts = self.envs.call(lambda env: env.record_demos(folder), "demos", self._step_s)
+            self.envs.call_first(lambda env: env.write_demos(folder, parts), "dataset written", self._step_s)
 
         self._recovering(record)
 
     def begin_policy(self, folder: str) -> None:
         """Write a new policy that needs no demonstrations, for the running simulators, to `folder`."""
-        self.actors.wait([self.actors.begin_policy(self.world, folder)], "new policy", self._step_s)
+        self.actors.call_first(lambda actor: actor.begin_policy(self.world, folder), "new policy", self._step_s)
 
     def imitate(self, dataset: str, cameras: tuple[str, ...]) -> dict[str, float]:
         """Train a new policy on demonstrations. Returns the metrics of the last optimizer step.
@@ -308,8 +302,8 @@ class Controller:
         cameras: of the dataset, in the order of those of the world that they stand for.
         """
         self._colocation.onload("actor")
-        imitating = self.actors.imitate(dataset, cameras, self.world)
-        return self.actors.wait(imitating, "imitation", self._step_s)[0]
+        world = self.world
+        return self.actors.call(lambda actor: actor.imitate(dataset, cameras, world), "imitation", self._step_s)[0]
 
     # --- recovery ---------------------------------------------------------------------------
 
@@ -324,7 +318,8 @@ class Controller:
     def _join_rollout_workers(self) -> None:
         if len(self.rollouts):
             self._startup.form_weight_mesh()
-            self.rollouts.wait(self.rollouts.discard_weights(), "half-sent weights discarded", self._step_s)
+            what = "half-sent weights discarded"
+            self.rollouts.call(lambda rollout: rollout.discard_weights(), what, self._step_s)
 
     def _check_episodes(self, rank: int, report: Collected | Evaluated, seeds: list[int] | None) -> None:
         """Raise RunError, naming the env worker, if what it reports cannot be right."""
@@ -385,5 +380,6 @@ class Controller:
         if role == "env":
             shown = self.shown
             return self.envs.submit(rank, lambda env: env.load(shown))
-        assert self._policy_folder is not None
-        return self.rollouts.load(rank, self._policy_folder, self._is_final)
+        folder, is_final = self._policy_folder, self._is_final
+        assert folder is not None
+        return self.rollouts.submit(rank, lambda rollout: rollout.load(folder, is_final))

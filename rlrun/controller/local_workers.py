@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from rlrun.channel.batcher import groups_of
+from rlrun.channel.batcher import split_into_groups
 from rlrun.config.schema import RunConfig
 from rlrun.controller.workers import Call, Future, Workers
 from rlrun.data.messages import ActionChunk, Observation, Span, WorkerStatus
@@ -22,6 +22,14 @@ _WORKER_CLASSES = {
     "env": "rlrun.workers.env_worker:EnvWorker",
     "rollout": "rlrun.workers.rollout_worker:RolloutWorker",
     "actor": "rlrun.workers.actor_worker:ActorWorker",
+}
+_RECORDED = {
+    "env": "rlrun.workers.recorded_env:RecordedEnvWorker",
+    "actor": "rlrun.workers.recorded_actor:RecordedActorWorker",
+}
+_REPLAYED = {
+    "env": "rlrun.workers.recorded_env:ReplayedEnvWorker",
+    "actor": "rlrun.workers.recorded_actor:ReplayedActorWorker",
 }
 
 
@@ -37,16 +45,24 @@ def make_worker(
             os.environ.pop(variable, None)
         else:
             os.environ[variable] = value
-    module, name = _WORKER_CLASSES[role].split(":")
+    module, name = _worker_class(role, rank, config).split(":")
     extra = {"python": python} if role == "env" else {}
     return getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"), **extra)
+
+
+def _worker_class(role: str, rank: int, config: RunConfig) -> str:
+    """Return the class of a worker: its role's, or one that also records or replays."""
+    if config.replay.path is not None:
+        return (_WORKER_CLASSES | _REPLAYED)[role]
+    is_recorded = config.record.num_steps and (role, rank) in (("env", rank), ("actor", 0))
+    return _RECORDED[role] if is_recorded else _WORKER_CLASSES[role]
 
 
 T = TypeVar("T")
 
 
 class LocalWorkers(Workers):
-    """Runs requests in the caller's thread, and conversations once a result is needed. Deadlines have no effect."""
+    """Runs requests in the caller's thread, and episodes once a result is needed. Deadlines have no effect."""
 
     def __init__(self, config: RunConfig, plan: Plan, roles: Sequence[str]):
         """Make the plan's workers, without its environment variables: the process keeps its user's environment."""
@@ -61,7 +77,7 @@ class LocalWorkers(Workers):
         self._groups = [  # (rollout worker, its env workers that are answered in one batch)
             (rollout, group)
             for rollout in range(self.sizes.get("rollout", 0))
-            for group in groups_of(self._envs_of(rollout), config.rollout.pipeline_stages)
+            for group in split_into_groups(self._envs_of(rollout), config.rollout.pipeline_stages)
         ]
 
     def _envs_of(self, rollout: int) -> list[int]:
@@ -72,12 +88,14 @@ class LocalWorkers(Workers):
         value = getattr(self._workers[role, rank], call.method)(*values)
         return Future(f"{role}/{rank}", call.method, lambda: value)
 
-    def converse(self, calls: Mapping[int, Call], num_returns: Mapping[int, int]) -> dict[int, tuple[Future[Any], ...]]:
-        """See `Workers.converse`. Runs nothing before a value is needed; by then the weights have been sent."""
-        conversation = _Conversation(self, calls)
+    def run_episodes(
+        self, calls: Mapping[int, Call], num_returns: Mapping[int, int]
+    ) -> dict[int, tuple[Future[Any], ...]]:
+        """See `Workers.run_episodes`. Runs nothing before a value is needed; by then the weights have been sent."""
+        running = _Episodes(self, calls)
         return {
             rank: tuple(
-                Future(f"env/{rank}", call.method, partial(conversation.value, rank, index))
+                Future(f"env/{rank}", call.method, partial(running.value, rank, index))
                 for index in range(num_returns[rank])
             )
             for rank, call in calls.items()
@@ -145,7 +163,7 @@ class LocalWorkers(Workers):
         self._workers.clear()
 
 
-class _Conversation:
+class _Episodes:
     """Generator methods of env workers, which run when a value is needed for the first time."""
 
     def __init__(self, workers: LocalWorkers, calls: Mapping[int, Call]):

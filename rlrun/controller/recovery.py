@@ -6,16 +6,19 @@ import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rlrun.config.schema import RunConfig, WeightTransport
-from rlrun.controller.workers import ActorGroup, Future, RolloutGroup, Workers
-from rlrun.data.fit import CameraMatch, policy_cameras
+from rlrun.controller.workers import ActorGroup, WorkerGroup, Workers
+from rlrun.data.fit import CameraMatch, match_policy_cameras
 from rlrun.data.message_checks import WRONG_AGAIN, WRONG_MESSAGE
 from rlrun.data.messages import PolicySpaces, Spaces, WorkerLoss
 from rlrun.observability.trends import free_memory, outlier_workers
 from rlrun.placement.memory import count_parameters, load_bytes, loading_room, waves
 from rlrun.system.errors import ExitStatus, RunError
+
+if TYPE_CHECKING:
+    from rlrun.workers.rollout_worker import RolloutWorker
 
 logger = logging.getLogger(__name__)
 
@@ -188,6 +191,7 @@ def _too_often(failure: RunError, key: str, limit: int) -> RunError:
 
 
 T = TypeVar("T")
+W = TypeVar("W")
 
 
 class Startup:
@@ -198,7 +202,7 @@ class Startup:
         config: RunConfig,
         workers: Workers,
         actors: ActorGroup,
-        rollouts: RolloutGroup,
+        rollouts: WorkerGroup[RolloutWorker],
         note: Callable[[str], None],
     ):
         """note: called with sentences on uneven memory."""
@@ -210,33 +214,36 @@ class Startup:
 
     def form_actor_mesh(self) -> None:
         """Connect the actor ranks: all of them, or a new group after a loss."""
-        address = self._actors.address()
+        address = self._workers.address("actor", 0)
         port = self._config.cluster.store_port
         if port is None:
-            (port,) = self._actors.wait([self._actors.free_port(address)], "port of the actor mesh", self._step_s)
+            port = self._actors.call_first(
+                lambda actor: actor.free_port(address), "port of the actor mesh", self._step_s
+            )
         backend = self._workers.plan.training_backend.value
-        self._actors.wait(self._actors.join(address, port, backend), "actor mesh", self._start_s)
+        self._actors.call(lambda actor: actor.join(address, port, backend), "actor mesh", self._start_s)
 
     def form_weight_mesh(self) -> None:
         """Connect actor rank 0 and the rollout workers, with the collective transport only."""
         is_collective = self._config.weight_sync.transport is WeightTransport.collective
         if not is_collective or not len(self._rollouts):
             return
-        address = self._actors.address()
-        wanted = self._config.cluster.store_port
-        opening = self._actors.open_weight_group(address, 0 if wanted is None else wanted + 1)
-        (port,) = self._actors.wait([opening], "weight mesh opened", self._step_s)
+        address, wanted = self._workers.address("actor", 0), self._config.cluster.store_port
+        wanted = 0 if wanted is None else wanted + 1
+        port = self._actors.call_first(
+            lambda actor: actor.open_weight_group(address, wanted), "weight mesh opened", self._step_s
+        )
         backend = self._workers.plan.sync_backend.value
-        joining = [self._actors.join_weight_group(backend)]
-        joining += self._rollouts.join_weight_group(address, port, backend)
+        joining = [self._actors.submit(0, lambda actor: actor.join_weight_group(backend))]
+        joining += self._rollouts.submit_all(lambda rollout: rollout.join_weight_group(address, port, backend))
         self._workers.wait(joining, "weight mesh", self._start_s)
 
     # --- policies ---------------------------------------------------------------------------
 
     def load_actor(self, policy_folder: str) -> int:
         """Load `policy_folder` on every actor rank. Returns the number of weight buckets."""
-        self._load_in_waves(self._actors, policy_folder, lambda rank: self._actors.load(rank, policy_folder))
-        return self._actors.wait([self._actors.num_buckets()], "bucket layout", self._step_s)[0]
+        self._load_in_waves(self._actors, policy_folder, lambda actor: actor.load(policy_folder))
+        return self._actors.call_first(lambda actor: actor.num_buckets(), "bucket layout", self._step_s)
 
     def load_rollout(self, policy_folder: str, is_final: bool, spaces: Spaces) -> CameraMatch | None:
         """Load `policy_folder` on every rollout worker. Raises RunError if it does not fit the simulators.
@@ -244,16 +251,18 @@ class Startup:
         spaces: of the simulators. Returns which of their cameras the policy takes; None: its folder does not name them.
         """
         loaded = self._load_in_waves(
-            self._rollouts, policy_folder, lambda rank: self._rollouts.load(rank, policy_folder, is_final)
+            self._rollouts, policy_folder, lambda rollout: rollout.load(policy_folder, is_final)
         )
         self._check_fit(policy_folder, loaded[0], spaces)
         named = loaded[0].cameras
-        return policy_cameras(named, spaces.cameras, spaces.num_images, self._config.policy.cameras) if named else None
+        return (
+            match_policy_cameras(named, spaces.cameras, spaces.num_images, self._config.policy.cameras)
+            if named
+            else None
+        )
 
-    def _load_in_waves(
-        self, group: ActorGroup | RolloutGroup, policy_folder: str, load: Callable[[int], Future[T]]
-    ) -> list[T]:
-        """Load as many workers of a node at a time as fit into its memory. Returns the values of `load` by rank."""
+    def _load_in_waves(self, group: WorkerGroup[W], policy_folder: str, load: Callable[[W], T]) -> list[T]:
+        """Load as many workers of a node at a time as fit into its memory. Returns the values by rank."""
         plan = self._workers.plan
         policy = dataclasses.replace(self._config.policy, path=policy_folder)
         each = load_bytes(self._config, count_parameters(dataclasses.replace(self._config, policy=policy)))[group.role]
@@ -263,7 +272,7 @@ class Startup:
             free = {status.worker: status.host_free_bytes for status in self._workers.statuses()}
             wave, num_waves = waves(waiting, each, loading_room(plan, free))[0], num_waves + 1
             subject = f"{group.role} loads, wave {num_waves}: {len(wave)} of {len(waiting)}"
-            loaded = group.wait([load(slot.rank) for slot in wave], subject, self._start_s)
+            loaded = group.wait([group.submit(slot.rank, load) for slot in wave], subject, self._start_s)
             values |= zip((slot.rank for slot in wave), loaded, strict=True)
             waiting = tuple(slot for slot in waiting if slot.rank not in values)
         self.report_memory(f"{group.role} loaded")

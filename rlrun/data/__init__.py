@@ -1,1 +1,1 @@
-"""Messages between workers (one frozen dataclass each), recordings, checksums and datasets; numpy only."""
+"""Messages between workers (one frozen dataclass each), their checks, recordings, checksums, datasets; numpy only."""

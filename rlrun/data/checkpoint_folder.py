@@ -1,8 +1,8 @@
-"""Checkpoint folders: names and markers; which are complete, newest or best, and which are deleted.
+"""Checkpoint folders: names and markers; the complete, newest and best ones, and the deletion of old ones.
 
-A run keeps them under one root: `step_00000040/` is complete, because it was renamed into place after its
-last byte; `.writing-…` is not, and is never read. `BEST` holds the name of the best one. Does not import torch.
-The marker is written last and holds the checksum of `checksums.json`, which holds those of all other files.
+A run keeps them under one root: `step_00000040/` is complete, because it was renamed into place after its last byte;
+`.writing-…` is not, and is never read. `BEST` holds the name of the best one. The marker `COMPLETE` is written last and
+holds the checksum of `checksums.json`, which holds those of all other files. Does not import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlrun.system.errors import ExitStatus, RunError
 FORMAT = 2  # 1 had no checksums
 COMPLETE = "COMPLETE"  # the last file written into a checkpoint
 BEST = "BEST"
-STATE = "state.json"  # counters, and the driver's own state
+STATE = "state.json"  # counters, and the driver's state
 _NAME = re.compile(r"step_(\d{8,})")
 
 
@@ -42,18 +42,18 @@ def step_of(folder: Path) -> int | None:
 
 
 def stored_step(folder: Path) -> int | None:
-    """Return the training step that a checkpoint says it is of; None if it says nothing, so that `restore` refuses it.
+    """Return the training step in a checkpoint's state; None if the state is missing or corrupted.
 
     Raises OSError if the system refuses to read it.
     """
     try:
         return int(json.loads((folder / STATE).read_text())["driver"]["step"])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        checksums.as_damage(error)
+        checksums.as_corruption(error)
         return None
 
 
-def named(root: Path) -> list[Path]:
+def list_all(root: Path) -> list[Path]:
     """Return all folders under `root` with a checkpoint's name, complete or not, ordered by step."""
     if not root.is_dir():
         return []
@@ -62,62 +62,62 @@ def named(root: Path) -> list[Path]:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return whether a path is one checkpoint, complete or not, instead of a folder of checkpoints."""
+    """Return whether a path is a checkpoint, complete or not, rather than a folder of checkpoints."""
     return is_complete(folder) or step_of(folder) is not None
 
 
-def complete(root: Path) -> list[Path]:
+def list_complete(root: Path) -> list[Path]:
     """Return the complete checkpoints under `root`, ordered by step; none if `root` does not exist."""
-    return [path for path in named(root) if is_complete(path)]
+    return [path for path in list_all(root) if is_complete(path)]
 
 
-def mark(folder: Path, digest: str) -> None:
-    """Mark a checkpoint as complete. digest: that of its `checksums.json`. Raises OSError."""
+def mark_complete(folder: Path, digest: str) -> None:
+    """Mark a checkpoint as complete. digest: SHA-256 of its `checksums.json`. Raises OSError."""
     marker = folder / COMPLETE
     marker.write_text(f"{FORMAT} {digest}\n")
     checksums.flush(marker)
     checksums.flush(folder)
 
 
-def damages(
+def find_corruption(
     folder: Path,
     is_content_read: bool = True,
     share: tuple[int, int] = (0, 1),
     progress: Callable[[], None] = lambda: None,
 ) -> list[str]:
-    """Return the damages of a checkpoint by file name, [] if there are none; arguments as of `checksums.damages`."""
+    """Return a text on each corrupted file of a checkpoint; [] if it is valid. See `checksums.find_corruption`."""
     if not is_complete(folder):
         return [f"it has no {COMPLETE} marker: its save did not finish"]
     try:
         version, _, digest = (folder / COMPLETE).read_text().partition(" ")
         if version.strip().isdigit() and int(version) != FORMAT:
             return [f"it is of format {int(version)}, and this version of rlrun reads format {FORMAT}"]
-        is_known = digest == checksums.digest_of((folder / checksums.CHECKSUMS).read_bytes()) + "\n"
+        is_known = digest == checksums.sha256_hex((folder / checksums.CHECKSUMS).read_bytes()) + "\n"
     except (OSError, ValueError) as error:
-        return [f"{COMPLETE} or {checksums.CHECKSUMS} cannot be read ({checksums.as_damage(error)})"]
+        return [f"{COMPLETE} or {checksums.CHECKSUMS} cannot be read ({checksums.as_corruption(error)})"]
     if not is_known:
         return [f"{checksums.CHECKSUMS} or {COMPLETE} is damaged: they do not belong together"]
-    found = checksums.damages(folder, is_content_read, share, progress, beside=(COMPLETE,))
-    return found or _misnamed(folder)
+    found = checksums.find_corruption(folder, is_content_read, share, progress, beside=(COMPLETE,))
+    return found or _name_fault(folder)
 
 
-def _misnamed(folder: Path) -> list[str]:
-    """Return a sentence if a checkpoint has the name of another step, which `restore` would refuse."""
-    named, step = step_of(folder), stored_step(folder)
-    if named is None or step in (None, named):
+def _name_fault(folder: Path) -> list[str]:
+    """Return a sentence if a checkpoint has the name of another step than its state."""
+    list_all, step = step_of(folder), stored_step(folder)
+    if list_all is None or step in (None, list_all):
         return []
-    return [f"its name says step {named}, its {STATE} step {step}: it was renamed or copied"]
+    return [f"its name says step {list_all}, its {STATE} step {step}: it was renamed or copied"]
 
 
 def require_format(folder: Path, is_newer_only: bool = False) -> None:
-    """Raise RunError for a checkpoint of another format: to pass it over would let older work take its place.
+    """Raise RunError for a checkpoint of another format; skipping it would resume from an older one.
 
-    is_newer_only: let formats of older versions pass.
+    is_newer_only: accept the formats of older versions.
     """
     try:
         found = int((folder / COMPLETE).read_text().partition(" ")[0])
     except (OSError, ValueError):
-        return  # no marker, or a damaged one
+        return  # no marker, or a corrupted one
     if found == FORMAT or (is_newer_only and found < FORMAT):
         return
     age = "newer" if found > FORMAT else "older"
@@ -134,19 +134,19 @@ def require_format(folder: Path, is_newer_only: bool = False) -> None:
 
 def latest(root: Path) -> Path | None:
     """Return the complete checkpoint of the highest step, or None."""
-    folders = complete(root)
+    folders = list_complete(root)
     return folders[-1] if folders else None
 
 
 def best(root: Path) -> Path | None:
-    """Return the checkpoint that `mark_best` marked, or None if it is not complete any more."""
+    """Return the checkpoint that `mark_best` marked, or None if it is no longer complete."""
     marker = root / BEST
     name = marker.read_text(errors="replace").strip() if marker.is_file() else ""
     return root / name if _NAME.fullmatch(name) and is_complete(root / name) else None
 
 
-def _is_own(folder: Path) -> bool:
-    """Return whether a checkpoint is not of a newer version."""
+def _is_readable_version(folder: Path) -> bool:
+    """Return whether a checkpoint is of this version of rlrun or an older one."""
     with suppress(RunError):
         require_format(folder, is_newer_only=True)
         return True
@@ -164,12 +164,16 @@ def mark_best(folder: Path) -> None:
 def prune(saved: Path, keep_last: int, is_best_kept: bool) -> list[Path]:
     """Delete all but the newest `keep_last` complete checkpoints (and the best one). Returns the deleted ones.
 
-    saved: the newest checkpoint. Checkpoints of higher steps, which a run that returned to an older one has skipped,
-    stay until it overwrites them, and those of a newer version of rlrun stay for ever. Also deletes leftovers of
-    interrupted saves, so no save may run at the same time.
+    saved: the newest checkpoint. Checkpoints of higher steps, left by a run that returned to an older one, remain until
+    they are overwritten; those of a newer version of rlrun are never deleted. Also deletes leftovers of interrupted
+    saves, so that no save may run at the same time.
     """
     root = saved.parent
-    older = [one for one in complete(root)[: complete(root).index(saved) + 1] if one == saved or _is_own(one)]
+    older = [
+        one
+        for one in list_complete(root)[: list_complete(root).index(saved) + 1]
+        if one == saved or _is_readable_version(one)
+    ]
     kept = set(older[-keep_last:])
     if is_best_kept and (top := best(root)) is not None:
         kept.add(top)

@@ -1,4 +1,4 @@
-"""Checksums of a folder's files: written when the folder is complete, compared before it is used.
+"""Checksums of a folder's files, written when the folder is complete and verified before it is used.
 
 `checksums.json` holds the size of every file and the SHA-256 of each 64 MiB of it, so that several threads and
 processes can share the work on one large file.
@@ -24,7 +24,7 @@ R = TypeVar("R")
 CHECKSUMS = "checksums.json"
 PIECE_BYTES = 64 * 2**20
 _BLOCK_BYTES = 2**17  # bytes read at a time; small, since the process keeps memory that threads free
-_OF_SYSTEMS = (  # what operating systems and file servers leave in folders, besides hidden files
+_SYSTEM_FILES = (  # created by operating systems and file servers; hidden files are ignored as well
     *("thumbs.db", "thumbs.db:encryptable", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "icon\r", "__macosx"),
     *("$recycle.bin", "system volume information", "recycler", "lost+found", "@eadir", "#recycle", "#snapshot"),
 )
@@ -51,18 +51,18 @@ class _Piece:
 
 
 def file_names(folder: Path) -> list[str]:
-    """Return all files below the folder, sorted, without the folder's own checksum file."""
+    """Return all files below the folder, sorted, without its checksum file."""
     files = (file for file in folder.rglob("*") if file.is_file())
     return sorted(name for file in files if (name := file.relative_to(folder).as_posix()) != CHECKSUMS)
 
 
-def measured(folder: Path, names: Iterable[str], progress: Callable[[], None] = lambda: None) -> dict[str, FileSum]:
+def compute(folder: Path, names: Iterable[str], progress: Callable[[], None] = lambda: None) -> dict[str, FileSum]:
     """Flush files to the disk and compute their checksums. progress: called after each piece, from any thread.
 
     Raises OSError if a file cannot be read.
     """
     sizes = {name: (folder / name).stat().st_size for name in names}
-    _each(sizes, lambda name: flush(folder / name))  # in parallel, since a disk can combine flushes
+    _map_in_threads(sizes, lambda name: flush(folder / name))  # in parallel, since a disk can combine flushes
     pieces = [piece for name, size in sizes.items() for piece in _pieces(name, size)]
 
     def digest(piece: _Piece) -> str:
@@ -70,7 +70,7 @@ def measured(folder: Path, names: Iterable[str], progress: Callable[[], None] = 
         progress()
         return found
 
-    digests = _each(pieces, digest)
+    digests = _map_in_threads(pieces, digest)
     return {
         name: FileSum(size, tuple(found for piece, found in zip(pieces, digests, strict=True) if piece.name == name))
         for name, size in sizes.items()
@@ -80,19 +80,19 @@ def measured(folder: Path, names: Iterable[str], progress: Callable[[], None] = 
 def write(folder: Path, sums: Sums | None = None, progress: Callable[[], None] = lambda: None) -> str:
     """Write `checksums.json` and flush it to the disk. Returns its SHA-256.
 
-    sums: those of all files; None: compute them, with `progress` as in `measured`. Raises OSError.
+    sums: checksums of all files; None: compute them, with `progress` as in `compute`. Raises OSError.
     """
-    sums = measured(folder, file_names(folder), progress) if sums is None else sums
+    sums = compute(folder, file_names(folder), progress) if sums is None else sums
     found = {name: {"size": sums[name].size, "sha256": list(sums[name].pieces)} for name in sorted(sums)}
     text = json.dumps({"piece_bytes": PIECE_BYTES, "files": found}, indent=1) + "\n"
     (folder / CHECKSUMS).write_text(text, encoding="utf-8")
     flush(folder / CHECKSUMS)
-    _each([folder, *(below for below in folder.rglob("*") if below.is_dir())], flush)
-    return digest_of(text.encode())
+    _map_in_threads([folder, *(below for below in folder.rglob("*") if below.is_dir())], flush)
+    return sha256_hex(text.encode())
 
 
 def read(folder: Path) -> dict[str, FileSum]:
-    """Read the checksums of `write`. Raises OSError if the file is missing, ValueError if it is damaged."""
+    """Read the checksums of `write`. Raises OSError if the file is missing, ValueError if it is corrupted."""
     found = read_json(folder / CHECKSUMS)
     try:
         if found["piece_bytes"] != PIECE_BYTES:
@@ -102,18 +102,18 @@ def read(folder: Path) -> dict[str, FileSum]:
         raise ValueError(f"it lacks {error}") from error
 
 
-def damages(
+def find_corruption(
     folder: Path,
     is_content_read: bool = True,
     share: tuple[int, int] = (0, 1),
     progress: Callable[[], None] = lambda: None,
     beside: Collection[str] = (),
 ) -> list[str]:
-    """Return the damages of the folder by file name; [] if it is as it was written.
+    """Return a text on each missing, added or corrupted file of a folder; [] if it is as it was written.
 
     is_content_read: False: compare only names and sizes. share: (1, 4) reads the second quarter of the content, so that
     four processes read all of it together. beside: names of files that were written later. Raises OSError if the system
-    refuses to read, for example for want of descriptors or rights.
+    refuses to read, for example for lack of descriptors or permissions.
     Example: ["shards/__0_0.distcp is damaged (its checksum differs)"].
     """
     try:
@@ -121,40 +121,40 @@ def damages(
     except FileNotFoundError:
         return [f"{CHECKSUMS} is missing"]
     except (OSError, ValueError) as error:
-        return [f"{CHECKSUMS} is damaged ({as_damage(error)})"]
+        return [f"{CHECKSUMS} is damaged ({as_corruption(error)})"]
     try:
-        found = [damage for name, file in sums.items() if (damage := _outline(folder, name, file))]
+        found = [damage for name, file in sums.items() if (damage := _size_fault(folder, name, file))]
         added = [name for name in file_names(folder) if name not in sums and name not in beside]
-        found += [f"{name} was added" for name in added if not _is_aside(name)]
+        found += [f"{name} was added" for name in added if not _is_system_file(name)]
     except OSError as error:
-        return [f"it cannot be read ({as_damage(error)})"]
+        return [f"it cannot be read ({as_corruption(error)})"]
     if found or not is_content_read:
         return found
     part, num_parts = share
     pieces = [piece for name, file in sums.items() for piece in _pieces(name, file.size, file.pieces)]
 
     def difference(piece: _Piece) -> str | None:
-        found = _difference(folder, piece)
+        found = _content_fault(folder, piece)
         progress()
         return found
 
-    return list(dict.fromkeys(damage for damage in _each(pieces[part::num_parts], difference) if damage))
+    return list(dict.fromkeys(damage for damage in _map_in_threads(pieces[part::num_parts], difference) if damage))
 
 
-def as_damage(error: Exception) -> Exception:
-    """Return an error that is a damage. Raises one that says nothing about the file, such as a lack of descriptors."""
+def as_corruption(error: Exception) -> Exception:
+    """Return an error that shows corruption. Raises one that says nothing about the file, as a lack of descriptors."""
     if isinstance(error, OSError) and is_unreadable(error):
         raise error
     return error
 
 
-def digest_of(data: bytes) -> str:
+def sha256_hex(data: bytes) -> str:
     """Return the SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to the disk, so that they survive a power cut."""
+    """Flush a file, or the entries of a folder, to the disk, so that they survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -162,18 +162,18 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def put_in_place(draft: Path, folder: Path) -> None:
-    """Rename and flush the change to the disk. Raises OSError, for example if `folder` exists and is not empty."""
+def rename_durably(draft: Path, folder: Path) -> None:
+    """Rename a folder and flush the change to the disk. Raises OSError, for example if `folder` is not empty."""
     os.rename(draft, folder)
     flush(folder.parent)
 
 
-def _is_aside(name: str) -> bool:
-    """Return whether a file belongs to a file system or file browser and is no data. Example: .nfs0000012."""
-    return any(part.startswith(".") or part.lower() in _OF_SYSTEMS for part in name.split("/"))
+def _is_system_file(name: str) -> bool:
+    """Return whether a file belongs to a file system or file browser. Example: .nfs0000012."""
+    return any(part.startswith(".") or part.lower() in _SYSTEM_FILES for part in name.split("/"))
 
 
-def _outline(folder: Path, name: str, file: FileSum) -> str | None:
+def _size_fault(folder: Path, name: str, file: FileSum) -> str | None:
     try:
         size = (folder / name).stat().st_size
     except (FileNotFoundError, NotADirectoryError):
@@ -190,11 +190,11 @@ def _pieces(name: str, size: int, digests: tuple[str, ...] = ()) -> list[_Piece]
     ]
 
 
-def _difference(folder: Path, piece: _Piece) -> str | None:
+def _content_fault(folder: Path, piece: _Piece) -> str | None:
     try:
         is_same = _digest(folder, piece) == piece.digest
     except OSError as error:
-        return f"{piece.name} cannot be read ({as_damage(error)})"
+        return f"{piece.name} cannot be read ({as_corruption(error)})"
     return None if is_same else f"{piece.name} is damaged (its checksum differs)"
 
 
@@ -213,7 +213,7 @@ def _digest(folder: Path, piece: _Piece) -> str:
     return sha.hexdigest()
 
 
-def _each(items: Collection[T], do: Callable[[T], R]) -> list[R]:
+def _map_in_threads(items: Collection[T], do: Callable[[T], R]) -> list[R]:
     if len(items) <= 1:
         return [do(item) for item in items]
     with ThreadPoolExecutor(min(_NUM_THREADS, len(items)), thread_name_prefix="checksums") as threads:

@@ -1,6 +1,6 @@
-"""Compares a data set, a world and a policy before anything is trained: what is read must be what it is read for.
+"""Comparison of a data set, a simulator ("world") and a policy before training: cameras, state, actions, rate, texts.
 
-Shape legend: N cameras, P numbers of the state, A action dimensions.
+Cameras are matched by name, else by position. Shape legend: N cameras, P numbers of the state, A action dimensions.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from rlrun.data.messages import PolicySpaces, Spaces
 from rlrun.system.errors import ExitStatus, RunError
 
-_GENERIC = {"observation", "observations", "obs", "image", "images", "pixels", "rgb", "camera", "cameras"}
+_GENERIC_WORDS = {"observation", "observations", "obs", "image", "images", "pixels", "rgb", "camera", "cameras"}
 
 
 @dataclass(frozen=True)
 class CameraMatch:
-    """Which camera of a world stands for each wanted one.
+    """Assignment of a world's cameras to the wanted ones.
 
     Example: CameraMatch(("wrist", "top"), ("pixels.top", "pixels.wrist"), (1, 0), is_by_name=(True, True))
     """
@@ -28,16 +28,16 @@ class CameraMatch:
     wanted: tuple[str, ...]  # N names, in the order of the policy or the data set
     there: tuple[str, ...]  # names of the world's cameras
     order: tuple[int, ...]  # N indices into `there`
-    is_by_name: tuple[bool, ...]  # N; False: no name fitted, and the place in the order decides
+    is_by_name: tuple[bool, ...]  # N; False: no name matched, so that the position decides
 
     @property
     def is_certain(self) -> bool:
-        """Return whether names decide everything, but for one camera at most, which is then the only one left."""
+        """Whether names decide; at most one camera is matched by elimination."""
         return self.is_by_name.count(False) <= 1
 
     @property
     def differs(self) -> bool:
-        """Return whether a person would want to know: other names, another order, or cameras that are left out."""
+        """Whether names or their order differ, or cameras are unused: worth a note to the user."""
         is_same = [short_name(name) for name in self.wanted] == [short_name(name) for name in self.there]
         return not is_same or self.order != tuple(range(len(self.there)))
 
@@ -50,19 +50,20 @@ class CameraMatch:
 
 
 def match_cameras(wanted: Sequence[str], there: Sequence[str], renamed: Mapping[str, str] | None = None) -> CameraMatch:
-    """Match names; what no name fits is matched by its place, if as many are left on both sides.
+    """Match cameras by name; the rest by position, if equally many are left on both sides.
 
-    Names fit if they are equal but for prefixes: "observation.images.top", "pixels.top" and "top" are one camera.
-    renamed: names of `wanted` -> names of `there`, which win. Raises ValueError naming the cameras without a partner.
+    Names match if they are equal except for prefixes: "observation.images.top", "pixels.top" and "top" are one camera.
+    renamed: names of `wanted` -> names of `there`, which take precedence. Raises ValueError naming the cameras without
+    a match.
     """
     asked = list(wanted)
     for name, other in (renamed or {}).items():
-        at = _index(name, wanted)
-        if at is None or _index(other, there) is None:
+        at = _matching_index(name, wanted)
+        if at is None or _matching_index(other, there) is None:
             unknown, known = (name, wanted) if at is None else (other, there)
             raise ValueError(f"there is no camera {unknown} among {', '.join(known) or 'none'}")
         asked[at] = other
-    found: list[int | None] = [_index(name, there) for name in asked]
+    found: list[int | None] = [_matching_index(name, there) for name in asked]
     twice = [there[at] for at, count in Counter(at for at in found if at is not None).items() if count > 1]
     if twice:
         raise ValueError(f"{twice[0]} would stand for several cameras of {', '.join(wanted)}")
@@ -78,59 +79,59 @@ def match_cameras(wanted: Sequence[str], there: Sequence[str], renamed: Mapping[
 
 
 def short_name(name: str) -> str:
-    """Return a name without what only says that it is a picture. Example: "observation.images.top" -> "top"."""
+    """Return a camera's name without generic parts. Example: "observation.images.top" -> "top"."""
     parts = [part for part in re.split(r"[./]", name) if part]
-    own = [part for part in parts if part.lower() not in _GENERIC]
+    own = [part for part in parts if part.lower() not in _GENERIC_WORDS]
     return "_".join(own or parts[-1:])
 
 
-def _index(name: str, names: Sequence[str]) -> int | None:
-    """Return the place of the only name that fits; None: none does, or several do."""
+def _matching_index(name: str, names: Sequence[str]) -> int | None:
+    """Return the index of the only matching name; None: none or several match."""
     if name in names:
         return list(names).index(name)
-    alike = [at for at, other in enumerate(names) if _plain_name(other) == _plain_name(name)]
+    alike = [at for at, other in enumerate(names) if _normalized_name(other) == _normalized_name(name)]
     return alike[0] if len(alike) == 1 else None
 
 
-def _plain_name(name: str) -> str:
+def _normalized_name(name: str) -> str:
     return short_name(name).lower().replace("-", "_")
 
 
-RATE_TOLERANCE = 0.01  # 29.97 frames per second are 30
-FEW_OUTSIDE = 0.01  # share of a dimension's actions beyond its limits that is told
-MANY_OUTSIDE = 0.5  # and that is refused: such numbers have another unit
-FAR_OUTSIDE = 10.0  # times the range of a dimension: refused
-LIMIT_SLACK = 0.01  # of the range of a dimension: recorded actions may pass their limits by rounding
-NUM_SHOWN = 3  # sentences and names
+RATE_TOLERANCE = 0.01  # 29.97 frames per second count as 30
+MAX_SILENT_OUTSIDE = 0.01  # a larger share of a dimension's actions beyond its limits gives a warning
+MAX_ALLOWED_OUTSIDE = 0.5  # a larger share is refused: the numbers have another unit
+MAX_DISTANCE = 10.0  # in ranges of the dimension; actions farther beyond the limits are refused
+LIMIT_SLACK = 0.01  # in ranges of the dimension: recorded actions may exceed their limits by rounding
+MAX_SHOWN = 3  # sentences and names in a message
 
 
 @dataclass(frozen=True, eq=False)
-class Demonstrated:
-    """What a data set holds. Example: Demonstrated(("top",), ((48, 64),), 5, 2, fps=10.0)"""
+class DatasetInfo:
+    """Cameras, state, actions and texts of a data set. Example: DatasetInfo(("top",), ((48, 64),), 5, 2, fps=10.0)"""
 
     cameras: tuple[str, ...]  # N names
     camera_sizes: tuple[tuple[int, int], ...]  # N times height and width in pixels
     num_proprio: int  # P
     num_actions: int  # A
-    fps: float | None = None  # frames per second; None: not looked at
+    fps: float | None = None  # frames per second; None: unknown
     proprio_names: tuple[str, ...] = ()  # P names; (): it has none
     action_names: tuple[str, ...] = ()
-    actions: np.ndarray | None = None  # float32 [F, A], simulator units; None: not looked at
-    sentences: tuple[str, ...] = ()  # distinct ones; (): not looked at
+    actions: np.ndarray | None = None  # float32 [F, A], simulator units; None: unknown
+    sentences: tuple[str, ...] = ()  # distinct ones; (): unknown
     left_out: tuple[str, ...] = ()  # sentences on features that are not read
-    is_ordered: bool = False  # the user has put its cameras into the order of the world's (demos.keys)
+    is_ordered: bool = False  # the user has listed its cameras in the order of the world's (demos.keys)
 
 
 @dataclass(frozen=True)
 class World:
-    """What is known of a world, which need not run yet; None and (): unknown."""
+    """Cameras, state, actions and texts of a simulator, which need not run yet; None and (): unknown."""
 
     cameras: tuple[str, ...]
     num_images: int | None
     num_proprio: int | None
     num_actions: int | None
     control_hz: float | None = None
-    is_hz_nominal: bool = False  # it only says so, and nothing in it depends on it
+    is_hz_nominal: bool = False  # the rate is only declared; the simulation does not depend on it
     proprio_names: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
     action_low: tuple[float, ...] = ()
@@ -139,15 +140,15 @@ class World:
     image_size: int = 0  # pixels of a side
 
     @classmethod
-    def of(cls, spaces: Spaces, image_size: int) -> World:
-        """Return what a running simulator says of itself."""
+    def from_spaces(cls, spaces: Spaces, image_size: int) -> World:
+        """Return the world of a running simulator's spaces."""
         names = {entry.name for entry in fields(cls)} - {"image_size"}
         return cls(**{name: getattr(spaces, name) for name in names}, image_size=image_size)
 
 
 @dataclass
 class Fit:
-    """The result: a table, and sentences on what does not fit."""
+    """Result of the comparison: a table, and sentences on mismatches."""
 
     rows: list[tuple[str, str, str, str]] = field(default_factory=list)  # what, data set, world, policy
     refusals: list[RunError] = field(default_factory=list)
@@ -169,16 +170,16 @@ class Fit:
 
 
 def compare(
-    data: Demonstrated | None,
+    data: DatasetInfo | None,
     world: World,
     policy: PolicySpaces | None = None,
     renamed: Mapping[str, str] | None = None,
 ) -> Fit:
-    """Compare what a policy imitates, where it acts, and the policy itself. renamed: policy.cameras."""
+    """Compare a data set, the world and the policy. renamed: policy.cameras."""
     fit = Fit()
     if data is None and policy is not None and policy.cameras and (world.cameras or world.num_images is not None):
         try:
-            match = policy_cameras(policy.cameras, world.cameras, world.num_images or 0, renamed or {})
+            match = match_policy_cameras(policy.cameras, world.cameras, world.num_images or 0, renamed or {})
             fit.notes += [f"cameras, world → policy: {match}"] if match.differs else []
         except RunError as error:
             fit.refusals.append(error)
@@ -194,10 +195,10 @@ def compare(
     return fit
 
 
-def policy_cameras(
+def match_policy_cameras(
     named: Sequence[str], cameras: Sequence[str], num_images: int, renamed: Mapping[str, str]
 ) -> CameraMatch:
-    """Return which camera of a world stands for each that a policy names. Raises RunError if one has no partner.
+    """Match a policy's cameras with a world's. Raises RunError if one has no match.
 
     cameras, num_images: of the world, whose cameras may have no names. renamed: policy.cameras.
     """
@@ -216,10 +217,10 @@ def policy_cameras(
         ) from error
 
 
-def camera_choice(data: Demonstrated, world: World) -> CameraMatch | None:
-    """Return which camera of the data set stands for each of the world's; None: it has no cameras, or they are unknown.
+def match_dataset_cameras(data: DatasetInfo, world: World) -> CameraMatch | None:
+    """Match a world's cameras with those of a data set; None: the world has no cameras, or they are unknown.
 
-    Raises ValueError naming cameras without a partner.
+    Raises ValueError naming cameras without a match.
     """
     there, number = world.cameras, world.num_images
     if number == 0 or (number is None and not there):
@@ -230,18 +231,18 @@ def camera_choice(data: Demonstrated, world: World) -> CameraMatch | None:
     return match_cameras(wanted, data.cameras)
 
 
-def _compare_cameras(fit: Fit, data: Demonstrated, world: World) -> None:
+def _compare_cameras(fit: Fit, data: DatasetInfo, world: World) -> None:
     try:
-        match = camera_choice(data, world)
+        match = match_dataset_cameras(data, world)
     except ValueError as error:
-        fit.refusals.append(_refusal("cameras", f"{error}", "demos.keys.images", _CAMERA_REMEDY))
+        fit.refusals.append(_mismatch("cameras", f"{error}", "demos.keys.images", _CAMERA_REMEDY))
         return
     if match is None:
         return
     fit.cameras = tuple(data.cameras[at] for at in match.order)
     if not match.is_certain:
         cause = f"No name fits: {match}, by their order alone. A swap of two cameras would not be noticed"
-        fit.refusals.append(_refusal("cameras", cause, "demos.keys.images", _CAMERA_REMEDY))
+        fit.refusals.append(_mismatch("cameras", cause, "demos.keys.images", _CAMERA_REMEDY))
     elif match.differs:
         fit.notes.append(f"cameras, data set → world: {match}")
     sizes = {name: size for name, size in zip(data.cameras, data.camera_sizes, strict=True) if name in fit.cameras}
@@ -262,9 +263,9 @@ def _compare_vector(
         return
     if number != wanted:
         cause = f"The data set has {number} numbers of {what}, the world {wanted}"
-        fit.refusals.append(_refusal(what, cause, key, _COUNT_REMEDY))
+        fit.refusals.append(_mismatch(what, cause, key, _COUNT_REMEDY))
         return
-    ours, theirs = _plain(there), _plain(names)
+    ours, theirs = _informative_names(there), _informative_names(names)
     common = set(ours) & set(theirs)
     if not ours or not theirs or ours == theirs:
         return
@@ -272,13 +273,13 @@ def _compare_vector(
     if misplaced:
         cause = f"{misplaced[0]} is number {theirs.index(misplaced[0])} of the data set's {what} and number "
         cause += f"{ours.index(misplaced[0])} of the world's"
-        fit.refusals.append(_refusal(what, cause, key, "Record or rewrite the data set in the world's order."))
+        fit.refusals.append(_mismatch(what, cause, key, "Record or rewrite the data set in the world's order."))
     else:
         pairs = [f"{one} → {other}" for one, other in zip(names, there, strict=True) if one != other]
-        fit.warnings.append(f"{what} have other names in the data set than in the world: {_listed(pairs)}")
+        fit.warnings.append(f"{what} have other names in the data set than in the world: {_shortened(pairs)}")
 
 
-def _compare_range(fit: Fit, data: Demonstrated, world: World) -> None:
+def _compare_range(fit: Fit, data: DatasetInfo, world: World) -> None:
     if data.actions is None or len(world.action_low) != data.num_actions or not len(data.actions):
         return
     low, high = np.array(world.action_low), np.array(world.action_high)
@@ -287,18 +288,18 @@ def _compare_range(fit: Fit, data: Demonstrated, world: World) -> None:
     beyond = np.maximum(low - data.actions, data.actions - high) / span  # in ranges of the dimension
     beyond = np.where(bounded, beyond, 0.0)
     share, worst = (beyond > LIMIT_SLACK).mean(0), beyond.max(0)
-    at = int(np.argmax(np.maximum(share, worst / FAR_OUTSIDE)))
+    at = int(np.argmax(np.maximum(share, worst / MAX_DISTANCE)))
     name = (data.action_names or world.action_names or tuple(f"action {i}" for i in range(len(low))))[at]
     found = f"{_percent(share[at])} of the data set's {name} lie outside of {low[at]:g} to {high[at]:g}"
     found += f", up to {data.actions[:, at][np.argmax(beyond[:, at])]:g}"
-    if (share > MANY_OUTSIDE).any() or (worst > FAR_OUTSIDE).any():
+    if (share > MAX_ALLOWED_OUTSIDE).any() or (worst > MAX_DISTANCE).any():
         remedy = "Convert the actions to the simulator's unit, or take the world that they were recorded in."
-        fit.refusals.append(_refusal("actions", found, "demos.path", remedy))
-    elif (share > FEW_OUTSIDE).any():
+        fit.refusals.append(_mismatch("actions", found, "demos.path", remedy))
+    elif (share > MAX_SILENT_OUTSIDE).any():
         fit.warnings.append(f"{found}: the simulator will clip what the policy learns of them")
 
 
-def _compare_rate(fit: Fit, data: Demonstrated, world: World) -> None:
+def _compare_rate(fit: Fit, data: DatasetInfo, world: World) -> None:
     if data.fps is None or world.control_hz is None:
         return
     if abs(data.fps - world.control_hz) <= RATE_TOLERANCE * world.control_hz:
@@ -308,10 +309,10 @@ def _compare_rate(fit: Fit, data: Demonstrated, world: World) -> None:
         fit.warnings.append(f"{cause}: an imitated movement has another speed there")
     else:
         remedy = f"Set env.action_hz={data.fps:g} if the world should run so, or resample the data set."
-        fit.refusals.append(_refusal("rate", cause, "env.action_hz", remedy))
+        fit.refusals.append(_mismatch("rate", cause, "env.action_hz", remedy))
 
 
-def _compare_sentences(fit: Fit, data: Demonstrated, world: World) -> None:
+def _compare_sentences(fit: Fit, data: DatasetInfo, world: World) -> None:
     if not data.sentences:
         return
     if not all(sentence.strip() for sentence in data.sentences):
@@ -319,22 +320,22 @@ def _compare_sentences(fit: Fit, data: Demonstrated, world: World) -> None:
     unknown = [sentence for sentence in world.instructions if sentence not in data.sentences]
     if unknown:
         fit.warnings.append(
-            f"the world says {_listed([repr(text) for text in unknown])}, which no episode of the data set has "
-            f"({_listed([repr(text) for text in data.sentences])}): env.instruction or the data set can be changed"
+            f"the world says {_shortened([repr(text) for text in unknown])}, which no episode of the data set has "
+            f"({_shortened([repr(text) for text in data.sentences])}): env.instruction or the data set can be changed"
         )
 
 
-def _add_columns(fit: Fit, data: Demonstrated | None, world: World, policy: PolicySpaces | None) -> None:
+def _add_columns(fit: Fit, data: DatasetInfo | None, world: World, policy: PolicySpaces | None) -> None:
     def numbers(count: int | None, names: Sequence[str] = ()) -> str:
-        shown = _plain(tuple(names))
-        return "" if count is None else f"{count}: {_listed(shown)}" if shown else str(count)
+        shown = _informative_names(tuple(names))
+        return "" if count is None else f"{count}: {_shortened(shown)}" if shown else str(count)
 
     cameras = numbers(world.num_images, world.cameras)
     ours = ("", "", "", "")
     if data is not None:
         sizes = zip(data.cameras, data.camera_sizes, strict=True)
         ours = (
-            _listed([f"{name} {height}x{width}" for name, (height, width) in sizes]),
+            _shortened([f"{name} {height}x{width}" for name, (height, width) in sizes]),
             numbers(data.num_proprio, data.proprio_names),
             numbers(data.num_actions, data.action_names),
             "" if data.fps is None else f"{data.fps:g} Hz",
@@ -351,7 +352,7 @@ def _add_columns(fit: Fit, data: Demonstrated | None, world: World, policy: Poli
         ("rate", ours[3], hz, ""),
     ]
     if data is not None and data.sentences:
-        fit.rows.append(("sentences", _listed(data.sentences), _listed(world.instructions), ""))
+        fit.rows.append(("sentences", _shortened(data.sentences), _shortened(world.instructions), ""))
 
 
 _COUNT_REMEDY = "Take the world that the data was recorded in, or name the right feature in demos.keys."
@@ -361,7 +362,7 @@ _CAMERA_REMEDY = (
 )
 
 
-def _refusal(what: str, cause: str, key: str, remedy: str) -> RunError:
+def _mismatch(what: str, cause: str, key: str, remedy: str) -> RunError:
     return RunError(
         f"The data set does not fit the world: {what}.",
         key=key,
@@ -371,16 +372,16 @@ def _refusal(what: str, cause: str, key: str, remedy: str) -> RunError:
     )
 
 
-def _plain(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return names without those that only number the entries, as "action/3" and "motor_3" do; () if none is left."""
+def _informative_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names; () if they only number the entries, as "action/3" and "motor_3" do."""
     stems = {name.rstrip("0123456789").rstrip("/_.") for name in names}
     numbered = len(stems) == 1 and all(name[-1:].isdigit() for name in names)
     return () if numbered else names
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NUM_SHOWN} more" if len(names) > NUM_SHOWN else ""
-    return ", ".join(names[:NUM_SHOWN]) + more
+def _shortened(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
+    return ", ".join(names[:MAX_SHOWN]) + more
 
 
 def _percent(share: float) -> str:

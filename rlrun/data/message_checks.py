@@ -1,7 +1,7 @@
-"""Checks of the messages between workers where they arrive; a breach is a fault of the worker that sent the message.
+"""Checks of messages between workers at the receiver; an invalid message is a fault of the worker that sent it.
 
-The first breach of a worker counts as its loss: it is replaced, and its peers go on. If the process that replaced it
-sends such a message in the same training step too, the run ends (`controller.recovery.Recovery`).
+The first invalid message counts as the loss of its sender: the sender is replaced, and its peers continue. If its
+replacement sends an invalid message in the same training step, the run ends (`controller.recovery.Recovery`).
 
 Shape legend: T chunk steps, B rows (envs), C control steps per chunk, A action dimensions, K log-probabilities.
 """
@@ -18,15 +18,15 @@ from rlrun.system.errors import ExitStatus, RunError
 WRONG_MESSAGE = "wrong-message"  # kind of these errors
 WRONG_AGAIN = "wrong-message-again"  # kind of the error that ends the run
 
-_FAR_OUTSIDE = 1000.0  # half ranges from the middle of an action's limits; a policy that explores reaches some
-_SURE = 1e-3  # log-probability of a discrete choice that is rounded above 0
-_HARDLY_CHOSEN = -100.0  # log-probability of a discrete choice that nobody would ever draw
-_LARGEST_DENSITY = 1e5  # absolute log-density of a continuous choice
-_LARGEST_VALUE = 100.0  # critics err, but not by so many times the largest return
+_MAX_ACTION_DISTANCE = 1000.0  # half ranges from the middle of an action's limits; exploration reaches some
+_MAX_LOGPROB = 1e-3  # of a discrete action; rounding may give slightly more than 0
+_MIN_LOGPROB = -100.0  # of a discrete action; a less likely one is never sampled
+_MAX_LOG_DENSITY = 1e5  # absolute log-density of a continuous action
+_MAX_VALUE_FACTOR = 100.0  # largest value of a critic, in largest returns
 
 
 class AnswerCheck:
-    """Checks the answers of one rollout worker to one env worker.
+    """Check of the answers of one rollout worker to one env worker.
 
     Example::
 
@@ -43,10 +43,10 @@ class AnswerCheck:
         is_bounded = np.isfinite(half) & (half > 0)
         self._half = np.where(is_bounded, half, np.inf)
         self._middle = np.where(is_bounded, np.where(is_bounded, self._low, 0.0) + np.where(is_bounded, half, 0.0), 0.0)
-        self._largest_value = _LARGEST_VALUE * max(1.0, largest_return)  # also where nothing is paid
+        self._largest_value = _MAX_VALUE_FACTOR * max(1.0, largest_return)  # also without any reward
 
     def __call__(self, observation: Observation, chunk: ActionChunk) -> None:
-        """Raise RunError, naming the sender, if `chunk` cannot be a right answer to `observation`."""
+        """Raise RunError, naming the sender, if `chunk` is no valid answer to `observation`."""
         self._check_shapes(observation, chunk)
         self._check_finite(chunk)
         self._check_sizes(chunk)
@@ -78,19 +78,19 @@ class AnswerCheck:
             if array is not None and not np.isfinite(array).all():
                 rows = np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(1))
                 what = "NaN" if np.isnan(array).any() else "infinity"
-                cause = f"{_SPELLED.get(name, name)} of rows {rows.tolist()} of {len(array)}"
+                cause = f"{_DISPLAY_NAMES.get(name, name)} of rows {rows.tolist()} of {len(array)}"
                 raise self._wrong(chunk, f"answers {what}", cause, ExitStatus.diverged)
 
     def _check_sizes(self, chunk: ActionChunk) -> None:
-        """Refuse what is finite and cannot be meant."""
+        """Raise RunError for numbers that are finite but implausible."""
         far = np.abs(chunk.actions - self._middle) / self._half
-        if far.size and far.max() > _FAR_OUTSIDE:
+        if far.size and far.max() > _MAX_ACTION_DISTANCE:
             row, step, dimension = np.unravel_index(far.argmax(), far.shape)
             limits = f"{self._low[dimension]:g} to {self._high[dimension]:g}"
             cause = f"dimension {dimension} of row {row} at control step {step}; its limits are {limits}"
             raise self._wrong(chunk, f"answers an action of {chunk.actions[row, step, dimension]:.3g}", cause)
         is_discrete = chunk.tokens.dtype.kind in "iub"
-        low, high = (_HARDLY_CHOSEN, _SURE) if is_discrete else (-_LARGEST_DENSITY, _LARGEST_DENSITY)
+        low, high = (_MIN_LOGPROB, _MAX_LOGPROB) if is_discrete else (-_MAX_LOG_DENSITY, _MAX_LOG_DENSITY)
         beyond = np.where(chunk.logprobs < low, low - chunk.logprobs, chunk.logprobs - high)
         if beyond.size and beyond.max() > 0:
             cause = f"of a choice that was {'drawn from numbered ones' if is_discrete else 'drawn from a density'}"
@@ -99,7 +99,7 @@ class AnswerCheck:
         for values in (chunk.values, chunk.final_values):
             if values is not None and values.size and np.abs(values).max() > self._largest_value:
                 worst = float(values[np.abs(values).argmax()])
-                cause = f"returns of this world are at most {self._largest_value / _LARGEST_VALUE:g}"
+                cause = f"returns of this world are at most {self._largest_value / _MAX_VALUE_FACTOR:g}"
                 raise self._wrong(chunk, f"answers a value of {worst:.3g}", cause, ExitStatus.diverged)
 
     def _wrong(
@@ -108,11 +108,11 @@ class AnswerCheck:
         return wrong_message(self._sender, f"the policy of version {chunk.policy_version} {what}", cause, exit_status)
 
 
-_SPELLED = {"logprobs": "log-probabilities", "final_values": "values of final observations"}
+_DISPLAY_NAMES = {"logprobs": "log-probabilities", "final_values": "values of final observations"}
 
 
 def check_observation(observation: Observation, num_proprio: int) -> None:
-    """Raise RunError, naming the env worker, if no policy could act on this. num_proprio: P; 0: any."""
+    """Raise RunError, naming the env worker, for an invalid observation. num_proprio: P; 0: any."""
     sender, frames = f"env/{observation.env_worker}", observation.frames
     for part in (frames, observation.final_frames):
         if part is not None:
@@ -142,17 +142,17 @@ def _check_frames(sender: str, frames: Frames, num_proprio: int) -> None:
 
 
 def check_trajectories(parts: Sequence[Trajectory], senders: Sequence[str], num_steps: int, version: int) -> None:
-    """Raise RunError, naming the env worker, for a part that nothing can be learned from.
+    """Raise RunError, naming the env worker, for an invalid trajectory.
 
-    parts: the shards of one actor rank. senders: the worker of each. num_steps: T. version: of the present policy.
+    parts: the shards of one actor rank. senders: the worker of each. num_steps: T. version: of the current policy.
     """
     for part, sender in zip(parts, senders, strict=True):
-        for what, cause in _faults_of(part, num_steps, version):
+        for what, cause in _trajectory_faults(part, num_steps, version):
             raise wrong_message(sender, f"it sent a trajectory with {what}", cause)
 
 
-def _faults_of(part: Trajectory, num_steps: int, version: int) -> Iterable[tuple[str, str]]:
-    """Yield what is wrong, and the cause."""
+def _trajectory_faults(part: Trajectory, num_steps: int, version: int) -> Iterable[tuple[str, str]]:
+    """Yield each fault of a trajectory, and its cause."""
     shape = part.valid.shape
     if len(shape) != 2 or shape[0] != num_steps:
         yield f"flags of shape {shape}", f"({num_steps}, B) is needed"
@@ -177,9 +177,9 @@ def _faults_of(part: Trajectory, num_steps: int, version: int) -> Iterable[tuple
 
 
 def check_episodes(sender: str, reports: Iterable[EpisodeReport], envs: range, seeds: Sequence[int] | None) -> None:
-    """Raise RunError, naming the env worker, for reports of episodes that cannot have happened.
+    """Raise RunError, naming the env worker, for invalid reports of episodes.
 
-    envs: global indices of its rows. seeds: of the episodes that it was asked for; None: it chose them itself.
+    envs: global indices of its rows. seeds: of the requested episodes; None: the worker chose them.
     """
     seen: list[int] = []
     for report in reports:
@@ -201,7 +201,7 @@ def check_episodes(sender: str, reports: Iterable[EpisodeReport], envs: range, s
 def check_equal_spaces(spaces: Mapping[int, Spaces], known: Spaces | None = None) -> None:
     """Raise RunError naming the first env worker whose simulator has other spaces than its peers.
 
-    spaces: by rank. known: what the peers of replaced workers have; None: what most of `spaces` are.
+    spaces: by rank. known: spaces of the peers of replaced workers; None: the most frequent ones of `spaces`.
     """
     texts = {rank: repr(one) for rank, one in spaces.items()}
     usual = max(texts.values(), key=list(texts.values()).count, default="") if known is None else repr(known)
@@ -218,7 +218,7 @@ def check_equal_spaces(spaces: Mapping[int, Spaces], known: Spaces | None = None
 
 
 def wrong_message(sender: str, what: str, cause: str, exit_status: ExitStatus = ExitStatus.worker_lost) -> RunError:
-    """Return the error for a message that cannot be right. sender: the worker at fault, as "env/1"."""
+    """Return the error for an invalid message. sender: the worker at fault, as "env/1"."""
     remedy = (
         "resume from an earlier checkpoint with a lower actor.lr, or actor.param_precision=fp32"
         if exit_status is ExitStatus.diverged

@@ -1,8 +1,8 @@
-"""Messages as a msgpack header and raw buffers. Nothing is pickled, and types that are not listed are refused.
+"""Encoding of messages as a msgpack header and raw buffers. Nothing is pickled, and only listed types are accepted.
 
 The header is one msgpack value with two extensions:
 
-    1  an array, [dtype, shape, data]; data is bytes of a small array, or a number: where the transport put a large one
+    1  an array, [dtype, shape, data]; data is the bytes of a small array, or the transport's location of a large one
     2  an object, [name of its type, map of its fields]
 
 The channel between env workers and policy servers sends large arrays as frames of their own
@@ -32,11 +32,11 @@ _ERROR_FIELDS = ("message", "key", "value", "cause", "remedy", "exit_status", "w
 
 
 class FormatError(ValueError):
-    """The bytes are no message of this format."""
+    """The bytes are not a message of this format."""
 
 
 class MessageFormat:
-    """Encodes plain values, arrays, RunError and the given dataclasses.
+    """Encoder and decoder of plain values, arrays, RunError and the given dataclasses.
 
     Example::
 
@@ -47,12 +47,15 @@ class MessageFormat:
     """
 
     def __init__(self, *kinds: type):
-        """kinds: dataclasses; all that a message may hold, at any depth."""
+        """kinds: all dataclasses that a message may hold, at any depth."""
         self._kinds = {kind.__name__: kind for kind in kinds}
         self._fields = {kind: _field_types(kind) for kind in kinds}
 
     def encode(self, message: Any, put: Callable[[np.ndarray], int]) -> bytes:
-        """The header of a message. put: store a large contiguous array, and return where. Raises TypeError."""
+        """Return the header of a message. put: stores a large contiguous array and returns its location.
+
+        Raises TypeError.
+        """
 
         def extension(value: Any) -> Any:
             if isinstance(value, np.ndarray) and value.dtype.kind in KINDS:
@@ -73,10 +76,10 @@ class MessageFormat:
         return msgpack.packb(message, default=extension)
 
     def decode(self, header: Any, get: Callable[[int, int], Any]) -> Any:
-        """The message again; its arrays may be written to if the buffers of `get` may.
+        """Return the message. Its arrays are writable if the buffers of `get` are.
 
-        header: bytes-like. get: given where `put` stored an array and its number of bytes, a buffer of that length.
-        Raises FormatError.
+        header: bytes-like. get: returns a buffer, given the location from `put` and the number of bytes. Raises
+        FormatError.
         """
 
         depth = 0  # of the object that is being read
@@ -134,7 +137,7 @@ def _error_fields(error: RunError) -> dict[str, Any]:
 
 
 def _field_types(kind: type) -> dict[str, tuple[type, ...]]:
-    """The classes that the value of each field may have."""
+    """Return the classes that the value of each field may have."""
     hints = typing.get_type_hints(kind)
     return {field.name: tuple(_classes(hints[field.name])) for field in dataclasses.fields(kind)}
 

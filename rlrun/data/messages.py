@@ -1,4 +1,4 @@
-"""One frozen dataclass per edge of the picture; arrays are numpy, never normalised pixels.
+"""Messages between workers: one frozen dataclass per edge. Arrays are numpy; pixels are uint8, never normalised.
 
 Shape legend: T chunk steps, B rows (envs), C control steps per chunk, A controlled action
 dimensions, K = C*A action tokens, N cameras, P proprioception, H x W pixels, F rows that ended.
@@ -16,7 +16,7 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """simulator -> env worker: what the robot perceives, one row per env.
+    """simulator -> env worker: images, proprioception and instructions, one row per env.
 
     Example: 8 envs, one 64 px camera: images (8, 1, 64, 64, 3), proprio (8, 61).
     """
@@ -29,14 +29,14 @@ class Frames:
         return len(self.instructions)
 
     def rows(self, index: np.ndarray) -> Frames:
-        """The rows that `index` (integers or a mask of B) selects."""
+        """Return the rows that `index` (integers or a mask of B) selects."""
         chosen = np.arange(len(self))[index]
         texts = tuple(map(self.instructions.__getitem__, chosen.tolist()))
         return Frames(self.images[chosen], self.proprio[chosen], texts)
 
     @classmethod
-    def joined(cls, parts: Sequence[Frames]) -> Frames:
-        """All rows of `parts`, of which there is at least one, in their order."""
+    def concatenate(cls, parts: Sequence[Frames]) -> Frames:
+        """Return all rows of `parts` (at least one part), in order."""
         if len(parts) == 1:
             return parts[0]
         return cls(
@@ -45,12 +45,12 @@ class Frames:
             tuple([text for part in parts for text in part.instructions]),
         )
 
-    def showing(self, cameras: Sequence[int]) -> Frames:
-        """The same with the pictures of these cameras only, in this order."""
+    def select_cameras(self, cameras: Sequence[int]) -> Frames:
+        """Return the frames with the images of these cameras only, in this order."""
         return Frames(self.images[:, list(cameras)], self.proprio, self.instructions)
 
     def replaced(self, index: np.ndarray, fresh: Frames) -> Frames:
-        """A copy in which rows `index` (int [R]) are the R rows of `fresh`."""
+        """Return a copy in which rows `index` (int [R]) are the R rows of `fresh`."""
         images, proprio, instructions = self.images.copy(), self.proprio.copy(), list(self.instructions)
         images[index], proprio[index] = fresh.images, fresh.proprio
         for row, instruction in zip(index, fresh.instructions, strict=True):
@@ -60,7 +60,7 @@ class Frames:
 
 @dataclass(frozen=True)
 class Spaces:
-    """env -> driver, actor: what a policy for this simulator sees and does.
+    """env -> driver, actor: observation and action spaces of a simulator.
 
     Example: CartPole: Spaces(num_actions=1, num_choices=2, action_low=(0.0,), action_high=(1.0,), num_proprio=4,
     num_images=0)
@@ -72,18 +72,18 @@ class Spaces:
     action_high: tuple[float, ...]
     num_proprio: int  # P
     num_images: int  # N
-    observed: str = ""  # how the simulator's observation was read, if that was guessed
+    observed: str = ""  # how the simulator's observation is interpreted, if that was guessed
     cameras: tuple[str, ...] = ()  # N names, in the order of the images; (): they have none
     proprio_names: tuple[str, ...] = ()  # P names; (): they have none
     action_names: tuple[str, ...] = ()  # A names; (): they have none
     control_hz: float | None = None  # control steps per second; None: unknown
-    is_hz_nominal: bool = False  # the simulator only says so, and nothing in it depends on it
+    is_hz_nominal: bool = False  # the rate is only declared; the simulation does not depend on it
     instructions: tuple[str, ...] = ()  # sentences of its episodes; (): unknown before they begin
 
 
 @dataclass(frozen=True)
 class PolicySpaces:
-    """rollout -> driver: what a loaded policy sees and does.
+    """rollout -> driver: observation and action spaces of a loaded policy.
 
     Example: PolicySpaces(num_actions=8, num_proprio=61, cameras=("zed_link",))
     """
@@ -105,10 +105,10 @@ class Observation:
     frames: Frames  # B rows to act on
     sampling_keys: np.ndarray  # uint64 [B]; the same key and logits give the same tokens, whatever the batch
     temperature: float  # of sampling; 0: arg-max tokens, the keys are then ignored
-    final_frames: Frames | None  # F rows of which only the value counts, such as the last ones of truncated episodes
+    final_frames: Frames | None  # F rows that only need a value, such as the last ones of truncated episodes
     rows: np.ndarray | None = None  # int [B], rows of the sender; set by evaluation only
     is_first: np.ndarray | None = None  # bool [B], an episode begins; set by evaluation only
-    policy_version: int = 0  # the oldest that may answer; the rollout worker waits until it holds that or a newer one
+    policy_version: int = 0  # the oldest accepted one; the rollout worker waits until it has this or a newer one
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +119,7 @@ class ActionChunk:
     """
 
     actions: np.ndarray  # float32 [B, C, A], simulator units (un-normalised)
-    tokens: np.ndarray  # [B, K], what was chosen: uint8 bins, or float32 numbers of a Gaussian policy
+    tokens: np.ndarray  # [B, K], the sampled actions: uint8 bins, or float32 numbers of a Gaussian policy
     logprobs: np.ndarray  # float32 [B, K], of the sampled tokens at the sampling temperature
     values: np.ndarray  # float32 [B]; 0 without a critic
     final_values: np.ndarray | None  # float32 [F], values of Observation.final_frames; None: none were sent
@@ -144,7 +144,7 @@ class ActionChunk:
     def expected_echo(self, sampling_keys: np.ndarray) -> np.ndarray:
         """Return the echo of an answer to these keys (uint64 [B]): each with the checksum of its row.
 
-        A receiver thus sees that a row answers the observation that it sent, and that nothing changed on the way.
+        It shows the receiver that a row answers the observation it sent, and that the row arrived unchanged.
         """
         fields = (self.actions, self.tokens, self.logprobs, self.values)
         rows = [np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for array in fields]
@@ -154,7 +154,7 @@ class ActionChunk:
 
 @dataclass(frozen=True, eq=False)
 class ChunkResult:
-    """simulator -> env worker: what a chunk of C control steps did.
+    """simulator -> env worker: result of a chunk of C control steps.
 
     Steps after the end of an episode are not executed: step_valid is False and the reward 0 there.
     `frames` is the state at the end of the chunk; for a row that ended, the final observation.
@@ -177,7 +177,7 @@ class ChunkResult:
 
     @classmethod
     def broken(cls, frames: Frames, num_steps: int, active: np.ndarray) -> ChunkResult:
-        """All active rows (bool [B]) void, as after a simulator fault; `frames` only gives the shapes."""
+        """Return a result whose active rows (bool [B]) are void, as after a fault; `frames` only gives the shapes."""
         num_rows = len(frames)
         nothing = np.zeros(num_rows, bool)
         return cls(
@@ -223,7 +223,7 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class EnvTally:
-    """env -> driver: what the chunk steps of one env worker in a training step were like, to compare with its peers'.
+    """env -> driver: counts of one env worker's chunk steps in a training step, to compare with those of its peers.
 
     Example: EnvTally(num_chunk_steps=64, num_paid=5, num_moves=60, num_frozen=(0, 60), outside=0.02,
     instructions=("press …",)): the second camera showed the same picture for the whole step.
@@ -271,7 +271,7 @@ class WorkerLoss:
 
 @dataclass(frozen=True)
 class TensorSlice:
-    """Where one tensor lies in a bucket.
+    """Position of one tensor in a bucket.
 
     Example: TensorSlice("projector.fc1.weight", "bfloat16", (64, 32), 0, 4096)
     """
@@ -287,7 +287,7 @@ class TensorSlice:
 class WeightBucket:
     """actor -> rollout: part of a policy version, packed into one buffer.
 
-    A version is complete when buckets 0 .. num_buckets-1 have arrived. No action is chosen by a part of one.
+    A version is complete when buckets 0 .. num_buckets-1 have arrived, and is not used before.
     """
 
     policy_version: int
@@ -298,7 +298,7 @@ class WeightBucket:
     checksum: int | None = None  # see `weight_sync.buckets.checksum`; None: not asked for
 
     def on_host(self) -> np.ndarray:
-        """Return the payload in host memory: itself, or a copy of what is on an accelerator."""
+        """Return the payload in host memory, copied if it is on an accelerator."""
         return self.payload if isinstance(self.payload, np.ndarray) else self.payload.cpu().numpy()
 
 
@@ -319,7 +319,7 @@ class SharedBucket:
 
 @dataclass(frozen=True)
 class Span:
-    """worker -> driver: one closed interval of work, for the timeline. Times are seconds of `steady_clock`."""
+    """worker -> driver: one closed interval of work, for the timeline. Times are those of `steady_time`."""
 
     name: str
     start_s: float
@@ -330,7 +330,7 @@ class Span:
 
 @dataclass(frozen=True)
 class OpenWait:
-    """worker -> watchdog: a wait that is not over.
+    """worker -> watchdog: a wait that has not ended.
 
     Example: OpenWait("actions", ("rollout/0",), 3.2, 600.0)
     """
@@ -338,12 +338,12 @@ class OpenWait:
     what: str
     on: tuple[str, ...]  # workers that have not done their part yet
     age_s: float
-    budget_s: float  # after which the waiting side itself gives up
+    budget_s: float  # after which the waiting process itself gives up
 
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """worker -> driver: what a worker does now.
+    """worker -> driver: current state of a worker.
 
     Example: WorkerStatus("env/0", "lab-node", 4711, "simulate", 3.2, {"env_steps": 5120}, 182_000_000, 0.0)
     """
@@ -364,7 +364,7 @@ class WorkerStatus:
     silences: dict[str, tuple[int, float]] = field(
         default_factory=dict
     )  # phase -> number and seconds of its last sample, see observability/telemetry
-    is_first: bool = False  # this process goes through its phase for the first time
-    load: float = 0.0  # processes that want to run on its host, per core, mean of a minute
+    is_first: bool = False  # this process is in its phase for the first time
+    load: float = 0.0  # runnable processes on its host, per core, mean of a minute
     failure: str = ""  # of a background thread, with its traceback
     sentinel: str = ""  # host:port/token of the sentinel of its node; "" where there is none

@@ -1,4 +1,4 @@
-"""A recording of a run on disk: one file per message, written atomically and safe to read.
+"""Recording of a run on disk, one file per message, written atomically; and differences between messages.
 
 recording.json                               configuration and versions of the recorded run
 start/step_00000002/                         checkpoint of the actor before the first recorded step
@@ -26,7 +26,7 @@ from safetensors.numpy import save_file
 from rlrun.data import checkpoint_folder
 from rlrun.system.local_files import parse_json, read_json
 
-FOLDER = "recording"  # in the run folder
+RECORDING_FOLDER = "recording"  # in the run folder
 MANIFEST = "recording.json"
 START = "start"
 FORMAT = 2  # 1 had no policy version in observations
@@ -38,7 +38,7 @@ Message = TypeVar("Message")
 
 
 class RecordingError(Exception):
-    """path: the file that is missing, damaged or of another kind. cause: why it cannot be used."""
+    """A file of a recording cannot be used. path: the file. cause: it is missing, corrupted or of another kind."""
 
     def __init__(self, path: Path, cause: str):
         super().__init__(path, cause)
@@ -47,7 +47,7 @@ class RecordingError(Exception):
 
 @dataclass(frozen=True)
 class Recording:
-    """The paths of a recording under `folder`.
+    """Paths of a recording under `folder`.
 
     Example::
 
@@ -58,26 +58,26 @@ class Recording:
 
     folder: Path
 
-    def of_worker(self, step: int, worker: str) -> Path:
+    def worker_folder(self, step: int, worker: str) -> Path:
         """Return the folder of the messages that a worker ("role/rank") sent and received in a training step."""
         return self.folder / f"step-{step:06}" / worker.replace("/", "-")
 
     def message(self, step: int, worker: str, edge: str, number: int) -> Path:
         """Return the file of one message."""
         width = 1 if edge == "trajectory" else 5
-        return self.of_worker(step, worker) / f"{edge}-{number:0{width}}{_SUFFIX}"
+        return self.worker_folder(step, worker) / f"{edge}-{number:0{width}}{_SUFFIX}"
 
     def update(self, step: int) -> Path:
         """Return the file of the update's metrics, as actor rank 0 sent them to the driver."""
-        return self.of_worker(step, "actor/0") / "update.json"
+        return self.worker_folder(step, "actor/0") / "update.json"
 
     def end(self, step: int, worker: str) -> Path:
         """Return the file that marks an env worker's part of a step as complete."""
-        return self.of_worker(step, worker) / _END
+        return self.worker_folder(step, worker) / _END
 
     def count(self, step: int, worker: str, edge: str) -> int:
         """Return the messages of an edge, numbered from 0. Raises RecordingError if one between them is missing."""
-        found = sorted(self.of_worker(step, worker).glob(f"{edge}-*{_SUFFIX}"))
+        found = sorted(self.worker_folder(step, worker).glob(f"{edge}-*{_SUFFIX}"))
         for number in range(len(found)):
             if not self.message(step, worker, edge, number).exists():
                 raise RecordingError(self.message(step, worker, edge, number), "it is missing, but later ones exist")
@@ -90,7 +90,7 @@ class Recording:
 
     def start(self) -> tuple[int, Path] | None:
         """Return the first step recorded for the actor and the checkpoint before it, or None if it was not recorded."""
-        found = checkpoint_folder.complete(self.folder / START)
+        found = checkpoint_folder.list_complete(self.folder / START)
         return (int(found[0].name.rpartition("_")[2]), found[0]) if found else None
 
     def manifest(self) -> dict[str, Any]:
@@ -109,9 +109,9 @@ class Recording:
         return found
 
 
-def located(path: Path) -> Recording:
+def find_recording(path: Path) -> Recording:
     """Return the recording of a run folder, or the recording at `path` itself."""
-    return Recording(path / FOLDER if (path / FOLDER).is_dir() else path)
+    return Recording(path / RECORDING_FOLDER if (path / RECORDING_FOLDER).is_dir() else path)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -122,7 +122,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def write_message(path: Path, message: Any) -> int:
     """Write one dataclass of rlrun/data/messages.py atomically. Returns the size of the file."""
     arrays: dict[str, np.ndarray] = {}
-    rest = _taken_apart(message, "", arrays)
+    rest = _flatten(message, "", arrays)
     head = {"kind": type(message).__name__, "rest": json.dumps(rest)}
     _replace(path, lambda part: save_file(arrays, part, metadata=head))
     return path.stat().st_size
@@ -141,7 +141,7 @@ def read_message(path: Path, kind: type[Message]) -> Message:
     if head.get("kind") != kind.__name__:
         raise RecordingError(path, f"it holds {head.get('kind')!r}, not {kind.__name__}")
     try:
-        return _put_together(kind, parse_json(head["rest"]), "", arrays)
+        return _unflatten(kind, parse_json(head["rest"]), "", arrays)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RecordingError(path, f"its content is not that of {kind.__name__} ({error!r})") from error
 
@@ -167,21 +167,21 @@ def _replace(path: Path, write: typing.Callable[[Path], object]) -> None:
         part.unlink(missing_ok=True)
 
 
-def _taken_apart(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Return `value` as JSON types; puts arrays into `arrays` by their path."""
+def _flatten(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Return `value` as JSON types, with its arrays in `arrays` by their path."""
     if isinstance(value, np.ndarray):
         arrays[prefix] = np.ascontiguousarray(value)
         return None
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
-        return {name: _taken_apart(getattr(value, name), f"{prefix}.{name}", arrays) for name in names}
+        return {name: _flatten(getattr(value, name), f"{prefix}.{name}", arrays) for name in names}
     if isinstance(value, tuple):
-        return [_taken_apart(item, f"{prefix}.{i}", arrays) for i, item in enumerate(value)]
+        return [_flatten(item, f"{prefix}.{i}", arrays) for i, item in enumerate(value)]
     return value
 
 
-def _put_together(hint: Any, rest: Any, prefix: str, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Rebuild the value of type `hint` that `_taken_apart` divided into `rest` and arrays."""
+def _unflatten(hint: Any, rest: Any, prefix: str, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Rebuild a value of type `hint` from the output of `_flatten`: `rest` and arrays."""
     if prefix in arrays:
         return arrays[prefix]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):  # with None
@@ -190,10 +190,10 @@ def _put_together(hint: Any, rest: Any, prefix: str, arrays: Mapping[str, np.nda
             return None
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
-        return hint(**{name: _put_together(hints[name], rest[name], f"{prefix}.{name}", arrays) for name in rest})
+        return hint(**{name: _unflatten(hints[name], rest[name], f"{prefix}.{name}", arrays) for name in rest})
     if typing.get_origin(hint) is tuple:
         kind = typing.get_args(hint)[0]
-        return tuple(_put_together(kind, item, f"{prefix}.{i}", arrays) for i, item in enumerate(rest))
+        return tuple(_unflatten(kind, item, f"{prefix}.{i}", arrays) for i, item in enumerate(rest))
     return rest
 
 
@@ -206,7 +206,7 @@ def differences(recorded: Any, now: Any, name: str = "") -> Iterator[str]:
         if recorded is not now:
             yield f"{name}: {'none recorded, some now' if recorded is None else 'some recorded, none now'}"
     elif isinstance(recorded, np.ndarray):
-        yield from _of_arrays(recorded, now, name)
+        yield from _array_differences(recorded, now, name)
     elif dataclasses.is_dataclass(recorded):
         for field in dataclasses.fields(recorded):
             below = f"{name}.{field.name}" if name else field.name
@@ -215,7 +215,7 @@ def differences(recorded: Any, now: Any, name: str = "") -> Iterator[str]:
         yield f"{name}: {recorded!r} recorded, {now!r} now"
 
 
-def _of_arrays(recorded: np.ndarray, now: np.ndarray, name: str) -> Iterator[str]:
+def _array_differences(recorded: np.ndarray, now: np.ndarray, name: str) -> Iterator[str]:
     if recorded.shape != now.shape or recorded.dtype != now.dtype:
         yield f"{name}: {recorded.dtype} {recorded.shape} recorded, {now.dtype} {now.shape} now"
         return
@@ -227,11 +227,11 @@ def _of_arrays(recorded: np.ndarray, now: np.ndarray, name: str) -> Iterator[str
         return
     first = tuple(np.argwhere(differs)[0].tolist())
     line = f"{name}: {differs.sum()} of {differs.size} differ, first {list(first)}: "
-    line += f"{_text(recorded[first])} recorded, {_text(now[first])} now"
+    line += f"{_format_number(recorded[first])} recorded, {_format_number(now[first])} now"
     if recorded.dtype != bool:
         line += f"; by {np.nanmax(np.abs(recorded.astype(float) - now.astype(float))):.3g} at most"
     yield line
 
 
-def _text(value: Any) -> str:
+def _format_number(value: Any) -> str:
     return f"{value:.6g}" if np.issubdtype(value.dtype, np.floating) else str(value)

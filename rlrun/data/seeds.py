@@ -1,4 +1,9 @@
-"""Seeds of episodes, and their distribution over workers and task instances."""
+"""Seeds of episodes and sampling keys, the assignment of rows to workers, and results by task instance.
+
+Reset seeds and sampling keys are functions of (run seed, step, epoch, env, count), without a stored state, by
+SplitMix64 (Steele, Lea and Flood, 2014). Rows are assigned in contiguous parts, computed equally by all workers.
+Task instances are those of BEHAVIOR, whose challenge reports results by instance.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ import numpy as np
 
 from rlrun.data.messages import EpisodeReport
 
-GAMMA = np.uint64(0x9E3779B97F4A7C15)  # what the state grows by from one number to the next
+SPLITMIX_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # increment of the state from one number to the next
 _ROUNDS = (
     (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
     (np.uint64(27), np.uint64(0x94D049BB133111EB)),
@@ -18,19 +23,19 @@ _LAST_SHIFT = np.uint64(31)
 _TRAINING_SEEDS = 1 << 32  # above the seeds of demonstrations and evaluations
 
 
-def mixed(state: np.ndarray) -> np.ndarray:
-    """Return the number of each state: uint64, of the same shape."""
+def splitmix64(state: np.ndarray) -> np.ndarray:
+    """Return the output of SplitMix64 for each state: uint64, of the same shape."""
     for shift, factor in _ROUNDS:
         state = (state ^ (state >> shift)) * factor  # wraps around
     return state ^ (state >> _LAST_SHIFT)
 
 
-def _combined(*parts: np.ndarray | int) -> np.ndarray:
-    """Return well mixed uint64, independent of the order in which rows are computed."""
+def _hash(*parts: np.ndarray | int) -> np.ndarray:
+    """Return a uint64 hash of the parts, elementwise, so that it is independent of the order of rows."""
     state = np.zeros((), np.uint64)
     with np.errstate(over="ignore"):  # single numbers would warn that they wrap around
         for part in parts:
-            state = mixed((state ^ np.asarray(part).astype(np.uint64)) + GAMMA)
+            state = splitmix64((state ^ np.asarray(part).astype(np.uint64)) + SPLITMIX_GAMMA)
     return np.asarray(state)
 
 
@@ -39,15 +44,15 @@ def episode_seeds(run_seed: int, step: int, epoch: int, groups: np.ndarray, epis
 
     groups: int [R], the env index, or the index of its group if an algorithm compares episodes with equal starts.
     """
-    return (_TRAINING_SEEDS + (_combined(run_seed, step, epoch, groups, episode) >> np.uint64(32))).astype(np.int64)
+    return (_TRAINING_SEEDS + (_hash(run_seed, step, epoch, groups, episode) >> np.uint64(32))).astype(np.int64)
 
 
 def sampling_keys(run_seed: int, step: int, epoch: int, envs: np.ndarray, at: np.ndarray | int) -> np.ndarray:
     """Return uint64 [R]: one sampling key per env and time `at` (int or int [R]; [T, 1] gives [T, R])."""
-    return _combined(run_seed, step, epoch, envs, at, 1)
+    return _hash(run_seed, step, epoch, envs, at, 1)
 
 
-def ranks_of(env_worker: int, num_env_workers: int, num_actor_ranks: int) -> range:
+def actor_ranks_of(env_worker: int, num_env_workers: int, num_actor_ranks: int) -> range:
     """Return the actor ranks that own rows of an env worker: both divide all rows into equal contiguous parts.
 
     Example: ranks_of(1, 2, 4) == range(2, 4); ranks_of(1, 4, 2) == range(0, 1)
@@ -57,7 +62,7 @@ def ranks_of(env_worker: int, num_env_workers: int, num_actor_ranks: int) -> ran
 
 
 def rollout_of(env_worker: int, num_env_workers: int, num_rollout_workers: int) -> int:
-    """Return the rank of the rollout worker that answers an env worker; neighbours share one.
+    """Return the rank of the rollout worker that answers an env worker; consecutive ranks share one.
 
     Example: rollout_of(2, 4, 2) == 1
     """
@@ -66,7 +71,7 @@ def rollout_of(env_worker: int, num_env_workers: int, num_rollout_workers: int) 
 
 @dataclass(frozen=True)
 class InstanceResult:
-    """The results of all episodes that started from one instance; infrastructure faults are not counted.
+    """Results of all episodes of one task instance; infrastructure faults are not counted.
 
     Example: InstanceResult(303, episodes=1, successes=0, q_score=0.667, simulator_steps=2000.0, simulator_time_s=66.7)
     """
@@ -80,11 +85,11 @@ class InstanceResult:
 
 
 def listed_instance(seed: int, ids: Sequence[int]) -> int:
-    """Return the instance of an episode with reset seed `seed` from a list. Example: (4, [301, 302]) -> 301."""
+    """Return the task instance of an episode with reset seed `seed`. Example: (4, [301, 302]) -> 301."""
     return ids[seed % len(ids)]
 
 
-def by_instance(reports: Iterable[EpisodeReport], ids: Sequence[int], action_hz: int) -> list[InstanceResult]:
+def results_by_instance(reports: Iterable[EpisodeReport], ids: Sequence[int], action_hz: int) -> list[InstanceResult]:
     """Return one result per instance with episodes, in the order of `ids`."""
     groups: dict[int, list[EpisodeReport]] = {instance: [] for instance in ids}
     for report in reports:

@@ -37,7 +37,7 @@ from rlrun.doctor.node_request import Folder, Input, NodeRequest, SimulatorReque
 from rlrun.doctor.optional_packages import open_packages
 from rlrun.system import nvidia_smi
 from rlrun.system.machine_load import host_memory, local_load
-from rlrun.system.network import holder_of
+from rlrun.system.network import port_holder
 from rlrun.system.nvidia_smi import UnansweredError
 
 LIMIT_S = 12.0  # for `measure`, which may ask a driver that hangs
@@ -113,7 +113,7 @@ def measure(node_request: NodeRequest, object_store_bytes: int | None = None) ->
         niceness=os.nice(0),
         load=local_load(),
         packages=open_packages(node_request.packages),
-        ports=tuple(PortFacts(request.key, request.port, holder_of(request.port)) for request in node_request.ports),
+        ports=tuple(PortFacts(request.key, request.port, port_holder(request.port)) for request in node_request.ports),
     )
 
 
@@ -234,7 +234,7 @@ def _gpus() -> tuple[tuple[GpuFacts, ...], str]:
         lines = nvidia_smi.query(_GPU_FIELDS, "gpu", _QUERY_S)
         for uuid, pid, name, used in nvidia_smi.query(_PROCESS_FIELDS, "compute-apps", _QUERY_S) if lines else ():
             number = int(pid) if pid.isdigit() else None
-            held.setdefault(uuid, []).append(GpuProcess(number, Path(name).name, nvidia_smi.num_bytes(used)))
+            held.setdefault(uuid, []).append(GpuProcess(number, Path(name).name, nvidia_smi.parse_mebibytes(used)))
     except UnansweredError as error:
         return (), str(error)
     gpus = (
@@ -242,8 +242,8 @@ def _gpus() -> tuple[tuple[GpuFacts, ...], str]:
             int(index) if index.isdigit() else place,
             name,
             driver,
-            nvidia_smi.num_bytes(total) or None,
-            nvidia_smi.num_bytes(free),
+            nvidia_smi.parse_mebibytes(total) or None,
+            nvidia_smi.parse_mebibytes(free),
             tuple(held.get(uuid, ())),
         )
         for place, (index, uuid, name, driver, total, free) in enumerate(lines)

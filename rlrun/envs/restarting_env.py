@@ -91,7 +91,7 @@ class RestartingEnv(VectorEnv):
                 continue
             self._is_lost[env_ids] = False
             self._seeds[env_ids], self._num_steps[env_ids] = seeds, 0
-            frames = frames if self._shown is None else frames.showing(self._shown)
+            frames = frames if self._shown is None else frames.select_cameras(self._shown)
             self._image_shape = frames.images.shape[1:]
             return frames
 
@@ -114,7 +114,7 @@ class RestartingEnv(VectorEnv):
             self._restart(fault)
             return self._void(actions.shape[1], active)
         if self._shown is not None:
-            result = dataclasses.replace(result, frames=result.frames.showing(self._shown))
+            result = dataclasses.replace(result, frames=result.frames.select_cameras(self._shown))
         self._repeated.completed(int(active.sum()))
         self._num_steps += result.step_valid.sum(axis=1)
         for row in np.flatnonzero(result.infra_fault & active & ~lost).tolist():

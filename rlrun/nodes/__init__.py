@@ -1,1 +1,1 @@
-"""Starts Ray on a node, and ends it with all its processes."""
+"""Ray on a node: its settings, its start and supervision, and the end of all its processes."""

@@ -1,4 +1,8 @@
-"""Ray on this node as a child process, which is ended with all its own children."""
+"""Ray on this node as a supervised child process: its command line, its environment, its end with all its children.
+
+Ray sees no SIGTERM of a scheduler: the run needs it until the last checkpoint is saved. If this process dies, the
+kernel kills `ray start`.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +24,18 @@ from rlrun.cluster.membership import admits, is_listening, joined
 from rlrun.placement.node_environment import FREEING_MS, MANY_NODES, NICENESS, setting
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.machine_load import num_cores
-from rlrun.system.network import SENTINEL, free_port, holder_of
-from rlrun.system.process_io import SHIELDED, signals_held
+from rlrun.system.network import SENTINEL, free_port, port_holder
+from rlrun.system.process_io import SHIELDED_SIGNALS, signals_held
 from rlrun.watchdog.sentinel import SentinelProcess
 
 _POLL_S = 0.2
-_REFUSALS = 3  # refused connections in a row after which the head has ended
+_MAX_REFUSALS = 3  # refused connections in a row after which the head has ended
 
 
 class Head:
-    """Probes the head of the cluster, a few times a second once it has started (`wait`).
+    """Probe of the head node, used a few times a second once the head has started (`wait`).
 
-    On the head itself it is always running: there Ray is a child process, which its parent supervises.
+    On the head itself it always counts as running: Ray is a supervised child process there.
     """
 
     def __init__(self, address: str, is_here: bool):
@@ -40,20 +44,20 @@ class Head:
 
     @property
     def is_running(self) -> bool:
-        """Probe the head once. Without any answer it counts as running, since the link may be cut."""
+        """Probe the head once. A head that does not answer counts as running, since the link may be cut."""
         is_refused = not self._is_here and is_listening(self._address) is False
         self._refusals = self._refusals + 1 if is_refused else 0
         return not is_refused
 
     @property
     def has_ended(self) -> bool:
-        """Whether the head has refused the last connections, enough of them to be sure."""
-        return self._refusals >= _REFUSALS
+        """Whether the head has refused several connections in a row."""
+        return self._refusals >= _MAX_REFUSALS
 
     def wait(self, deadline_s: float, is_stopped: Callable[[], bool]) -> None:
         """Wait until the head listens, or `is_stopped`.
 
-        Raises RunError at the deadline, saying whether the head refused or did not answer, and if it rejects the token.
+        Raises RunError at the deadline, with the state of the head, and if the head rejects the token.
         """
         end = time.monotonic() + deadline_s
         while not self._is_here and not is_stopped() and (answer := is_listening(self._address)) is not True:
@@ -104,8 +108,8 @@ class NodeSettings:
     lost_after_s: float
 
 
-def command_line(settings: NodeSettings) -> list[str]:
-    """Return the words of `ray start --block …`. Raises RunError for an invalid range of ports."""
+def ray_start_command(settings: NodeSettings) -> list[str]:
+    """Return the command `ray start --block …`. Raises RunError for an invalid range of ports."""
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
     if settings.is_head:
         words += ["--head", f"--port={settings.head.rpartition(':')[2]}", "--include-dashboard=false", "--no-monitor"]
@@ -118,21 +122,21 @@ def command_line(settings: NodeSettings) -> list[str]:
         f"--object-store-memory={settings.object_store_bytes}",
         f"--num-cpus={num_cores()}",
         f"--num-gpus={settings.num_accelerators}",
-        "--include-log-monitor=false",  # logs are files; a run does not repeat them
+        "--include-log-monitor=false",  # workers log to files; the driver does not print their output
     ]
     if settings.spill_dir is not None:
         words.append(f"--object-spilling-directory={settings.spill_dir}")
     services = (*_AGENT_PORTS, *([_CLIENT_PORT] if settings.is_head else []))
     if settings.ports is None:
-        # Ray's defaults for these two are fixed, and taken for the second job on a node.
+        # Ray's defaults for these two are fixed ports, which a second job on the node could not use.
         fixed = [name for name in services if name in ("dashboard-agent-listen-port", _CLIENT_PORT)]
         return words + [f"--{name}={free_port()}" for name in fixed]
-    first, last = read_ports(settings.ports, len(services))
+    first, last = parse_ports(settings.ports, len(services))
     words += [f"--{name}={first + i}" for i, name in enumerate(services)]
     return [*words, f"--min-worker-port={first + len(services)}", f"--max-worker-port={last}"]
 
 
-def environment(settings: NodeSettings) -> dict[str, str]:
+def ray_environment(settings: NodeSettings) -> dict[str, str]:
     """Return the environment variables of Ray's processes, which the workers inherit.
 
     A node that does not answer is lost after `lost_after_s`; Ray's default is 65 s.
@@ -155,7 +159,7 @@ def environment(settings: NodeSettings) -> dict[str, str]:
     return {one.name: one.value for one in values}
 
 
-def read_ports(ports: str, num_services: int) -> tuple[int, int]:
+def parse_ports(ports: str, num_services: int) -> tuple[int, int]:
     """Return the first and last port of "20000-20999". Raises RunError if that is no range, or too small."""
     first, dash, last = ports.partition("-")
     is_range = dash and first.isdigit() and last.isdigit() and int(first) >= 1024 and int(last) < 2**16
@@ -175,10 +179,10 @@ def check_ports(settings: NodeSettings) -> None:
     wanted = [(int(settings.head.rpartition(":")[2]), "cluster.address")] if settings.is_head else []
     services = len(_AGENT_PORTS) + settings.is_head
     if settings.ports is not None:
-        first, _ = read_ports(settings.ports, services)
+        first, _ = parse_ports(settings.ports, services)
         wanted += [(port, "node.ports") for port in range(first, first + services)]
     for port, key in wanted:
-        holder = holder_of(port)
+        holder = port_holder(port)
         if holder is not None:
             raise RunError(
                 f"Port {port} of {settings.name}, which Ray needs, is taken by {holder}.",
@@ -205,9 +209,9 @@ def check_shared_memory(object_store_bytes: int) -> None:
         )
 
 
-_END_S = 10.0
-_TAIL_LINES = 12
-_OWN_TIMEOUT = "The current node timed out during startup"  # Ray's own limit of 30 s is too short on a busy node
+_KILL_WAIT_S = 10.0
+_NUM_LAST_LINES = 12
+_RAY_STARTUP_TIMEOUT = "The current node timed out during startup"  # Ray's limit of 30 s is too short on a busy node
 _LIBC = ctypes.CDLL(None, use_errno=True)  # opened before any fork
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -227,10 +231,10 @@ class NodeProcess:
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen:
-        with signals_held(*SHIELDED), self._log.open("ab") as stream:
+        with signals_held(*SHIELDED_SIGNALS), self._log.open("ab") as stream:
             return subprocess.Popen(
-                command_line(self.settings),
-                env=os.environ | environment(self.settings) | {SENTINEL: self._sentinel.where},
+                ray_start_command(self.settings),
+                env=os.environ | ray_environment(self.settings) | {SENTINEL: self._sentinel.where},
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
@@ -253,19 +257,19 @@ class NodeProcess:
             if not self.head.is_running:
                 time.sleep(_POLL_S)
                 continue
-            if not self.is_alive and not is_second and _OWN_TIMEOUT in self._log.read_text(errors="replace"):
+            if not self.is_alive and not is_second and _RAY_STARTUP_TIMEOUT in self._log.read_text(errors="replace"):
                 self._process, is_second = self._start(), True
             if not self.is_alive:
-                raise self.lost("Ray did not start")
+                raise self.ended_error("Ray did not start")
             if self.settings.name in joined(self.settings.head):
                 return
             if time.monotonic() > end:
-                raise self.lost(f"Ray has not started within {deadline_s:g} s")
+                raise self.ended_error(f"Ray has not started within {deadline_s:g} s")
             time.sleep(_POLL_S)
 
-    def lost(self, what: str) -> RunError:
-        """Return the error for a Ray that has ended, with its last lines."""
-        lines = self._log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+    def ended_error(self, what: str) -> RunError:
+        """Return the error after Ray has ended, with its last lines."""
+        lines = self._log.read_text(errors="replace").splitlines()[-_NUM_LAST_LINES:]
         return RunError(
             f"{what} on node {self.settings.name} ({self.settings.address}).",
             cause="Its last lines were:\n" + "\n".join(lines),
@@ -274,9 +278,9 @@ class NodeProcess:
         )
 
     def close(self) -> None:
-        """End the sentinel, and kill the processes of `ray start`, none of which needs a graceful end."""
+        """End the sentinel, and kill the processes of `ray start`; none of them needs a graceful shutdown."""
         self._sentinel.close()
-        end = time.monotonic() + _END_S
+        end = time.monotonic() + _KILL_WAIT_S
         while (left := psutil.Process().children(recursive=True)) and time.monotonic() < end:
             for process in left:
                 try:
@@ -284,7 +288,7 @@ class NodeProcess:
                 except psutil.NoSuchProcess:
                     continue
             psutil.wait_procs(left, timeout=_POLL_S)
-        self._process.wait(timeout=_END_S)
+        self._process.wait(timeout=_KILL_WAIT_S)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -1,4 +1,4 @@
-"""Runs a node: chooses its directories, starts and supervises Ray, runs the head's command, cleans up."""
+"""Life of a node: choose its directories, start and supervise Ray, run the head's command, clean up."""
 
 from __future__ import annotations
 
@@ -16,12 +16,19 @@ from rlrun.cluster import ray_address
 from rlrun.cluster.membership import joined
 from rlrun.config.schema import RunConfig
 from rlrun.nodes.process import Head, NodeProcess, NodeSettings, check_ports
-from rlrun.nodes.settings import PREFIX, choose_directories, decide, directories, group_here, num_expected
+from rlrun.nodes.settings import (
+    NODE_FOLDER_PREFIX,
+    choose_directories,
+    choose_settings,
+    group_directories,
+    num_expected,
+    this_group,
+)
 from rlrun.placement.network import measure_path, require_path
 from rlrun.placement.plan import read_request
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.local_files import LockedFolder, holders, open_parent, remove_stale
-from rlrun.system.process_io import put_back, signals_held
+from rlrun.system.local_files import LockedFolder, lock_holders, open_parent, remove_stale
+from rlrun.system.process_io import restore_signal_handlers, signals_held
 
 _POLL_S = 0.5
 _STOP_S = 30.0
@@ -30,10 +37,10 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class Signals:
-    """Collects signals while it is open; `taken` returns each of them once."""
+    """Signals received inside the context; `take` returns each of them once."""
 
     def __init__(self) -> None:
-        self._waiting: list[int] = []
+        self._pending: list[int] = []
         self.is_stopped = False  # by SIGTERM or SIGINT
         self.is_interrupted = False  # by SIGINT
 
@@ -43,36 +50,36 @@ class Signals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        put_back(self._previous, is_ending=self.is_stopped)
+        restore_signal_handlers(self._previous, is_ending=self.is_stopped)
 
     def _handle(self, number: int, _frame: object) -> None:
-        self._waiting.append(number)
+        self._pending.append(number)
         self.is_interrupted |= number == signal.SIGINT
         self.is_stopped |= number != signal.SIGUSR1  # SIGUSR1 is a scheduler's warning, only for the command
 
-    def taken(self) -> list[int]:
+    def take(self) -> list[int]:
         """Return the signals since the last call."""
-        taken, self._waiting = self._waiting, []
-        return taken
+        pending, self._pending = self._pending, []
+        return pending
 
 
-def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
+def start_node(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
     """Run Ray until a signal, the end of the head, or the end of the command; then end all its processes.
 
     Returns the exit status of the command, or of this node. Raises RunError.
     """
-    group = group_here(config)
-    for folder in remove_stale(directories(config), PREFIX):
+    group = this_group(config)
+    for folder in remove_stale(group_directories(config), NODE_FOLDER_PREFIX):
         print(f"removed {folder}, left by a node that is gone", flush=True)
     with Signals() as signals:
         temp_parent, spill_parent = choose_directories(config, group)
-        temp = LockedFolder(temp_parent, PREFIX)
-        spill = LockedFolder(spill_parent, PREFIX) if spill_parent is not None else None
+        temp = LockedFolder(temp_parent, NODE_FOLDER_PREFIX)
+        spill = LockedFolder(spill_parent, NODE_FOLDER_PREFIX) if spill_parent is not None else None
         for exposed in {open_parent(locked.path) for locked in (temp, spill) if locked is not None} - {None}:
             print(f"warning: other users can rename the folder of Ray: end that with `chmod +t {exposed}`", flush=True)
         is_lost, token_file = False, None
         try:
-            settings = decide(config, group, str(temp.inner), str(spill.inner) if spill else None)
+            settings = choose_settings(config, group, str(temp.inner), str(spill.inner) if spill else None)
             check_ports(settings)
             token_file = _find_token(settings)
             head = Head(settings.head, settings.is_head)
@@ -84,7 +91,7 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
             try:
                 process.wait_joined(_RAY_START_S, lambda: signals.is_stopped)
                 if not head.has_ended:
-                    print(_sentence(settings), flush=True)
+                    print(_status_line(settings), flush=True)
                 run = _run_on_head if settings.is_head and command else _run_until_over
                 return run(config, process, signals, command)
             finally:
@@ -100,7 +107,7 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
 
 
 class StatusFile:
-    """Writes the exit status of this node to `node.status_dir`/<host name> at exit, if that key is set."""
+    """File `node.status_dir`/<host name> with the exit status of this node, written at exit if that key is set."""
 
     def __init__(self, config: RunConfig):
         self.status: int = ExitStatus.unexpected
@@ -117,9 +124,13 @@ class StatusFile:
             self._path.write_text(f"{int(self.status)}\n")
 
 
-def stop(config: RunConfig) -> ExitStatus:
-    """End the nodes that this user runs on this machine with these directories, and wait for them."""
-    nodes = [psutil.Process(pid) for pid in holders(directories(config), PREFIX) if psutil.pid_exists(pid)]
+def stop_node(config: RunConfig) -> ExitStatus:
+    """Stop this user's nodes on this machine in the configured directories, and wait for their end."""
+    nodes = [
+        psutil.Process(pid)
+        for pid in lock_holders(group_directories(config), NODE_FOLDER_PREFIX)
+        if psutil.pid_exists(pid)
+    ]
     for node in nodes:
         node.send_signal(signal.SIGINT)
     _, alive = psutil.wait_procs(nodes, timeout=_STOP_S)
@@ -142,27 +153,27 @@ def _find_token(settings: NodeSettings) -> Path | None:
     return path
 
 
-def _sentence(settings: NodeSettings) -> str:
+def _status_line(settings: NodeSettings) -> str:
     role = "head of a new cluster" if settings.is_head else f"joined {settings.head}"
     spill = settings.spill_dir or "the same folder"
     return f"node {settings.name}: {settings.address}, {role}; temp {settings.temp_dir}, spills to {spill}"
 
 
 def _run_until_over(config: RunConfig, process: NodeProcess, signals: Signals, _command: Sequence[str]) -> ExitStatus:
-    """Run until SIGINT, or until the head ends, whose status is the job's. Raises RunError if Ray dies.
+    """Run until SIGINT or the end of the head, whose exit status is the job's. Raises RunError if Ray dies.
 
-    A scheduler sends SIGTERM to all nodes at once; the head then saves the run, and needs the other nodes for that.
+    A scheduler sends SIGTERM to all nodes at once; the head then saves the run, and needs the other nodes meanwhile.
     """
     settings, head = process.settings, process.head
     while not (signals.is_interrupted or (settings.is_head and signals.is_stopped)):
-        if signal.SIGTERM in signals.taken():
+        if signal.SIGTERM in signals.take():
             print(f"node {settings.name}: runs until the head has ended; SIGINT ends it now", flush=True)
         is_head_running = head.is_running
         if head.has_ended:
             print(f"node {settings.name}: the head has ended", flush=True)
             return ExitStatus.ok
         if is_head_running and not process.is_alive:
-            raise process.lost("Ray has ended")
+            raise process.ended_error("Ray has ended")
         time.sleep(_POLL_S)
     print(f"node {settings.name}: stopped by a signal", flush=True)
     return ExitStatus.ok
@@ -174,9 +185,9 @@ def _run_on_head(config: RunConfig, process: NodeProcess, signals: Signals, comm
     if signals.is_stopped:
         return ExitStatus.preempted
     environment = os.environ | {"RAY_ADDRESS": process.settings.head}
-    running = _started(command, environment)
+    running = _start_command(command, environment)
     while True:
-        for number in signals.taken():
+        for number in signals.take():
             running.send_signal(number)
         try:
             status = running.wait(timeout=_POLL_S)
@@ -185,7 +196,7 @@ def _run_on_head(config: RunConfig, process: NodeProcess, signals: Signals, comm
         return status if status >= 0 else 128 - status
 
 
-def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen:
+def _start_command(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen:
     """Start the command with SIGUSR1 blocked, so that a scheduler's warning waits for the command's handler."""
     with signals_held(signal.SIGUSR1):
         return subprocess.Popen(command, env=environment, start_new_session=True)
@@ -193,14 +204,14 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> subproce
 
 def _wait_nodes(config: RunConfig, process: NodeProcess, is_stopped: Callable[[], bool]) -> None:
     """Wait until all expected nodes have joined. Raises RunError naming the missing nodes."""
-    names = {_short(name) for name in config.node.expected}
+    names = {_without_domain(name) for name in config.node.expected}
     count = len(names) or num_expected(read_request(config.placement))
     end = time.monotonic() + config.cluster.start_deadline_s
     while not is_stopped():
         if not process.is_alive:
-            raise process.lost("Ray has ended")
+            raise process.ended_error("Ray has ended")
         nodes = joined(process.settings.head)
-        missing = sorted(names - {_short(name) for name in nodes})
+        missing = sorted(names - {_without_domain(name) for name in nodes})
         if not missing and len(nodes) >= count:
             print(f"{len(nodes)} nodes: " + ", ".join(f"{name} ({nodes[name]})" for name in sorted(nodes)), flush=True)
             return
@@ -217,5 +228,5 @@ def _wait_nodes(config: RunConfig, process: NodeProcess, is_stopped: Callable[[]
         time.sleep(_POLL_S)
 
 
-def _short(name: str) -> str:
+def _without_domain(name: str) -> str:
     return name.partition(".")[0]

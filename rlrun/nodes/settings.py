@@ -1,4 +1,4 @@
-"""Chooses the settings of Ray on a node: group, directories, address, sizes."""
+"""Settings of Ray on a node: its address and role, its directories, its node group."""
 
 from __future__ import annotations
 
@@ -21,8 +21,17 @@ from rlrun.system.local_files import folder_for_ray
 from rlrun.system.network import require_ipv4, require_ipv4_name
 
 DEFAULT_PORT = 6379
-_OUTSIDE = "192.0.2.1"  # from the range reserved for documentation, to find the default route; no host has it
-_VIRTUAL = ("lo", "docker", "br-", "virbr", "veth", "cni", "flannel", "podman")  # other nodes cannot reach these
+_ROUTE_PROBE = "192.0.2.1"  # reserved for documentation: finds the default route, belongs to no host
+_VIRTUAL_INTERFACES = (
+    "lo",
+    "docker",
+    "br-",
+    "virbr",
+    "veth",
+    "cni",
+    "flannel",
+    "podman",
+)  # other nodes cannot reach these
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -55,7 +64,7 @@ def resolve(host: str) -> str:
         ) from error
 
 
-def is_own(host: str, here: tuple[Interface, ...], is_head: bool | None = None) -> bool:
+def is_this_machine(host: str, here: tuple[Interface, ...], is_head: bool | None = None) -> bool:
     """Return whether `host`, the head, resolves to an address of this machine.
 
     is_head: `node.is_head`; None if it is not set. A loopback address is valid only for this machine's own name, which
@@ -66,14 +75,14 @@ def is_own(host: str, here: tuple[Interface, ...], is_head: bool | None = None) 
     is_loopback = address.startswith("127.")
     is_here = is_loopback or any(address in interface.addresses for interface in here)
     if is_here and (is_head is False or (is_loopback and is_head is None and not _is_own_name(host))):
-        raise _contradicted(
+        raise _head_name_error(
             f"The head's name '{host}' resolves to {address} here, which is this machine itself.",
             host,
             f"{socket.gethostname()} is to join the head, not to start a second cluster.",
         )
     if is_head and not is_here:
         has = ", ".join(address for interface in here for address in interface.addresses)
-        raise _contradicted(f"The head is to be here, and '{host}' is {address}.", host, f"This machine has {has}.")
+        raise _head_name_error(f"The head is to be here, and '{host}' is {address}.", host, f"This machine has {has}.")
     return is_here
 
 
@@ -83,7 +92,7 @@ def _is_own_name(host: str) -> bool:
     return host.lower().partition(".")[0] in (own, "localhost") or host.startswith("127.")
 
 
-def _contradicted(message: str, host: str, cause: str) -> RunError:
+def _head_name_error(message: str, host: str, cause: str) -> RunError:
     remedy = "Give the head's address in numbers, or correct /etc/hosts of this node."
     return RunError(message, "cluster.address", host, cause, remedy, exit_status=ExitStatus.placement)
 
@@ -92,7 +101,7 @@ def own_address(head: str | None, here: tuple[Interface, ...], wanted: str | Non
     """Return the address under which other nodes reach this one. Raises RunError that lists the interfaces.
 
     head: host of the head node; None if it is not given. here: the interfaces of this node. wanted: the interface of
-    its node group; None for any. is_head: whether this node is the head (`is_own`). The node's own host name is not
+    its node group; None for any. is_head: whether this node is the head. The node's own host name is not
     resolved, since it is 127.0.1.1 on Debian and Ubuntu.
     """
     if wanted is not None:
@@ -100,26 +109,26 @@ def own_address(head: str | None, here: tuple[Interface, ...], wanted: str | Non
     if head is not None:
         named = resolve(head)
         if not is_head:
-            return _towards(named)
+            return _address_towards(named)
         if not named.startswith("127."):
             return named
-    by_route = local_address(_OUTSIDE)
+    by_route = local_address(_ROUTE_PROBE)
     if by_route is not None:
         return by_route
-    outward = [interface for interface in here if not interface.name.startswith(_VIRTUAL)]
+    outward = [interface for interface in here if not interface.name.startswith(_VIRTUAL_INTERFACES)]
     if len(outward) == 1:
         return outward[0].addresses[0]
-    raise _refused("It is not clear under which address other nodes reach this one.", None, here)
+    raise _interface_error("It is not clear under which address other nodes reach this one.", None, here)
 
 
 def _address_of(wanted: str, here: tuple[Interface, ...]) -> str:
     for interface in here:
         if interface.name == wanted:
             return interface.addresses[0]
-    raise _refused(f"This node has no interface '{wanted}' with an IPv4 address.", wanted, here)
+    raise _interface_error(f"This node has no interface '{wanted}' with an IPv4 address.", wanted, here)
 
 
-def _towards(head: str) -> str:
+def _address_towards(head: str) -> str:
     address = local_address(head)
     if address is None:
         raise RunError(
@@ -132,7 +141,7 @@ def _towards(head: str) -> str:
     return address
 
 
-def _refused(message: str, wanted: str | None, here: tuple[Interface, ...]) -> RunError:
+def _interface_error(message: str, wanted: str | None, here: tuple[Interface, ...]) -> RunError:
     listed = ", ".join(f"{interface.name} ({', '.join(interface.addresses)})" for interface in here)
     return RunError(
         message,
@@ -144,36 +153,36 @@ def _refused(message: str, wanted: str | None, here: tuple[Interface, ...]) -> R
     )
 
 
-PREFIX = "rlrun-node-"
-_RAY_THRESHOLD = 0.95  # Ray writes nothing to a disk that is fuller
+NODE_FOLDER_PREFIX = "rlrun-node-"
+_RAY_MAX_DISK_USAGE = 0.95  # Ray writes nothing to a disk that is fuller
 _MAX_SOCKET_PATH = 107  # bytes in the path of a Unix socket
-_SOCKET = "/rlrun-node-12345678/r/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
+_LONGEST_SOCKET_PATH = "/rlrun-node-12345678/r/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
 _MEGABYTE = 10**6
 
 
 @dataclass(frozen=True)
 class FreeSpace:
-    """What Ray may still write to the disk of `path`. Example: FreeSpace("/data/spill", 120_000_000_000)."""
+    """Space on the disk of `path` that Ray may use. Example: FreeSpace("/data/spill", 120_000_000_000)."""
 
     path: str
     usable_bytes: int  # until the disk is 95 % full; negative if it is fuller
 
 
 def free_space(path: str) -> FreeSpace:
-    """Measure the free space of `path`, which is created if it is missing. Raises OSError."""
+    """Measure the free space of `path`, creating it if it is missing. Raises OSError."""
     Path(path).mkdir(parents=True, exist_ok=True)
     disk = shutil.disk_usage(path)
-    return FreeSpace(path, min(disk.free, int(_RAY_THRESHOLD * disk.total) - disk.used))
+    return FreeSpace(path, min(disk.free, int(_RAY_MAX_DISK_USAGE * disk.total) - disk.used))
 
 
 def choose_folder(paths: Sequence[str], need_bytes: int, key: str, is_for_sockets: bool) -> str:
-    """Return the path with most free space, of those with enough and, for sockets, a short enough path.
+    """Return the path with most free space among those with enough space and, for sockets, a short enough name.
 
-    key: the configuration key of the paths. Raises RunError that says for every path why it does not fit.
+    key: the configuration key of the paths. Raises RunError with the fault of every path.
     """
     fit, faults = [], []
     for path in paths:
-        excess = len((path + _SOCKET).encode()) - _MAX_SOCKET_PATH
+        excess = len((path + _LONGEST_SOCKET_PATH).encode()) - _MAX_SOCKET_PATH
         try:
             found = free_space(path)
         except OSError as error:
@@ -200,7 +209,7 @@ def choose_folder(paths: Sequence[str], need_bytes: int, key: str, is_for_socket
     )
 
 
-def group_of(node: NodeInfo, request: Request, wanted: str | None) -> GroupRequest:
+def choose_group(node: NodeInfo, request: Request, wanted: str | None) -> GroupRequest:
     """Return the group `wanted`, else the first group that the node fits. Raises RunError if there is none.
 
     The later plan may put the node into another group of the same kind; then only the directories of that group
@@ -235,14 +244,14 @@ def num_expected(request: Request) -> int:
 _LOG_BYTES = 200_000_000  # Ray's own logs and sockets
 
 
-def group_here(config: RunConfig) -> GroupRequest:
+def this_group(config: RunConfig) -> GroupRequest:
     """Return the node group of this machine."""
-    return group_of(this_node(), read_request(config.placement), config.node.group)
+    return choose_group(this_node(), read_request(config.placement), config.node.group)
 
 
-def directories(config: RunConfig) -> list[str]:
-    """Return every directory in which nodes of this group may have folders."""
-    group = group_here(config)
+def group_directories(config: RunConfig) -> list[str]:
+    """Return the directories in which nodes of this group may have folders."""
+    group = this_group(config)
     return [path for path in (_temp_dir(config, group), *group.spill_dirs) if Path(path).is_dir()]
 
 
@@ -251,7 +260,7 @@ def _temp_dir(config: RunConfig, group: GroupRequest) -> str:
 
 
 def choose_directories(config: RunConfig, group: GroupRequest) -> tuple[str, str | None]:
-    """Return the directories for Ray's sessions and for spilled objects; the second is None if it is the same."""
+    """Return the directories for Ray's sessions and for spilled objects (None: the same directory)."""
     key = f"placement.nodes.{group.name}"
     store = config.cluster.object_store_bytes
     check_shared_memory(store)
@@ -262,11 +271,11 @@ def choose_directories(config: RunConfig, group: GroupRequest) -> tuple[str, str
     return temp, choose_folder(group.spill_dirs, store, f"{key}.spill_dirs", is_for_sockets=False)
 
 
-def decide(config: RunConfig, group: GroupRequest, temp_dir: str, spill_dir: str | None) -> NodeSettings:
+def choose_settings(config: RunConfig, group: GroupRequest, temp_dir: str, spill_dir: str | None) -> NodeSettings:
     """Return the settings of Ray on this node. Raises RunError if its address is not clear."""
     here = interfaces()
     host, port = split_address(config.cluster.address) if config.cluster.address else (None, DEFAULT_PORT)
-    is_head = host is None or is_own(host, here, config.node.is_head)
+    is_head = host is None or is_this_machine(host, here, config.node.is_head)
     address = own_address(host, here, group.interface, is_head)
     return NodeSettings(
         name=socket.gethostname(),

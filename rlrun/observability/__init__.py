@@ -1,1 +1,1 @@
-"""Telemetry, console, metrics, timeline, video, report."""
+"""Telemetry, console, metrics and their sinks, records, timeline, trends, video, report."""

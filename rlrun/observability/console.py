@@ -1,4 +1,4 @@
-"""The console of a run: a live picture in a terminal, plain lines elsewhere."""
+"""Console of a run: a live view in a terminal, plain lines elsewhere; and the debugger for `breakpoint()`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from rich.text import Text
 
 from rlrun.config.schema import RunConfig, Verbosity
 from rlrun.data.messages import WorkerStatus
-from rlrun.observability.dashboard import ONCE, Dashboard, GpuSampler
+from rlrun.observability.dashboard import STARTUP_PHASES, Dashboard, GpuSampler
 from rlrun.observability.step_line import duration, step_line
 from rlrun.system.errors import hanging
-from rlrun.system.process_io import give_terminal_back, lasting
+from rlrun.system.process_io import lasting_stream, release_terminal
 
 
 class Debugger(pdb.Pdb):
-    """Python's debugger. Quitting raises KeyboardInterrupt: BdbQuit would pass for a fault of whatever was running."""
+    """Python's debugger. Quitting raises KeyboardInterrupt: BdbQuit would look like a fault of the running code."""
 
     def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
         """Handle an event of the traced program."""
@@ -43,7 +43,7 @@ class Debugger(pdb.Pdb):
 
 def open_debugger(frame: FrameType | None) -> None:
     """Stop in `frame`. The variable PYTHONBREAKPOINT names another debugger, as it does for Python."""
-    give_terminal_back()  # simulators have none
+    release_terminal()  # third-party code has an empty standard input otherwise
     if os.environ.get("PYTHONBREAKPOINT"):
         sys.__breakpointhook__()
         return
@@ -55,11 +55,11 @@ logger = logging.getLogger(__name__)
 logger.addHandler(logging.NullHandler())  # else warnings without a log file are printed twice
 
 REFRESH_HZ = 4
-PLAIN_PERIOD_S = 10.0  # between two lines on progress, without a terminal
+PLAIN_PERIOD_S = 10.0  # interval of progress lines without a terminal
 
 
 class _WarningHandler(logging.Handler):
-    """Prints the driver's logged warnings, which are otherwise only in its log file."""
+    """Log handler that prints the driver's warnings, which would otherwise be in its log file only."""
 
     def __init__(self, console: Console):
         super().__init__(logging.WARNING)
@@ -71,10 +71,10 @@ class _WarningHandler(logging.Handler):
 
 
 class Console:
-    """Prints the progress of a run; thread-safe.
+    """Output of a run's progress; thread-safe.
 
-    `logging.verbosity`: quiet shows results and warnings only, normal shows the live picture or plain lines, debug
-    adds every metric of a step. Everything also goes to the log file.
+    `logging.verbosity`: quiet shows results and warnings only, normal shows the live view or plain lines, debug adds
+    every metric of a step. Everything also goes to the log file.
 
     Example::
 
@@ -86,7 +86,7 @@ class Console:
     def __init__(self, config: RunConfig, run_dir: Path, is_terminal: bool | None = None):
         self._config = config
         self._lock = threading.Lock()
-        output = lasting(sys.stdout)
+        output = lasting_stream(sys.stdout)
         self._terminal = Terminal(file=output, force_terminal=is_terminal, highlight=False)
         if not self._terminal.is_terminal:
             self._terminal = Terminal(file=output, highlight=False, soft_wrap=True)  # lines in a file are not wrapped
@@ -94,7 +94,7 @@ class Console:
         self._gpus = GpuSampler()
         self._warnings = _WarningHandler(self)
         self._live: Live | None = None
-        self._hook_before: Callable[..., Any] | None = None  # what breakpoint() did before `start`
+        self._hook_before: Callable[..., Any] | None = None  # sys.breakpointhook before `start`
         self._printed_s = 0.0  # monotonic time of the last plain line
         self._finished: set[str] = set()  # phases whose end was printed
 
@@ -105,7 +105,7 @@ class Console:
     def start(self) -> None:
         """Start the output. `stop` restores the terminal, and so does the end of the process."""
         logging.getLogger("rlrun").addHandler(self._warnings)
-        self._hook_before, sys.breakpointhook = sys.breakpointhook, self._step_aside
+        self._hook_before, sys.breakpointhook = sys.breakpointhook, self._on_breakpoint
         if self._is_quiet or not self._terminal.is_terminal or self._terminal.is_dumb_terminal:
             return
         self._gpus.start()
@@ -126,7 +126,7 @@ class Console:
             sys.breakpointhook, self._hook_before = self._hook_before, None
         self._end_live()
 
-    def _step_aside(self, *_: Any, **__: Any) -> None:
+    def _on_breakpoint(self, *_: Any, **__: Any) -> None:
         """Open the debugger for `breakpoint()`, without a live view that would repaint its prompt."""
         self._end_live()
         here = inspect.currentframe()
@@ -153,15 +153,16 @@ class Console:
         self.stop()
 
     def workers(self, statuses: list[WorkerStatus], expectations: Mapping[str, str] | None = None) -> None:
-        """Show what every worker does; called about once a second.
+        """Show the state of every worker; called about once a second.
 
-        expectations: by worker, how long its phase may take. Example: {"env/0": "usual 8.2 s, alarm 41 s"}.
+        expectations: by worker, the usual and the longest time of its phase.
+        Example: {"env/0": "usual 8.2 s, alarm 41 s"}.
         """
         with self._lock:
             self._dashboard.set_workers(statuses, expectations or {})
 
     def begin(self, phase: str, total: int) -> None:
-        """Begin a phase of `total` units; its time counts from now."""
+        """Start a phase of `total` units; its time counts from now."""
         with self._lock:
             self._dashboard.set_progress(phase, 0, total)
 
@@ -169,7 +170,7 @@ class Console:
         """Show that `done` of `total` units of a phase are done: demos, sft, collecting, updating, syncing, …"""
         with self._lock:
             elapsed_s = self._dashboard.set_progress(phase, done, total)
-        if phase in ONCE and done >= total and phase not in self._finished:
+        if phase in STARTUP_PHASES and done >= total and phase not in self._finished:
             self._finished.add(phase)
             self.note(f"{phase}: {total} in {duration(elapsed_s)}")
         elif self._is_quiet or self._live is not None:
@@ -178,7 +179,7 @@ class Console:
             self._print(f"{phase} {done}/{total} ({duration(elapsed_s)})", style="dim")
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Print the line of a finished training step, above the live picture."""
+        """Print the line of a finished training step, above the live view."""
         with self._lock:
             self._dashboard.set_step(step, metrics)
         line = step_line(step, self._config.num_steps, metrics)
@@ -191,7 +192,7 @@ class Console:
             self._print("  " + "  ".join(f"{name}={value:.5g}" for name, value in sorted(metrics.items())), "dim")
 
     def note(self, text: str) -> None:
-        """Print a remark on the course of the run, except if quiet."""
+        """Print a note on the progress of the run, except if quiet."""
         if not self._is_quiet:
             self._print(text, "cyan")
         logger.info("%s", text)  # last: the disk of the log may hang, and the text may be about that

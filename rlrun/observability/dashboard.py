@@ -1,4 +1,4 @@
-"""The live picture: header, progress bars, GPUs, table of workers."""
+"""Live view of a run: header, progress bars, GPUs of this host, table of workers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rlrun.system.nvidia_smi import UnansweredError
 
 logger = logging.getLogger(__name__)
 
-QUERY = ("index", "name", "utilization.gpu", "memory.used", "memory.total", "power.draw")
+GPU_QUERY = ("index", "name", "utilization.gpu", "memory.used", "memory.total", "power.draw")
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ class GpuReading:
 
 def read_gpus(timeout_s: float = 5.0) -> list[GpuReading]:
     """Read this host's GPUs. []: no nvidia-smi or no device. Raises UnansweredError, also after `timeout_s`."""
-    return [_reading(*cells) for cells in nvidia_smi.query(QUERY, timeout_s=timeout_s) if cells[0].isdigit()]
+    return [_parse_reading(*cells) for cells in nvidia_smi.query(GPU_QUERY, timeout_s=timeout_s) if cells[0].isdigit()]
 
 
-def _reading(index: str, name: str, use: str, used: str, total: str, power: str) -> GpuReading:
-    memory = nvidia_smi.num_bytes(used), nvidia_smi.num_bytes(total)
-    return GpuReading(int(index), name, nvidia_smi.number(use), *memory, nvidia_smi.number(power))
+def _parse_reading(index: str, name: str, use: str, used: str, total: str, power: str) -> GpuReading:
+    memory = nvidia_smi.parse_mebibytes(used), nvidia_smi.parse_mebibytes(total)
+    return GpuReading(int(index), name, nvidia_smi.parse_number(use), *memory, nvidia_smi.parse_number(power))
 
 
 class GpuSampler:
-    """Reads this host's GPUs every `period_s` in a thread of its own; a host without GPUs is read once."""
+    """Thread that reads this host's GPUs every `period_s`; a host without GPUs is read once."""
 
     def __init__(self, period_s: float = 2.0):
         self._period_s = period_s
@@ -89,11 +89,11 @@ class GpuSampler:
             self._stopping.wait(self._period_s)
 
 
-ONCE = ("demos", "sft")  # phases before the first step, whose bars are removed at their end
+STARTUP_PHASES = ("demos", "sft")  # phases before the first step, whose bars are removed at their end
 RATE_WINDOW_S = 10.0
 ETA_STEPS = 10  # last steps from which the remaining time is estimated
 COLUMNS = ("worker", "host", "on", "now", "for", "expected", "progress", "memory")
-WIDE = 110  # columns of a terminal; a narrower one shows no `expected`
+MIN_EXPECTED_WIDTH = 110  # columns of a terminal; a narrower one shows no `expected`
 LATE_S = 10.0  # an older phase is shown in colour
 
 
@@ -107,14 +107,14 @@ class _Bar:
 
 
 @dataclass
-class _Worker:
+class _WorkerState:
     status: WorkerStatus
     expected: str = ""  # how long its phase may take
     samples: deque[tuple[float, dict[str, int]]] = field(default_factory=deque)  # of the last RATE_WINDOW_S
 
 
 class Dashboard:
-    """The state of the live picture; the caller holds a lock around every call."""
+    """State of the live view; the caller holds a lock around every call."""
 
     def __init__(self, config: RunConfig, run_dir: Path):
         self._config = config
@@ -123,15 +123,15 @@ class Dashboard:
         self._step = 0
         self._step_ends: deque[float] = deque(maxlen=ETA_STEPS + 1)
         self._bars: dict[str, _Bar] = {}
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, _WorkerState] = {}
         self._gpus: dict[str, list[GpuReading]] = {}
 
     def set_workers(self, statuses: list[WorkerStatus], expectations: Mapping[str, str] | None = None) -> None:
-        """Replace the table of workers with `statuses`. expectations: by worker, in words."""
+        """Replace the table of workers with `statuses`. expectations: text by worker."""
         now = time.monotonic()
-        fresh: dict[str, _Worker] = {}
+        fresh: dict[str, _WorkerState] = {}
         for status in statuses:
-            worker = self._workers.get(status.worker, _Worker(status))
+            worker = self._workers.get(status.worker, _WorkerState(status))
             counters = {visible(name): value for name, value in status.counters.items()}
             worker.status = replace(status, host=visible(status.host), phase=visible(status.phase), counters=counters)
             worker.expected = (expectations or {}).get(status.worker, "")
@@ -139,7 +139,7 @@ class Dashboard:
             while len(worker.samples) > 2 and now - worker.samples[0][0] > RATE_WINDOW_S:
                 worker.samples.popleft()
             fresh[status.worker] = worker
-        self._workers = dict(sorted(fresh.items(), key=lambda item: _order(item[0])))
+        self._workers = dict(sorted(fresh.items(), key=lambda item: _sort_key(item[0])))
 
     def set_gpus(self, host: str | None, readings: list[GpuReading]) -> None:
         """Set the GPUs of a host; None is this host."""
@@ -152,7 +152,7 @@ class Dashboard:
         if bar is None or done < bar.done or not bar.is_fresh:
             bar = self._bars[phase] = _Bar(done, total, now, now)
         bar.done, bar.total, bar.updated_s = done, total, now
-        if phase in ONCE and done >= total:
+        if phase in STARTUP_PHASES and done >= total:
             del self._bars[phase]
         return now - bar.started_s
 
@@ -167,7 +167,7 @@ class Dashboard:
         self._bars = {phase: _Bar(0, bar.total, now, now, is_fresh=False) for phase, bar in fresh.items()}
 
     def picture(self, size: ConsoleDimensions) -> RenderableType:
-        """Return the picture, at most `size.height` lines high."""
+        """Return the live view, at most `size.height` lines high."""
         bars = self._bar_lines(size.width)
         gpus = self._gpu_lines()
         room = size.height - len(bars) - len(gpus) - 5  # rule, header, table head, "more", margin
@@ -186,7 +186,7 @@ class Dashboard:
         return text
 
     def _left(self, elapsed_s: float) -> str:
-        """Describe the time left, from the pace of the last steps or from the time limit, whichever is less."""
+        """Describe the remaining time: the smaller of the estimate by the last steps and the time limit."""
         limits = []
         if len(self._step_ends) > 1:
             pace_s = (self._step_ends[-1] - self._step_ends[0]) / (len(self._step_ends) - 1)
@@ -233,8 +233,8 @@ class Dashboard:
         if hidden > 0:
             longest = sorted(shown, key=lambda worker: -worker.status.phase_age_s)[:room]
             shown = [worker for worker in shown if worker in longest]
-        columns = [name for name in COLUMNS if name != "expected" or width >= WIDE]
-        rows = [_row(worker) for worker in shown]
+        columns = [name for name in COLUMNS if name != "expected" or width >= MIN_EXPECTED_WIDTH]
+        rows = [_worker_cells(worker) for worker in shown]
         table = Table(box=None, padding=(0, 1), header_style="dim")
         widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
         others = sum(widths.values()) - widths["progress"] + 2 * len(columns)
@@ -248,7 +248,7 @@ class Dashboard:
         return [table, more] if hidden > 0 else [table]
 
 
-def _row(worker: _Worker) -> dict[str, Text | str]:
+def _worker_cells(worker: _WorkerState) -> dict[str, Text | str]:
     """Return the cells of a worker, by column."""
     status = worker.status
     is_late = status.phase_age_s > LATE_S and status.phase != "idle"
@@ -268,7 +268,7 @@ def _row(worker: _Worker) -> dict[str, Text | str]:
     }
 
 
-def _progress(worker: _Worker) -> str:
+def _progress(worker: _WorkerState) -> str:
     """Describe counters with their rate over the last seconds. Example: env_steps 5120 (412/s)."""
     (first_s, before), (last_s, after) = worker.samples[0], worker.samples[-1]
     parts = []
@@ -280,7 +280,7 @@ def _progress(worker: _Worker) -> str:
     return "  ".join(parts)
 
 
-def _order(worker: str) -> tuple[int, str, int]:
+def _sort_key(worker: str) -> tuple[int, str, int]:
     role, _, rank = worker.partition("/")
     place = ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER)
     return place, role, int(rank) if rank.isdigit() else 0

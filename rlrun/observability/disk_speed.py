@@ -1,4 +1,4 @@
-"""Reports a disk that is slow or hangs, during a write and after it; prints before it uses that disk itself."""
+"""Warnings about a disk that is slow or hangs, during a write and after it; printed before the disk is used again."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from pathlib import Path
 from rlrun.system.machine_load import local_load
 
 MIN_REPORT_S = 10.0  # a shorter write is not reported
-USUAL_FACTOR = 3.0  # a write is reported after so many times its usual duration
-SLOWEST_BYTES_PER_S = 20e6  # a busy file server or hard disk still writes so fast
-_MIN_SLOW_S = 5.0  # a shorter write is not slow, however small it is
+USUAL_FACTOR = 3.0  # a write is reported after this many times its usual duration
+SLOWEST_BYTES_PER_S = 20e6  # speed of a busy file server or hard disk
+_MIN_SLOW_S = 5.0  # a shorter write does not count as slow
 _SLOW_BYTES_PER_S = 5e6
-_TRIED_BYTES = 16e6
+_MAX_PROBE_BYTES = 16e6
 _DISKS_SHARE = 0.5  # least share of a slow write's time that the disk must account for
-_QUICK_S = 2.0  # for a file of one byte
+_QUICK_WRITE_S = 2.0  # for a file of one byte
 _BUSY_LOAD = 2.0  # processes that want to run, per core
 _PAUSE_S = 5.0
-_LOOKS = 10
+_NUM_SAMPLES = 10
 
 
 class DiskSpeed:
-    """Watches over writes of known size to one folder. A processor that is busy is no slow disk: the disk is tried.
+    """Monitor of writes of known size to one folder. The disk is probed, to tell a slow disk from a busy processor.
 
     Example::
 
         disk = DiskSpeed(run_dir, console.warning)
         with disk.watched("checkpoint of step 3", expected_bytes=4e6, usual_s=None):
             save()
-        disk.judge("checkpoint of step 3", num_bytes=4e6, seconds=41.0, try_disk=controller.try_disk)
+        disk.check_write("checkpoint of step 3", num_bytes=4e6, seconds=41.0, try_disk=controller.try_disk)
     """
 
     def __init__(self, folder: Path, warn: Callable[[str], None], writers: Callable[[], Sequence[int]] = tuple):
-        """warn: receives a sentence about a slow disk, from a thread of its own.
+        """warn: receives a sentence about a slow disk, in a separate thread.
 
         writers: returns the processes on this host that write checkpoints.
         """
@@ -60,14 +60,14 @@ class DiskSpeed:
         finally:
             timer.cancel()
 
-    def judge(self, what: str, num_bytes: float, seconds: float, try_disk: Callable[[str, int], float]) -> None:
-        """Warn, once a run, if a finished write was far slower than disks are, and its disk is the reason.
+    def check_write(self, what: str, num_bytes: float, seconds: float, try_disk: Callable[[str, int], float]) -> None:
+        """Warn once a run if a finished write was unusually slow because of its disk.
 
-        try_disk: takes a folder and a number of bytes; returns the seconds that its writer takes to flush so many.
+        try_disk: takes a folder and a number of bytes; returns the seconds in which the writer flushes that many.
         """
         if self._is_reported or seconds < max(_MIN_SLOW_S, num_bytes / _SLOW_BYTES_PER_S):
             return
-        num_tried = int(min(num_bytes, _TRIED_BYTES))
+        num_tried = int(min(num_bytes, _MAX_PROBE_BYTES))
         if try_disk(str(self._folder), num_tried) < _DISKS_SHARE * seconds * num_tried / max(1.0, num_bytes):
             return
         self._is_reported = True
@@ -78,9 +78,9 @@ class DiskSpeed:
 
     def _late(self, what: str, num_bytes: float, limit_s: float, began: float) -> None:
         if time.monotonic() - began > limit_s + _PAUSE_S:
-            return  # this process was stopped, so that nothing is known of the disk
-        if _is_quick(self._folder) and is_busy() and _want_processor(self._writers()):
-            return  # they do not wait for a disk
+            return  # this process was stopped meanwhile
+        if _is_quick(self._folder) and is_busy() and _are_runnable(self._writers()):
+            return  # the writers wait for a processor, not for the disk
         size = f" for about {num_bytes / 1e6:.0f} MB" if num_bytes else ""
         self._warn(f"{what}: {limit_s:.0f} s so far{size}: is the disk of {self._folder} slow, or does it hang?")
 
@@ -98,17 +98,17 @@ def flush_seconds(folder: Path, num_bytes: int) -> float:
 
 
 def is_busy() -> bool:
-    """Return whether so many processes want to run on this host that everything takes longer."""
+    """Return whether this host has more runnable processes than cores, so that everything takes longer."""
     return local_load() >= _BUSY_LOAD
 
 
-def _want_processor(pids: Sequence[int]) -> bool:
-    """Return whether some of these processes run, or wait for a processor, most of the time; looks for a second."""
+def _are_runnable(pids: Sequence[int]) -> bool:
+    """Return whether some of these processes are runnable most of the time; samples them for a second."""
     seen = 0
-    for _ in range(_LOOKS):
+    for _ in range(_NUM_SAMPLES):
         seen += any(_is_runnable(pid) for pid in pids)
-        time.sleep(1.0 / _LOOKS)
-    return seen > _LOOKS / 2
+        time.sleep(1.0 / _NUM_SAMPLES)
+    return seen > _NUM_SAMPLES / 2
 
 
 def _is_runnable(pid: int) -> bool:
@@ -120,16 +120,16 @@ def _is_runnable(pid: int) -> bool:
 
 
 def _is_quick(folder: Path) -> bool:
-    """Return whether the disk takes a small file at once; the thread that tries it may hang."""
+    """Return whether a small file is written quickly; the probing thread may hang."""
     taken: list[float] = []
     thread = threading.Thread(target=lambda: taken.append(flush_seconds(folder, 1)), name="disk", daemon=True)
     thread.start()
-    thread.join(_QUICK_S)
+    thread.join(_QUICK_WRITE_S)
     return bool(taken)
 
 
 def write_limit_s(expected_bytes: float, usual_s: float | None) -> float:
-    """Return how long a write may take before it is reported. Example: write_limit_s(4e9, None) == 200."""
+    """Return the duration of a write after which it is reported. Example: write_limit_s(4e9, None) == 200."""
     by_size = expected_bytes / SLOWEST_BYTES_PER_S
     return max(MIN_REPORT_S, by_size if usual_s is None else min(by_size, USUAL_FACTOR * usual_s))
 

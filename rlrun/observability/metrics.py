@@ -1,4 +1,7 @@
-"""All metric sinks of a run behind one object, which the train loop uses."""
+"""Catalogue of all metrics, and the sinks of a run: JSONL always, TensorBoard, W&B and Trackio by configuration.
+
+The catalogue has name, group, meaning, unit and healthy range of each metric; docs/reference/metrics.md shows it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from rlrun.observability.video import write_mp4
 from rlrun.system.errors import visible
 
 
-class Group(Enum):
+class MetricGroup(Enum):
     """Groups of metrics, with their headings."""
 
     eval = "Evaluation: episodes with fixed seeds, from which nothing is learned"
@@ -34,7 +37,7 @@ class Metric:
     """One metric. Example: Metric("success_rate", Group.train, "share of …", "0 to 1", "rises")."""
 
     name: str
-    group: Group
+    group: MetricGroup
     meaning: str
     unit: str
     healthy: str  # range or course in a run that learns; "" if every value is
@@ -45,7 +48,7 @@ class Metric:
         return f"{self.group.name}/{self.name}"
 
 
-_E, _R, _L, _T, _M, _F = Group
+_E, _R, _L, _T, _M, _F = MetricGroup
 CATALOGUE = (
     Metric("success_rate", _E, "share of successful episodes; the line `success: …` defines them", "0 to 1", "rises"),
     Metric("success_rate_low", _E, "lower end of the 95 % Wilson interval of the success rate", "0 to 1", ""),
@@ -161,23 +164,23 @@ CATALOGUE = (
         "as at the start of the run",
     ),
 )
-_TRAINING = {metric.name: metric for metric in CATALOGUE if metric.group is not Group.eval}
+_TRAINING = {metric.name: metric for metric in CATALOGUE if metric.group is not MetricGroup.eval}
 
 
 def training_tag(name: str) -> str:
-    """Return the tag of a metric of a training step; `train/` for one of a guest algorithm or policy."""
-    return _TRAINING[name].tag if name in _TRAINING else f"{Group.train.name}/{name}"
+    """Return the tag of a metric of a training step; `train/` for one of a plug-in algorithm or policy."""
+    return _TRAINING[name].tag if name in _TRAINING else f"{MetricGroup.train.name}/{name}"
 
 
 def evaluation_tag(name: str) -> str:
     """Return the tag of a number of an evaluation. Example: "eval/success_rate"."""
-    return f"{Group.eval.name}/{name}"
+    return f"{MetricGroup.eval.name}/{name}"
 
 
 def markdown_table() -> str:
     """Return the tables of docs/reference/metrics.md, one per group."""
     lines: list[str] = []
-    for group in Group:
+    for group in MetricGroup:
         lines += [f"## {group.name}", "", f"{group.value}.", "", "| metric | meaning | unit | healthy |"]
         lines.append("|---|---|---|---|")
         own = [metric for metric in CATALOGUE if metric.group is group]
@@ -187,9 +190,9 @@ def markdown_table() -> str:
 
 
 class Sink(Protocol):
-    """Receives the metrics, videos, texts and alerts of a run. Steps are training steps.
+    """Sink of the metrics, videos, texts and alerts of a run. Steps are training steps.
 
-    Trackers get metric names with their group, as "train/lr"; jsonl.py gets them plain.
+    Trackers get metric names with their group, as "train/lr"; `JsonlSink` gets them without.
     """
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
@@ -205,14 +208,14 @@ class Sink(Protocol):
         """Send an alert, which a person should look at now."""
 
     def resumed(self, step: int) -> None:
-        """Note that the run goes on after training step `step`: what was logged of later steps is void."""
+        """Record that the run continues after training step `step`: logged values of later steps are void."""
 
     def close(self) -> None:
         """Flush and close."""
 
 
 class JsonlSink:
-    """Writes one object per step. A number that is not finite becomes null and counts in `num_null_metrics`."""
+    """Sink that writes one JSON object per step. NaN and infinity become null and count in `num_null_metrics`."""
 
     def __init__(self, run_dir: Path):
         self._metrics = JsonLines(run_dir / METRICS)
@@ -246,7 +249,7 @@ class JsonlSink:
 
 
 class MetricSinks:
-    """Writes to JSONL always, and to the trackers TensorBoard, W&B and Trackio as the section `logging` says.
+    """All sinks of a run: JSONL, and the trackers that the section `logging` enables.
 
     Example::
 
@@ -280,7 +283,7 @@ class MetricSinks:
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Log the metrics of one training step. Raises TypeError, naming the metric, for a value that is no number."""
-        numbers = {visible(name): _number(name, value) for name, value in metrics.items()}
+        numbers = {visible(name): _as_float(name, value) for name, value in metrics.items()}
         self._jsonl.log(step, numbers)
         for tracker in self._trackers:
             tracker.log(step, {training_tag(name): value for name, value in numbers.items()})
@@ -311,7 +314,7 @@ class MetricSinks:
             sink.alert(visible(title), visible(text))
 
     def resumed(self, step: int) -> None:
-        """Note that the run goes on after training step `step`, from a checkpoint."""
+        """Record that the run continues after training step `step`, from a checkpoint."""
         for sink in self._sinks:
             sink.resumed(step)
 
@@ -321,7 +324,7 @@ class MetricSinks:
             sink.close()
 
 
-def _number(name: str, value: float) -> float:
+def _as_float(name: str, value: float) -> float:
     try:
         return float(value)  # also 0-d arrays and tensors
     except (TypeError, ValueError) as error:

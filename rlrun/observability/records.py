@@ -1,4 +1,7 @@
-"""Finished episodes and evaluations as lines of JSON in the run directory."""
+"""Records of a run: episodes, evaluations and worker losses as JSON lines, metrics from them, and reading them again.
+
+Success rates have 95 % Wilson intervals. `RunRecord` is all that a run folder holds, for reports.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any
 from rlrun.data.messages import EnvTally, EpisodeReport, WorkerLoss
 from rlrun.observability import run_files
 from rlrun.observability.run_files import EPISODES, EVALUATIONS, LOSSES, JsonLines, read_json_lines
-from rlrun.observability.timeline import summary
+from rlrun.observability.timeline import seconds_by_phase
 from rlrun.system.local_files import read_json, read_yaml
 
 
@@ -39,7 +42,7 @@ def wilson_interval(successes: int, episodes: int, confidence: float = 0.95) -> 
 
 @dataclass(frozen=True)
 class EpisodeOutcome:
-    """How one evaluation episode ended.
+    """Outcome of one evaluation episode.
 
     Example: EpisodeOutcome(seed=2_000_003, success=True, episode_return=1.8, num_control_steps=44,
     instruction="turn on the radio", is_void=False)
@@ -55,7 +58,7 @@ class EpisodeOutcome:
 
 @dataclass(frozen=True)
 class EvaluationRecord:
-    """The result of one evaluation. Episodes with infra faults are counted only in `num_infra_faults`.
+    """Result of one evaluation. Episodes with infra faults are counted only in `num_infra_faults`.
 
     Example: EvaluationRecord(step=100, successes=58, episodes=64, success_rate=0.906, ci_low=0.81,
     ci_high=0.956, mean_q_score=0.93, num_infra_faults=0, mean_return=1.3, outcomes=[EpisodeOutcome(…), …])
@@ -109,7 +112,7 @@ def episode_metrics(reports: Iterable[EpisodeReport], losses: Iterable[WorkerLos
     """Return means over the valid episodes of a training step, and their number.
 
     Episodes that ran in a lost env worker have no report, count as infra faults, and are repeated. If most reported
-    episodes are void there are no means: those that survive are no sample of the world.
+    episodes are void there are no means: the rest is not a representative sample.
     """
     reports = list(reports)
     sound = [report for report in reports if not report.infra_fault]
@@ -128,7 +131,7 @@ def episode_metrics(reports: Iterable[EpisodeReport], losses: Iterable[WorkerLos
 
 
 def tally_metrics(tallies: Sequence[EnvTally]) -> dict[str, float]:
-    """Return what the chunk steps of all env workers were like."""
+    """Return metrics of the chunk steps of all env workers: actions out of range, unchanged images."""
     num_steps = max(1, sum(tally.num_chunk_steps for tally in tallies))
     metrics = {"actions_outside": sum(tally.outside * tally.num_chunk_steps for tally in tallies) / num_steps}
     num_pictures = sum(tally.num_moves * len(tally.num_frozen) for tally in tallies)
@@ -192,40 +195,40 @@ def _append(path: Path, records: list[dict]) -> None:
         lines.close()
 
 
-ABLATION = "what the policy looks at"  # the name of the text in notes.jsonl
-HELD = "held_loss"
-EXCHANGED = {"pictures": "held_loss_other_pictures", "instructions": "held_loss_other_instructions"}
-BLIND = 0.02  # a loss that grows by a smaller share shows a policy that does not look
+ABLATION_NOTE = "what the policy looks at"  # the name of the text in notes.jsonl
+HELD_LOSS = "held_loss"
+EXCHANGED_LOSSES = {"pictures": "held_loss_other_pictures", "instructions": "held_loss_other_instructions"}
+MIN_LOSS_GROWTH = 0.02  # a policy whose loss grows by a smaller share ignores the exchanged input
 
 
 @dataclass(frozen=True)
-class Looks:
-    """What a policy looks at, in words."""
+class AblationResult:
+    """Result of an ablation as text: the loss with exchanged inputs."""
 
     words: str
-    is_blind: bool  # it does not look at something that it is shown
+    is_blind: bool  # the policy ignores one of its inputs
 
 
-def ablation_sentence(metrics: Mapping[str, float]) -> Looks | None:
-    """Return what the policy looks at, from `exchanged_losses`; None: nothing was exchanged.
+def ablation_sentence(metrics: Mapping[str, float]) -> AblationResult | None:
+    """Return the ablation's result from the metrics of `exchanged_losses`; None: nothing was exchanged.
 
     Example: "with pictures exchanged: loss 0.31 -> 0.95; with instructions exchanged: loss 0.31 -> 0.31: the policy
     does not look at its instructions".
     """
     parts, is_blind = [], False
-    for what, name in EXCHANGED.items():
+    for what, name in EXCHANGED_LOSSES.items():
         if name in metrics:
-            held, other = metrics[HELD], metrics[name]
-            ignores = not other > (1 + BLIND) * held
+            held, other = metrics[HELD_LOSS], metrics[name]
+            ignores = not other > (1 + MIN_LOSS_GROWTH) * held
             is_blind |= ignores
             end = f": the policy does not look at its {what}" if ignores else ""
             parts.append(f"with {what} exchanged: loss {held:.2f} -> {other:.2f}{end}")
-    return Looks("; ".join(parts), is_blind) if parts else None
+    return AblationResult("; ".join(parts), is_blind) if parts else None
 
 
 @dataclass
 class RunRecord:
-    """A run, finished or not. Missing files raise nothing; damaged files are named in `damaged`."""
+    """Content of a run folder, of a run finished or not. Missing files are allowed; corrupted ones are in `damaged`."""
 
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)
@@ -243,8 +246,10 @@ class RunRecord:
 
     @property
     def ablation(self) -> str | None:
-        """Return what the policy looked at after imitation, in words; None: this run did not imitate."""
-        return next((str(note["text"]) for note in self.notes if note.get("name") == ABLATION and "text" in note), None)
+        """The ablation's result after imitation; None: this run did not imitate."""
+        return next(
+            (str(note["text"]) for note in self.notes if note.get("name") == ABLATION_NOTE and "text" in note), None
+        )
 
     @property
     def name(self) -> str:
@@ -271,11 +276,11 @@ def read_run(folder: Path) -> RunRecord:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no run directory")
     record = RunRecord(folder)
-    record.config = _parsed(record, run_files.CONFIG) or {}
+    record.config = _read_mapping(record, run_files.CONFIG) or {}
     diff = folder / run_files.CONFIG_DIFF
     record.config_diff = diff.read_text(encoding="utf-8") if diff.exists() else None
-    record.plan = _parsed(record, run_files.PLAN)
-    record.provenance = _parsed(record, run_files.PROVENANCE)
+    record.plan = _read_mapping(record, run_files.PLAN)
+    record.provenance = _read_mapping(record, run_files.PROVENANCE)
     record.metrics = run_files.read_metrics(folder)
     record.evaluations = read_evaluations(folder)
     record.notes = list(run_files.read_json_lines(folder / run_files.NOTES))
@@ -283,14 +288,14 @@ def read_run(folder: Path) -> RunRecord:
     record.faulty_episodes = [episode for episode in episodes if episode.get("infra_fault")]
     record.losses = list(run_files.read_json_lines(folder / run_files.LOSSES))
     timeline = folder / run_files.TIMELINE
-    record.worker_seconds = summary(timeline) if timeline.exists() else {}
+    record.worker_seconds = seconds_by_phase(timeline) if timeline.exists() else {}
     videos = (folder / run_files.VIDEOS).glob("*.mp4")
     record.videos = sorted(videos, key=lambda path: path.stem.rpartition("-step-")[::-1])  # steps have equal widths
     return record
 
 
-def _parsed(record: RunRecord, name: str) -> dict[str, Any] | None:
-    """Read a JSON or YAML file as a dict; None if it is missing or damaged."""
+def _read_mapping(record: RunRecord, name: str) -> dict[str, Any] | None:
+    """Read a JSON or YAML file as a dict; None if it is missing or corrupted."""
     path = record.folder / name
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""Names of the files in a run directory, and files of JSON lines that survive a killed writer."""
+"""Files in a run folder: their names, JSON lines that survive a killed writer, and the log file of each process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOGS = "logs"
 BOARD = "board"
 ALARMS = "alarms"
 PROFILE = "profile"
-FORMER = "former_"  # former_1, …: what earlier runs left in the folder, which one that started anew set aside
+FORMER = "former_"  # former_1, …: files of earlier runs in the folder, moved there by a run that started anew
 
 
 def num_former(run_dir: Path) -> int:
@@ -43,10 +43,10 @@ def num_former(run_dir: Path) -> int:
 
 
 class JsonLines:
-    """Appends JSON objects, one per line, flushed. Starts a new line if a killed writer left half of one."""
+    """Writer of JSON objects, one per line, flushed. It starts a new line after one that a killed writer left."""
 
     def __init__(self, path: Path):
-        """path: in a folder that exists: a run folder that is gone must not come back with a single file in it."""
+        """path: in an existing folder; a deleted run folder must not be created again with a single file."""
         is_torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
         self._file = path.open("a", encoding="utf-8")
         if is_torn:
@@ -77,7 +77,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def last_object(lines: Sequence[str]) -> dict[str, Any] | None:
-    """Return the last line that is a whole JSON object; None without one."""
+    """Return the last line that is a complete JSON object; None without one."""
     for line in reversed(lines):
         with suppress(ValueError):
             return parse_json(line)
@@ -92,13 +92,22 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-LEVELS = {Verbosity.quiet: logging.INFO, Verbosity.normal: logging.INFO, Verbosity.debug: logging.DEBUG}
-NOISY = ("matplotlib", "PIL", "urllib3", "asyncio", "filelock", "fsspec", "OpenGL", "git")  # only their warnings
+_LOG_LEVELS = {Verbosity.quiet: logging.INFO, Verbosity.normal: logging.INFO, Verbosity.debug: logging.DEBUG}
+_NOISY_LOGGERS = (
+    "matplotlib",
+    "PIL",
+    "urllib3",
+    "asyncio",
+    "filelock",
+    "fsspec",
+    "OpenGL",
+    "git",
+)  # only their warnings
 _handlers: list[logging.StreamHandler] = []  # one at most per process
 
 
 class _LogFile(logging.StreamHandler[TextIO]):
-    """Drops lines without an error when the disk is full; the writers of checkpoints and metrics report that."""
+    """Log handler that drops lines when the disk is full; the writers of checkpoints and metrics report that."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Handle an exception in `emit`."""
@@ -124,12 +133,12 @@ def open_worker_log(run_dir: Path, worker: str, verbosity: Verbosity) -> Path:
     handler = _LogFile(stream)
     pattern = f"%(asctime)s.%(msecs)03d {worker:<10} %(levelname)-7s %(name)s: %(message)s"
     handler.setFormatter(HangingFormatter(pattern, datefmt="%Y-%m-%d %H:%M:%S"))
-    handler.setLevel(LEVELS[verbosity])
+    handler.setLevel(_LOG_LEVELS[verbosity])
     _handlers.append(handler)
     root = logging.getLogger()
     root.addHandler(handler)
-    root.setLevel(LEVELS[verbosity])
-    for name in NOISY:
+    root.setLevel(_LOG_LEVELS[verbosity])
+    for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(True)
     faulthandler.enable(stream)

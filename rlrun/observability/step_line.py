@@ -1,4 +1,4 @@
-"""Formats numbers for people: the line of a finished step, durations, counts, bytes."""
+"""Formats for people: the line of a finished step, durations, counts, bytes."""
 
 from __future__ import annotations
 

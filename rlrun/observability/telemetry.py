@@ -1,4 +1,7 @@
-"""What a worker reports about itself: phases, counters, spans, open waits. Cheap, thread-safe, without I/O."""
+"""Telemetry of a worker (phases, counters, spans, open waits, silences), and totals of counters over workers.
+
+Telemetry is cheap, thread-safe and without I/O.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ from rlrun.system import machine_load
 from rlrun.system.machine_load import host_memory, local_load
 from rlrun.system.network import SENTINEL
 
-FIRST = ", first"  # marks the first time of a phase in a process: imports, compilation, allocation
-INTERVAL_S = 2.0  # between two samples of a phase; a reader that polls once a second sees all of them
+FIRST_TIME = ", first"  # marks the first time of a phase in a process: imports, compilation, allocation
+SAMPLE_INTERVAL_S = 2.0  # between two samples of a phase; polling once a second sees all of them
 
 
 class Silence:
-    """Measures silences, each of which ends with progress. The caller holds a lock around every call.
+    """Silences: times without progress. The caller holds a lock around every call.
 
     Example::
 
@@ -45,17 +48,17 @@ class Silence:
         return time.monotonic() - self._since
 
     def end(self, phase: str | None) -> None:
-        """End the current silence. phase: what the worker did during it; None if it was idle or waited for others."""
+        """End the current silence. phase: of the worker during it; None if it was idle or waited for others."""
         now = time.monotonic()
         if phase is not None:
-            self._add(phase if phase in self._finished else phase + FIRST, now - self._since, now)
+            self._add(phase if phase in self._finished else phase + FIRST_TIME, now - self._since, now)
         self._since = now
 
     def _add(self, key: str, seconds: float, now: float) -> None:
         """Take a sample if INTERVAL_S has passed since the last one; else keep the longest silence for the next."""
         taken, longest = self._open.get(key, (-math.inf, 0.0))
         longest = max(longest, seconds)
-        if now - taken < INTERVAL_S:
+        if now - taken < SAMPLE_INTERVAL_S:
             self._open[key] = (taken, longest)
             return
         count, _ = self._samples.get(key, (0, 0.0))
@@ -104,7 +107,7 @@ def mark_alive() -> None:
 
 
 class Telemetry:
-    """The telemetry of one worker: `span` marks a phase, `count` adds to a counter, `waiting` marks a wait.
+    """Telemetry of one worker: `span` marks a phase, `count` adds to a counter, `waiting` marks a wait.
 
     Example::
 
@@ -115,7 +118,7 @@ class Telemetry:
 
     def __init__(self, worker: str):
         self.worker = worker
-        self._has_children = not worker.startswith("driver/")  # those of the driver are Ray, and with it all workers
+        self._has_children = not worker.startswith("driver/")  # the driver's are Ray and all workers: not counted
         self._lock = threading.Lock()
         self._open: list[tuple[str, float]] = []
         self._spans: list[Span] = []
@@ -128,7 +131,7 @@ class Telemetry:
     @contextmanager
     def span(self, name: str, detail: str = "") -> Iterator[None]:
         """Mark the time inside as phase `name`. The innermost of nested spans is the current phase."""
-        entry, step = (name, machine_load.seconds()), self.step
+        entry, step = (name, machine_load.steady_time()), self.step
         with self._lock:
             self._moved()
             self._open.append(entry)
@@ -139,7 +142,7 @@ class Telemetry:
                 self._moved()
                 self._open.remove(entry)
                 self._silence.finish(name)
-                self._spans.append(Span(name, entry[1], machine_load.seconds(), detail, step))
+                self._spans.append(Span(name, entry[1], machine_load.steady_time(), detail, step))
 
     @contextmanager
     def waiting(self, what: str, on: Sequence[str] | Callable[[], Sequence[str]], budget_s: float) -> Iterator[None]:
@@ -164,7 +167,7 @@ class Telemetry:
             self._failure = self._failure or text
 
     def count(self, counter: str, amount: int = 1, is_progress: bool = True) -> None:
-        """Add to a counter, which never falls. is_progress: False for what others cause: it proves no progress here."""
+        """Add to a counter, which never falls. is_progress: False for events caused by others."""
         with self._lock:
             if is_progress:
                 self._moved()
@@ -206,9 +209,9 @@ class Telemetry:
         return spans
 
     def status(self) -> WorkerStatus:
-        """Return what this worker does now. Another thread may call it while the worker is busy."""
+        """Return the current state of this worker. Another thread may call it while the worker is busy."""
         with self._lock:
-            phase, since = self._open[-1] if self._open else ("idle", machine_load.seconds())
+            phase, since = self._open[-1] if self._open else ("idle", machine_load.steady_time())
             counters = dict(self._counters)
             waits = {wait.what: wait.snapshot() for wait in reversed(self._waits)}  # the oldest of equal ones
             silence_s, silences, failure = self._silence.seconds, self._silence.samples(), self._failure
@@ -218,7 +221,7 @@ class Telemetry:
             host=socket.gethostname(),
             pid=os.getpid(),
             phase=phase,
-            phase_age_s=machine_load.seconds() - since,
+            phase_age_s=machine_load.steady_time() - since,
             counters=counters,
             host_memory_bytes=_private_bytes(self._has_children),
             device_memory_bytes=_device_bytes(),
@@ -236,11 +239,11 @@ class Telemetry:
 
 
 def _private_bytes(has_children: bool) -> int:
-    """Return the memory of this process that no file backs and no other process shares, with its child processes.
+    """Return the private memory of this process and its child processes, such as simulators.
 
-    A simulator may run in a process of its own, and what several workers map must not count as often.
+    Memory that a file backs, or that several workers map, is not private.
     """
-    pids = [os.getpid(), *(_below(os.getpid()) if has_children else ())]
+    pids = [os.getpid(), *(_descendants(os.getpid()) if has_children else ())]
     return os.sysconf("SC_PAGE_SIZE") * sum(map(_private_pages, pids))
 
 
@@ -251,14 +254,14 @@ def _private_pages(pid: int) -> int:
     return 0
 
 
-def _below(pid: int) -> Iterator[int]:
+def _descendants(pid: int) -> Iterator[int]:
     """Yield the child processes of a process, and theirs; none where the kernel lists no children."""
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as children:
                 for child in map(int, children.read().split()):
                     yield child
-                    yield from _below(child)
+                    yield from _descendants(child)
 
 
 def _accelerator() -> str:
@@ -280,7 +283,7 @@ def _uses_cuda() -> bool:
 
 
 class CounterTotals:
-    """Totals that never fall: a worker without a new status keeps its count, a new process adds to the old one's.
+    """Totals of counters, which never fall: a replaced worker's new process adds to the count of the old one.
 
     Example::
 

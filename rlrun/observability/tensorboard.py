@@ -1,4 +1,4 @@
-"""TensorBoard event files, written by the tensorboard package alone: the driver needs no torch."""
+"""TensorBoard sink, by the tensorboard package alone, so that the driver needs no torch. Its import is slow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLUSH_S = 5
 
 
 class TensorBoardSink:
-    """Writes scalars, videos (as animated GIFs, which TensorBoard plays) and texts under run_dir/tensorboard."""
+    """Sink for scalars, videos (as animated GIFs, which TensorBoard plays) and texts, in run_dir/tensorboard."""
 
     def __init__(self, run_dir: Path):
         self._writer = EventFileWriter(str(run_dir / "tensorboard"), flush_secs=FLUSH_S)

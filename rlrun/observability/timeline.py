@@ -1,4 +1,4 @@
-"""Spans of all workers as a trace that opens in Perfetto and chrome://tracing, and their sums."""
+"""Timeline of all workers as a trace for Perfetto and chrome://tracing, sums of its spans, and profiles of steps."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from rlrun.observability.run_files import PROFILE, log_name
 from rlrun.system.local_files import parse_json
 
 ROLE_ORDER = ("driver", "env", "rollout", "actor")
-WAIT = "wait"  # spans whose names begin so are no work
-ASKING_S = 1.0
+WAIT_PREFIX = "wait"  # of spans that are not work
+REQUEST_INTERVAL_S = 1.0
 
 
 def is_work(phase: str) -> bool:
     """Return False for "wait…" and "idle"."""
-    return not phase.startswith(WAIT) and phase != "idle"
+    return not phase.startswith(WAIT_PREFIX) and phase != "idle"
 
 
 class TimelineWriter:
-    """Appends to a JSON array of trace events, with one process row per worker.
+    """Writer of a JSON array of trace events, with one process row per worker.
 
     `close` writes the closing bracket; Perfetto also opens the file of a killed run without it. A resumed run
     continues the array.
@@ -39,7 +39,7 @@ class TimelineWriter:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._pids: dict[str, int] = {}
-        events = _reopen(path)
+        events = _prepare_append(path)
         for event in events:
             if event["ph"] == "M" and event["name"] == "process_name":
                 self._pids[event["args"]["name"]] = event["pid"]
@@ -81,7 +81,7 @@ class TimelineWriter:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """Read the events of a timeline, which may end anywhere."""
+    """Read the events of a timeline, which may be incomplete."""
     events = []
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         try:
@@ -91,7 +91,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     return [event for event in events if isinstance(event, dict)]
 
 
-def summary(path: Path) -> dict[str, dict[str, float]]:
+def seconds_by_phase(path: Path) -> dict[str, dict[str, float]]:
     """Return worker -> phase -> seconds. The time of a span excludes spans nested in it, so that phases add up.
 
     Time that is covered by spans of other workers only is the phase "idle": the phases of every worker add up to the
@@ -131,10 +131,10 @@ def busy_shares(spans: Mapping[str, Iterable[Span]], start_s: float, end_s: floa
 
 
 class BusyShares:
-    """Computes the busy shares of steps. `spans` asks all workers for the spans that they closed since the last call.
+    """Busy shares of steps. `spans` requests from all workers the spans that they closed since the last call.
 
-    Asking displaces computation on the workers' nodes, for longer than a step of some milliseconds allows. So workers
-    are asked once a second at most, for all steps of that time; the steps until then get the last shares.
+    A request takes computing time on the workers' nodes, too much for steps of some milliseconds. Workers are therefore
+    asked at most once a second, for all steps of that time; the steps in between get the last shares.
     """
 
     def __init__(self, spans: Callable[[], Mapping[str, Iterable[Span]]]):
@@ -143,10 +143,10 @@ class BusyShares:
         self._asked_s = float("-inf")
         self._shares: dict[str, float] = {}
 
-    def of(self, start_s: float, end_s: float) -> dict[str, float]:
-        """Return the shares of the step from start_s to end_s, as `busy_shares`."""
+    def of_step(self, start_s: float, end_s: float) -> dict[str, float]:
+        """Return the shares of the step from start_s to end_s, like `busy_shares`."""
         self._since_s = start_s if self._since_s is None else self._since_s
-        if abs(end_s - self._asked_s) >= ASKING_S:  # a clock may be set back
+        if abs(end_s - self._asked_s) >= REQUEST_INTERVAL_S:  # a clock may be set back
             self._shares = busy_shares(self._spans(), self._since_s, end_s)
             self._since_s, self._asked_s = None, end_s
         return self._shares
@@ -185,7 +185,7 @@ def _sort_index(worker: str) -> int:
     return 10_000 * order + (int(rank) if rank.isdigit() else 0)
 
 
-def _reopen(path: Path) -> list[dict[str, Any]]:
+def _prepare_append(path: Path) -> list[dict[str, Any]]:
     """Return the events of the run before it was resumed, and rewrite the file so that more can be appended."""
     if not path.exists():
         return []
@@ -196,8 +196,8 @@ def _reopen(path: Path) -> list[dict[str, Any]]:
 
 
 logger = logging.getLogger(__name__)
-TABLE_ROWS = 20
-CALL_ROWS = 40
+_PROFILE_TABLE_ROWS = 20
+_CALL_TABLE_ROWS = 40
 
 
 @contextmanager
@@ -223,7 +223,9 @@ def profiled(run_dir: Path, config: LoggingConfig, step: int, worker: str) -> It
         recording.stop()
         recording.export_chrome_trace(str(path))
         order = "self_cuda_time_total" if ProfilerActivity.CUDA in wanted else "self_cpu_time_total"
-        path.with_suffix(".txt").write_text(recording.key_averages().table(sort_by=order, row_limit=TABLE_ROWS))
+        path.with_suffix(".txt").write_text(
+            recording.key_averages().table(sort_by=order, row_limit=_PROFILE_TABLE_ROWS)
+        )
         logger.info("profile of step %d: %s", step, path)
 
 
@@ -257,6 +259,6 @@ class CallProfile:
         text = io.StringIO()
         stats = Stats(self._profile, stream=text)
         stats.dump_stats(path)
-        stats.strip_dirs().sort_stats("tottime").print_stats(CALL_ROWS)
+        stats.strip_dirs().sort_stats("tottime").print_stats(_CALL_TABLE_ROWS)
         path.with_suffix(".txt").write_text(text.getvalue())
         logger.info("profile of step %d: %s", step, path)

@@ -1,4 +1,4 @@
-"""A run of Trackio, which keeps metrics in a local database. Its failures never stop the training."""
+"""Trackio sink (an optional package), which keeps metrics in a local database. Its failures never stop the training."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 
 
 class TrackioSink:
-    """Logs to Trackio. A resumed run continues its curves, since its name is that of the run folder.
+    """Sink for Trackio. A resumed run continues its curves, since its name is that of the run folder.
 
-    After the first error of the library it warns once and logs no more. Raises RunError if it is not installed.
+    After the first error of the library it warns once and stops logging. Raises RunError if it is not installed.
     """
 
     def __init__(self, run_dir: Path, config: RunConfig):

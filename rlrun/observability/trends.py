@@ -1,4 +1,7 @@
-"""Warnings from trends: memory that grows or differs between workers, and workers that are slower than their peers."""
+"""Warnings from trends: memory that grows or differs between workers, and stragglers (workers slower than their peers).
+
+A slope is the median over pairs of points (Theil-Sen), which single outliers do not move.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,20 @@ from statistics import median
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.step_line import duration
 
-SETTLING_STEPS, SETTLING_S = 10, 60.0  # caches and buffers of a new process grow meanwhile
-LEAST_STEPS = 20  # further ones, before a growth is called steady
-_KEPT = 120  # steps
-_FAR = 3  # pairs of steps that are at least this part of the series apart judge whether a growth is steady
-_STEADY = 0.1  # share of those pairs that may show no growth
-_MOST_POINTS = 400  # for a slope; more are thinned out
-_NOTEWORTHY = 0.05  # share of the fastest growth of a node
-_AGAIN = 0.5  # a node is warned of again when the time that is left has fallen to this share
+# --- memory that grows ----------------------------------------------------------------------
+
+SETTLING_STEPS, SETTLING_S = 10, 60.0  # caches and buffers of a new process grow in this time
+MIN_GROWTH_STEPS = 20  # further ones, before a growth is called steady
+_SERIES_STEPS = 120  # steps
+_DISTANT_PART = 3  # steady growth is tested on pairs of steps at least a third of the series apart
+_MAX_FLAT_SHARE = 0.1  # of those pairs may show no growth
+_MAX_SLOPE_POINTS = 400  # for a slope; more are thinned out
+_MIN_GROWTH_SHARE = 0.05  # share of the fastest growth of a node
+_REPEAT_WARNING_SHARE = 0.5  # a warning is repeated when the remaining time has fallen to this share
 
 
 @dataclass
-class _Worker:
+class _MemorySeries:
     """Memory of one process, by step."""
 
     pid: int
@@ -33,7 +38,7 @@ class _Worker:
     latest: int = 0  # the last one that is known
     num_steps: int = 0  # since the process was first seen
     first_seen: float = field(default_factory=time.monotonic)
-    points: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_KEPT))  # step, bytes
+    points: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_SERIES_STEPS))  # step, bytes
 
     @property
     def has_settled(self) -> bool:
@@ -41,7 +46,7 @@ class _Worker:
 
 
 class MemoryGrowth:
-    """Collects statuses, from any thread; asks nobody.
+    """Growth of the workers' memory, from their statuses; any thread may call it.
 
     Example::
 
@@ -53,18 +58,18 @@ class MemoryGrowth:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, _MemorySeries] = {}
         self._free: dict[str, int] = {}  # host -> least since the last step, bytes
         self._latest_free: dict[str, int] = {}  # host -> least in the last step with a status
         self._told_s: dict[str, float] = {}  # host -> time that was left at its last warning
 
     def put(self, statuses: Iterable[WorkerStatus]) -> None:
-        """Take what workers use now, and what is free on their nodes."""
+        """Add the memory that workers use now, and that is free on their nodes."""
         with self._lock:
             for status in statuses:
                 worker = self._workers.get(status.worker)
                 if worker is None or (worker.pid, worker.host) != (status.pid, status.host):
-                    worker = self._workers[status.worker] = _Worker(status.pid, status.host)
+                    worker = self._workers[status.worker] = _MemorySeries(status.pid, status.host)
                 worker.peak = max(worker.peak, status.host_memory_bytes)
                 self._free[status.host] = min(
                     self._free.get(status.host, status.host_free_bytes), status.host_free_bytes
@@ -106,11 +111,11 @@ class MemoryGrowth:
         return [sentence for sentence in sentences if sentence]
 
     def _sentence(self, host: str, growing: Sequence[tuple[float, str]], step_s: float, steps_left: int) -> str:
-        growing = [one for one in growing if one[0] >= _NOTEWORTHY * max(growing)[0]]
+        growing = [one for one in growing if one[0] >= _MIN_GROWTH_SHARE * max(growing)[0]]
         total = sum(slope for slope, _ in growing)
         left = self._latest_free.get(host, 0) / total  # steps
         left_s = left * step_s
-        if left > steps_left or left_s > _AGAIN * self._told_s.get(host, float("inf")):
+        if left > steps_left or left_s > _REPEAT_WARNING_SHARE * self._told_s.get(host, float("inf")):
             return ""
         self._told_s[host] = left_s
         slope, worker = max(growing)
@@ -121,19 +126,19 @@ class MemoryGrowth:
         )
 
 
-def slope_of(points: Sequence[tuple[float, float]]) -> float:
-    """Return the Theil-Sen slope, the median over pairs, which single outliers do not move; 0 for less than two."""
-    thinned = points[:: -(-len(points) // _MOST_POINTS) or 1]
+def theil_sen_slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return the Theil-Sen slope, the median over pairs; 0 for fewer than two points."""
+    thinned = points[:: -(-len(points) // _MAX_SLOPE_POINTS) or 1]
     slopes = _slopes(thinned, 1)
     return median(slopes) if slopes else 0.0
 
 
 def steady_slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return `slope_of` if nearly all pairs of distant steps show growth; 0 for a jump, for noise, for few points."""
-    if len(points) < LEAST_STEPS:
+    """Return `theil_sen_slope` if nearly all pairs of distant steps show growth; else, or for few points, 0."""
+    if len(points) < MIN_GROWTH_STEPS:
         return 0.0
-    distant = sorted(_slopes(points, len(points) // _FAR))
-    return slope_of(points) if distant[int(_STEADY * len(distant))] > 0 else 0.0
+    distant = sorted(_slopes(points, len(points) // _DISTANT_PART))
+    return theil_sen_slope(points) if distant[int(_MAX_FLAT_SHARE * len(distant))] > 0 else 0.0
 
 
 def _slopes(points: Sequence[tuple[float, float]], apart: int) -> list[float]:
@@ -144,6 +149,8 @@ def _slopes(points: Sequence[tuple[float, float]], apart: int) -> list[float]:
         if later > earlier
     ]
 
+
+# --- memory that differs between workers ----------------------------------------------------
 
 OUTLIER_SHARE = 0.1  # of the median of the peers
 OUTLIER_BYTES = 500e6  # a smaller difference is noise of allocators
@@ -195,17 +202,22 @@ def _gb(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:.1f}"
 
 
-WINDOW_S = 60.0
-TIMES = 3.0  # of the peers' median time for a unit of work
-_BUSY = 0.3  # share of the window; a slow worker that hardly works holds up nobody
-_AGAIN_S = 600.0  # between two sentences on one worker
-_FIRST = 3  # minutes of a worker that later ones are compared with
-_UNITS = {"env": "chunk step", "rollout": "row of an answer"}
-_WORK = {"env": ("simulated_us", "chunk_steps"), "rollout": ("acted_us", "chunks")}  # role -> time and units of work
+# --- stragglers -----------------------------------------------------------------------------
+
+STRAGGLER_WINDOW_S = 60.0
+STRAGGLER_FACTOR = 3.0  # of the peers' median time for a unit of work
+_MIN_BUSY_SHARE = 0.3  # of the window; a slow worker that rarely works delays nobody
+_REPEAT_WARNING_S = 600.0  # between two sentences on one worker
+_NUM_FIRST_MINUTES = 3  # minutes of a worker that later ones are compared with
+_UNIT_NAMES = {"env": "chunk step", "rollout": "row of an answer"}
+_WORK_COUNTERS = {
+    "env": ("simulated_us", "chunk_steps"),
+    "rollout": ("acted_us", "chunks"),
+}  # role -> time and units of work
 
 
 class Stragglers:
-    """Compares the counters of workers over the last minute, with their peers' and with their own first minutes.
+    """Stragglers of the last minute, by comparison with their peers and with their own first minutes.
 
     Example::
 
@@ -222,26 +234,26 @@ class Stragglers:
     def found(self, statuses: Iterable[WorkerStatus], now: float | None = None) -> Iterator[str]:
         """Yield a sentence for each straggler. now: monotonic seconds; None: the present."""
         now = time.monotonic() if now is None else now
-        self._seen.append((now, {one.worker: (one.pid, *_work(one)) for one in statuses}))
-        while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW_S:
+        self._seen.append((now, {one.worker: (one.pid, *_work_done(one)) for one in statuses}))
+        while len(self._seen) > 1 and self._seen[1][0] <= now - STRAGGLER_WINDOW_S:
             self._seen.popleft()
         since, before = self._seen[0]
-        if now - since < WINDOW_S:
+        if now - since < STRAGGLER_WINDOW_S:
             return
         is_minute_over = now >= self._minute_ends
         if is_minute_over:
-            self._minute_ends = now + WINDOW_S
-        for role in _WORK:
+            self._minute_ends = now + STRAGGLER_WINDOW_S
+        for role in _WORK_COUNTERS:
             took = dict(self._took(role, before))
             for worker, (busy_us, units) in took.items():
                 first = self._first.setdefault((worker, self._seen[-1][1][worker][0]), [])
-                if is_minute_over and len(first) < _FIRST:
+                if is_minute_over and len(first) < _NUM_FIRST_MINUTES:
                     first.append(busy_us / units)
-                is_busy = busy_us >= _BUSY * 1e6 * (now - since)
-                if not is_busy or now - self._said.get(worker, -_AGAIN_S) < _AGAIN_S:
+                is_busy = busy_us >= _MIN_BUSY_SHARE * 1e6 * (now - since)
+                if not is_busy or now - self._said.get(worker, -_REPEAT_WARNING_S) < _REPEAT_WARNING_S:
                     continue
                 peers = [us / count for peer, (us, count) in took.items() if peer != worker]
-                text = _sentence(worker, _UNITS[role], busy_us / units, peers, first, now - since)
+                text = _straggler_text(worker, _UNIT_NAMES[role], busy_us / units, peers, first, now - since)
                 if text:
                     self._said[worker] = now
                     yield text
@@ -254,17 +266,17 @@ class Stragglers:
                 yield worker, (us - then[1], units - then[2])
 
 
-def _sentence(
+def _straggler_text(
     worker: str, unit: str, mine: float, peers: list[float], first: list[float], window_s: float
 ) -> str | None:
-    """Return what is wrong with the time for a unit of work; all times are microseconds."""
+    """Return a sentence if the time for a unit of work is unusual; all times are in microseconds."""
     here = f"{worker} takes {mine / 1000:.3g} ms for a {unit}"
-    if peers and mine >= TIMES * max(usual := statistics.median(peers), 1.0):
+    if peers and mine >= STRAGGLER_FACTOR * max(usual := statistics.median(peers), 1.0):
         return (
             f"{here}, its peers {usual / 1000:.3g} ms, in the last {window_s:.0f} s: they wait for it; compare its "
             "node (clocks, load, GPU) with theirs"
         )
-    if len(first) == _FIRST and mine >= TIMES * max(usual := statistics.median(first), 1.0):
+    if len(first) == _NUM_FIRST_MINUTES and mine >= STRAGGLER_FACTOR * max(usual := statistics.median(first), 1.0):
         return (
             f"{here} in the last {window_s:.0f} s, and took {usual / 1000:.3g} ms in its first minutes: it grows "
             "slower; look at its memory, and at the load and clocks of its node"
@@ -272,6 +284,6 @@ def _sentence(
     return None
 
 
-def _work(status: WorkerStatus) -> tuple[int, int]:
-    names = _WORK.get(status.worker.partition("/")[0])
+def _work_done(status: WorkerStatus) -> tuple[int, int]:
+    names = _WORK_COUNTERS.get(status.worker.partition("/")[0])
     return (0, 0) if names is None else (status.counters.get(names[0], 0), status.counters.get(names[1], 0))

@@ -1,4 +1,4 @@
-"""Encodes frames as an mp4 that browsers play, and tiles episodes side by side under caption bars."""
+"""Videos of episodes: frames encoded as mp4 for browsers, and episodes tiled under caption bars."""
 
 from __future__ import annotations
 

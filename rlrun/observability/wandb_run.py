@@ -1,4 +1,4 @@
-"""A Weights & Biases run: as WANDB_MODE says, else online if there is a key. Its failures never stop the training."""
+"""Weights & Biases sink: by WANDB_MODE, else online if there is a key. Its failures never stop the training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEP = "train_step"  # an axis of its own: W&B's step may not decrease, but that
 
 
 class WandbSink:
-    """Logs to W&B. After the first error of the service it warns once and logs no more."""
+    """Sink for W&B. After the first error of the service it warns once and stops logging."""
 
     def __init__(self, run_dir: Path, config: RunConfig):
         self._run = _start(run_dir, config)

@@ -1,7 +1,8 @@
-"""First code of a child process: makes `rlrun` importable there, and no other package of the trainer.
+"""Entry point of a child process: makes `rlrun` importable there, but no other package of the trainer.
 
-Run by path with the file descriptors of socket, shared memory and lifeline, and the name of the serving module. The
-folder of rlrun may be a site-packages with libraries for another Python, so it must not be put on the path.
+It runs by path under the child's interpreter, with the file descriptors of socket, shared memory and lifeline and the
+name of the serving module as arguments. The folder of rlrun may be a site-packages with libraries for another Python,
+so it must not be put on the path.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def add_package(name: str, folder: str) -> None:
 
 
 def main() -> None:
-    """Serve calls until the worker closes the channel or ends."""
+    """Serve calls until the worker closes the channel or exits."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # python puts it first
     add_package("rlrun", os.path.dirname(here))

@@ -1,4 +1,8 @@
-"""RPC client in the worker: every call has a deadline, and every failure raises a specific exception."""
+"""RPC client in the worker, and the child process that it calls.
+
+The child has its own interpreter and process group: its output is logged, and it is killed as a group. Every call has a
+deadline, and every failure raises a specific exception.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +29,21 @@ from rlrun.pipe.output import Output
 from rlrun.pipe.wire import Arena, Channel, WireError
 from rlrun.system.errors import ExitStatus, RunError
 
-TRAINER_ONLY = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONSTARTUP")  # would break another interpreter
-LAST_LINES = 400
-END_S = 5.0  # limit for a killed group to end
-STACKS_S = 0.5  # time for the interpreter to write its stacks
+logger = logging.getLogger(__name__)
+
+_TRAINER_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONSTARTUP")  # would break another interpreter
+_NUM_LAST_LINES = 400
+_EXIT_WAIT_S = 5.0  # limit for a killed group to end
+_STACKS_WAIT_S = 0.5  # time for the interpreter to write its stacks
+_CLOSE_WAIT_S = 10.0  # limit for the server to close by itself
+_MESSAGE_TIMEOUT_S = 60.0  # limit from the first byte of a message to its last
+_PROGRESS_POLL_S = 1.0  # interval of checks for output while the server loads
+_LOADING_CALLS = ("start", "make")  # calls during which output extends the deadline
 
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """What runs in a child process, and words for messages about it.
+    """Server module of a child process, and texts for messages about it.
 
     Example: ChildSpec("simulator", "rlrun.envs.remote_server", "placement.nodes", "`python:` of the group names it")
     """
@@ -47,7 +57,7 @@ class ChildSpec:
 
 
 class ChildProcess:
-    """A running child process; starts with the constructor. `channel` connects to the server inside."""
+    """A child process, started by the constructor. `channel` connects to its server."""
 
     def __init__(self, python: str, spec: ChildSpec, output: Output):
         """Start the process. Raises RunError if `python` cannot be started."""
@@ -63,14 +73,14 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a process group that can be killed as a whole and gets no Ctrl-C
-                env=environment(python, spec.paths),
+                start_new_session=True,  # its own process group, which gets no Ctrl-C
+                env=child_environment(python, spec.paths),
             )
         except OSError as error:
             os.close(self._lifeline)
             mine.close()
             arena.close()
-            raise _no_interpreter(python, spec, error) from error
+            raise _interpreter_error(python, spec, error) from error
         finally:
             its.close()
             os.close(lifeline)
@@ -78,7 +88,7 @@ class ChildProcess:
         self.channel = Channel(mine, arena, is_writing_arena=spec.is_worker_writing_arena)
         self._connection, self._arena = mine, arena
         self._output = output
-        self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._last_lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)
         self.last_output = time.monotonic()
         self._reader = threading.Thread(target=self._read, name=f"output of {self._process.pid}", daemon=True)
         self._reader.start()
@@ -99,22 +109,22 @@ class ChildProcess:
                 text = line.rsplit(b"\r")[-1].decode(errors="replace").rstrip()  # last state of a progress bar
                 if text:
                     self._last_lines.append(text)
-                    self._output.take(text)
+                    self._output.log_line(text)
         self._process.stdout.close()
 
     def write_stacks(self) -> None:
         """Make the interpreter write the stacks of its threads to its output, which goes to the log."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR2)
-            time.sleep(STACKS_S)
+            time.sleep(_STACKS_WAIT_S)
 
-    def end_text(self) -> str:
+    def describe_end(self) -> str:
         """Describe how the process ended, with its last line and known causes. Waits up to 5 s for the end."""
         try:
-            status = self._process.wait(timeout=END_S)
+            status = self._process.wait(timeout=_EXIT_WAIT_S)
         except subprocess.TimeoutExpired:
             return f"process {self.pid} still runs"
-        self._reader.join(timeout=END_S)
+        self._reader.join(timeout=_EXIT_WAIT_S)
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         own = list(takewhile(lambda line: not line.startswith("Fatal Python error"), self._last_lines))
         last = own[-1] if own else "nothing"  # without the stacks that Python adds; they are in the log
@@ -124,16 +134,16 @@ class ChildProcess:
         return f"process {self.pid} ended with {how}; its last line: {last}{self.diagnosis()}"
 
     def diagnosis(self) -> str:
-        """Return known causes in the output so far, as lines to append to a message; "" if there are none."""
+        """Return the known causes in the output so far, as lines to append to a message; "" if there are none."""
         return "".join(f"\n{text}" for text in self._output.causes)
 
     def kill(self) -> None:
-        """Kill the whole process group. May be called again."""
+        """Kill the process group. May be called again."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=END_S)
-        self._reader.join(timeout=END_S)
+            self._process.wait(timeout=_EXIT_WAIT_S)
+        self._reader.join(timeout=_EXIT_WAIT_S)
         self._connection.close()
         self._arena.close()
         if self._lifeline >= 0:
@@ -141,11 +151,13 @@ class ChildProcess:
             self._lifeline = -1
 
 
-def environment(python: str, paths: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return this worker's environment, without variables for the trainer's interpreter if `python` is another."""
+def child_environment(python: str, paths: tuple[str, ...] = ()) -> dict[str, str]:
+    """Return this worker's environment; without variables of the trainer's interpreter if `python` is another one."""
     own = dict(os.environ)
-    if Path(python).resolve() != Path(sys.executable).resolve() or _prefix(python) != _prefix(sys.executable):
-        for name in TRAINER_ONLY:
+    if Path(python).resolve() != Path(sys.executable).resolve() or _interpreter_folder(python) != _interpreter_folder(
+        sys.executable
+    ):
+        for name in _TRAINER_VARIABLES:
             own.pop(name, None)
     own["PYTHONUNBUFFERED"] = "1"
     if paths:
@@ -153,12 +165,12 @@ def environment(python: str, paths: tuple[str, ...] = ()) -> dict[str, str]:
     return own
 
 
-def _prefix(python: str) -> Path:
-    """Return the folder of an interpreter: links of several virtual environments may point to one binary."""
+def _interpreter_folder(python: str) -> Path:
+    """Return the folder of an interpreter, which tells virtual environments apart that link to one binary."""
     return Path(python).absolute().parent
 
 
-def _no_interpreter(python: str, spec: ChildSpec, error: OSError) -> RunError:
+def _interpreter_error(python: str, spec: ChildSpec, error: OSError) -> RunError:
     return RunError(
         f"The {spec.noun}'s interpreter cannot be started: {python}",
         key=spec.python_key,
@@ -167,14 +179,6 @@ def _no_interpreter(python: str, spec: ChildSpec, error: OSError) -> RunError:
         remedy=spec.python_remedy,
         exit_status=ExitStatus.placement,
     )
-
-
-logger = logging.getLogger(__name__)
-
-CLOSE_S = 10.0  # limit for the server to close by itself
-MESSAGE_S = 60.0  # limit from the first byte of a message to its last
-LOOK_S = 1.0  # interval between looks at the output for signs of progress while the server loads
-LOADING = ("start", "make")  # calls during which output extends the deadline
 
 
 @dataclass(frozen=True)
@@ -186,11 +190,11 @@ class Deadline:
 
 
 class RpcClient:
-    """Calls the server in `process`, one call at a time.
+    """Client of the server in `process`, with one call at a time.
 
-    Raises `fault` if the process crashes, sends garbage or misses a deadline: then its whole process group has been
-    killed, and only `close` may still be called. Exceptions of the server are raised here with the same type if it is
-    a builtin or RunError, else as `fault`.
+    Raises `fault` if the process crashes, sends an invalid message or misses a deadline: its process group has then
+    been killed, and only `close` may still be called. Exceptions of the server are raised here with the same type if it
+    is a builtin or RunError, else as `fault`.
     """
 
     def __init__(self, process: ChildProcess, noun: str, fault: type[Exception], progress: Callable[[], None]):
@@ -213,7 +217,7 @@ class RpcClient:
         try:
             self._process.channel.send({"call": name, "arguments": arguments}, deadline.seconds)
         except WireError as error:
-            raise self._broken(name, error) from error
+            raise self._connection_fault(name, error) from error
         return self._receive("answer", name, deadline)
 
     def close(self) -> None:
@@ -221,8 +225,8 @@ class RpcClient:
         if self._process is None:
             return
         with contextlib.suppress(WireError):
-            self._process.channel.send({"call": "close"}, CLOSE_S)
-            self._process.channel.receive(CLOSE_S)
+            self._process.channel.send({"call": "close"}, _CLOSE_WAIT_S)
+            self._process.channel.receive(_CLOSE_WAIT_S)
         self._end()
 
     def _end(self) -> None:
@@ -231,34 +235,34 @@ class RpcClient:
             self._process = None
 
     def _receive(self, wanted: str, name: str, deadline: Deadline) -> Any:
-        """Receive the answer to call `name`; signs of progress restart the deadline."""
+        """Receive the answer to call `name`. Progress messages, and output while loading, restart the deadline."""
         assert self._process is not None
-        is_loading = name in LOADING
+        is_loading = name in _LOADING_CALLS
         since = time.monotonic()
         while True:
             left = max(0.0, since + deadline.seconds - time.monotonic())
-            if not self._process.channel.has_message(min(left, LOOK_S) if is_loading else left):
+            if not self._process.channel.has_message(min(left, _PROGRESS_POLL_S) if is_loading else left):
                 if is_loading and self._process.last_output > since:  # output while loading is progress
                     since = time.monotonic()
                     self._progress()
                 elif time.monotonic() - since >= deadline.seconds:
-                    raise self._silent(name, deadline)
+                    raise self._timeout_fault(name, deadline)
                 continue
             try:
-                message = self._process.channel.receive(MESSAGE_S)
+                message = self._process.channel.receive(_MESSAGE_TIMEOUT_S)
             except WireError as error:
-                raise self._broken(name, error) from error
+                raise self._connection_fault(name, error) from error
             if "progress" in message:
                 since = time.monotonic()
                 self._progress()
             elif "error" in message:
-                raise self._raised(message["error"])
+                raise self._server_exception(message["error"])
             elif wanted in message:
                 return message[wanted]
             else:
-                raise self._broken(name, WireError(f"the answer holds {', '.join(message)}"))
+                raise self._connection_fault(name, WireError(f"the answer holds {', '.join(message)}"))
 
-    def _silent(self, name: str, deadline: Deadline) -> Exception:
+    def _timeout_fault(self, name: str, deadline: Deadline) -> Exception:
         assert self._process is not None
         self._process.write_stacks()
         causes = self._process.diagnosis()
@@ -268,13 +272,13 @@ class RpcClient:
             f"killed, its stacks are in this worker's log{causes}"
         )
 
-    def _broken(self, name: str, error: WireError) -> Exception:
+    def _connection_fault(self, name: str, error: WireError) -> Exception:
         assert self._process is not None
-        text = self._process.end_text()
+        text = self._process.describe_end()
         self._end()
         return self._fault(f"{name}: {error}; {text}")
 
-    def _raised(self, sent: dict[str, Any]) -> Exception:
+    def _server_exception(self, sent: dict[str, Any]) -> Exception:
         """Return the exception that the server sent."""
         logger.debug("traceback in the %s:\n%s", self._noun, sent["traceback"])
         if sent.get("run_error"):

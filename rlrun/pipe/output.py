@@ -1,4 +1,4 @@
-"""Output of the child process: goes to the worker's log, with level and meaning from a table of known lines."""
+"""Output of the child process, logged by the worker, with level and meaning from a table of known lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KnownLine:
 
 @dataclass
 class Output:
-    """Logs lines one by one. `causes` collects explanations of failures, each once.
+    """Logger of a child's output, line by line. `causes` has the explanations of known failures, each once.
 
     noun: name of the printing process; the logger is `rlrun.<noun>`.
     """
@@ -40,7 +40,7 @@ class Output:
     noun: str = "simulator"
     causes: list[str] = field(default_factory=list)
 
-    def take(self, line: str) -> None:
+    def log_line(self, line: str) -> None:
         """Log a line; a known failure is logged as an error with its fix."""
         logger = logging.getLogger(f"rlrun.{self.noun}")
         found = self._known(line)
@@ -55,12 +55,12 @@ class Output:
                 logger.error("%s", found.cause)
 
     def new_causes(self, lines: Sequence[str]) -> list[str]:
-        """Return what lines of a log file explain beyond `causes`, each once. Only lines that explain are logged."""
+        """Return causes found in the lines of a log file that are not in `causes` yet; log only the lines with one."""
         before = list(self.causes)
         for line in lines:
             found = self._known(line)
             if found is not None and not found.is_harmless:
-                self.take(line)
+                self.log_line(line)
         return [cause for cause in self.causes if cause not in before]
 
     def _known(self, line: str) -> KnownLine | None:

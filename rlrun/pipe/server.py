@@ -1,4 +1,4 @@
-"""RPC server in the child process: answers one call at a time and reports exceptions. Runs in its interpreter."""
+"""RPC server in the child process, under the child's interpreter: answers one call at a time, reports exceptions."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rlrun.pipe.wire import VERSION, Arena, Channel, WireClosed
 from rlrun.system.errors import RunError
 from rlrun.system.process_io import refuse_breakpoints
 
-PASSED_ON = (RunError, NotImplementedError, ValueError, TypeError, KeyError, RuntimeError, ImportError)
-FAULT = "fault"  # any other exception
+_FORWARDED_ERRORS = (RunError, NotImplementedError, ValueError, TypeError, KeyError, RuntimeError, ImportError)
+_FAULT_KIND = "fault"  # any other exception
 
 
 def open_channel(connection: int, arena: int, lifeline: int, is_writing_arena: bool) -> Channel:
     """Open the channel to the worker and send the handshake. Arguments are file descriptors made by the worker.
 
-    lifeline: read end of a pipe that the worker never writes to; end of file means that the worker has ended.
+    lifeline: read end of a pipe that the worker never writes to; end of file means that the worker has exited.
     """
     faulthandler.enable()
     refuse_breakpoints("a process that a worker owns")
@@ -36,11 +36,11 @@ def open_channel(connection: int, arena: int, lifeline: int, is_writing_arena: b
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     threading.Thread(target=_end_with_worker, args=(lifeline,), daemon=True).start()
     channel = Channel(socket.socket(fileno=connection), Arena(arena), is_writing_arena)
-    channel.send({"handshake": about()}, None)
+    channel.send({"handshake": interpreter_info()}, None)
     return channel
 
 
-def about() -> dict[str, Any]:
+def interpreter_info() -> dict[str, Any]:
     """Return the versions and the process id of this interpreter."""
     return {
         "wire": VERSION,
@@ -77,12 +77,16 @@ def _answer(name: str, call: Callable[..., Any], arguments: dict[str, Any], faul
 
 
 def error_message(error: BaseException, fault: type[Exception]) -> dict[str, Any]:
-    """Return an exception as a message. `fault` and types that the worker does not know get the kind FAULT."""
-    known = None if isinstance(error, fault) else next((kind for kind in PASSED_ON if isinstance(error, kind)), None)
+    """Return the message for an exception. `fault` and types that are not forwarded get the kind "fault"."""
+    known = (
+        None
+        if isinstance(error, fault)
+        else next((kind for kind in _FORWARDED_ERRORS if isinstance(error, kind)), None)
+    )
     is_named = known is not None or isinstance(error, fault)
     text = str(error) if is_named and type(error) in (known, fault) else f"{type(error).__name__}: {error}"
     return {
-        "kind": FAULT if known is None else known.__name__,
+        "kind": _FAULT_KIND if known is None else known.__name__,
         "text": text,
         "traceback": traceback.format_exc(),
         "run_error": error if isinstance(error, RunError) else None,

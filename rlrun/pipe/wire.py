@@ -1,4 +1,4 @@
-"""Messages between a worker and its other process: a fixed prefix, a header, raw arrays.
+"""Messages between a worker and its child process, and the shared memory for large arrays of one direction.
 
 A message on the socket::
 
@@ -10,7 +10,8 @@ A message on the socket::
     header   a map in the format of rlrun/data/message_format.py; a large array in it names its offset
     arrays   of the end that does not write to the shared memory; the other end's large arrays lie there
 
-Needs Python 3.10, numpy and msgpack.
+The shared memory has no name, so the kernel frees it when both processes have ended. Needs Python 3.10, numpy and
+msgpack.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ import numpy as np
 from rlrun.data.message_format import FormatError, MessageFormat
 from rlrun.data.messages import ChunkResult, Frames
 
-ALIGNMENT = 64
+ALIGNMENT_BYTES = 64
 
 
 class Arena:
-    """Holds the arrays of one message: one end writes them, the other copies them before it answers.
+    """Shared memory for the arrays of one message: one end writes them, the other copies them before it answers.
 
     fd: a file descriptor of `memfd_create`, inherited by the other process. The writing end enlarges the memory
     if a message needs it; the reading end remaps it.
@@ -54,7 +55,7 @@ class Arena:
 
     def write(self, array: np.ndarray) -> int:
         """Copy a contiguous array into the memory. Returns its offset. Enlarges the memory if needed."""
-        offset = -(-self._used // ALIGNMENT) * ALIGNMENT
+        offset = -(-self._used // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         self._used = offset + array.nbytes
         if self._used > self.num_bytes:
             self._remap(max(2 * self.num_bytes, self._used), is_growing=True)
@@ -100,19 +101,19 @@ FORMAT = MessageFormat(Frames, ChunkResult)
 
 
 class WireError(Exception):
-    """The other end sent what is no message of this version, or nothing that fits."""
+    """The other end sent an invalid message, or one of another version."""
 
 
 class WireClosed(WireError):
-    """The other end is gone."""
+    """The other end has closed the connection."""
 
 
 class WireTimeout(WireError):
-    """The other end was silent, or did not read, for too long."""
+    """The other end did not send, or did not read, within the timeout."""
 
 
 class Channel:
-    """One end. The end that owns the arena puts its large arrays there; the other reads from it.
+    """One end of the connection. The end that writes the arena puts its large arrays there; the other reads them.
 
     Example::
 
@@ -126,8 +127,8 @@ class Channel:
         self._is_writing_arena = is_writing_arena
 
     def send(self, message: dict[str, Any], timeout_s: float | None) -> None:
-        """Raises WireTimeout when the other end does not read within `timeout_s` (None: waits), WireClosed."""
-        header, buffers = self._packed(message)
+        """Send a message. Raises WireTimeout if it is not read within `timeout_s` (None: no limit), WireClosed."""
+        header, buffers = self._encode(message)
         num_array_bytes = sum(len(buffer) for buffer in buffers)
         prefix = PREFIX.pack(MAGIC, VERSION, 0, len(header), num_array_bytes)
         self._connection.settimeout(timeout_s)
@@ -139,40 +140,40 @@ class Channel:
             raise WireClosed(f"the other end is gone: {error}") from error
 
     def has_message(self, timeout_s: float) -> bool:
-        """Whether something can be received, waiting so long for it; the end of the other side counts."""
+        """Wait up to `timeout_s` for data. Returns True if there is some, or if the other end has closed."""
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         return bool(poll.poll(1000 * timeout_s))
 
     def receive(self, timeout_s: float | None) -> dict[str, Any]:
-        """The next message. Raises WireTimeout (None: waits for ever), WireClosed, WireError for garbage.
+        """Return the next message. Raises WireTimeout (None: no limit), WireClosed, WireError for invalid data.
 
         After WireTimeout the rest of a message may follow, so nothing more can be received.
         """
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        prefix = self._read(PREFIX.size, end)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        prefix = self._read(PREFIX.size, deadline)
         magic, version, _, num_header_bytes, num_array_bytes = PREFIX.unpack(prefix)
         if magic != MAGIC:
-            raise WireError(f"{bytes(prefix)[:8]!r} is no beginning of a message")
+            raise WireError(f"a message cannot begin with {bytes(prefix)[:8]!r}")
         if version != VERSION:
-            raise WireError(f"the other end speaks version {version} of the wire, this one {VERSION}")
+            raise WireError(f"the other end has version {version} of the protocol, this one {VERSION}")
         if num_header_bytes > MAX_HEADER_BYTES or num_array_bytes > MAX_ARRAY_BYTES:
-            raise WireError(f"a message of {num_header_bytes} + {num_array_bytes} bytes is larger than any of ours")
-        header = self._read(num_header_bytes, end)
-        return self._unpacked(header, self._read(num_array_bytes, end))
+            raise WireError(f"a message of {num_header_bytes} + {num_array_bytes} bytes exceeds the limits")
+        header = self._read(num_header_bytes, deadline)
+        return self._decode(header, self._read(num_array_bytes, deadline))
 
-    def _read(self, num_bytes: int, end: float | None) -> bytearray:
+    def _read(self, num_bytes: int, deadline: float | None) -> bytearray:
         data = bytearray(num_bytes)
         view, done = memoryview(data), 0
         while done < num_bytes:
-            left = None if end is None else end - time.monotonic()
+            left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise WireTimeout("no whole message in time")
+                raise WireTimeout("no complete message in time")
             self._connection.settimeout(left)
             try:
                 count = self._connection.recv_into(view[done:])
             except TimeoutError as error:
-                raise WireTimeout("no whole message in time") from error
+                raise WireTimeout("no complete message in time") from error
             except OSError as error:
                 raise WireClosed(f"the other end is gone: {error}") from error
             if count == 0:
@@ -180,8 +181,8 @@ class Channel:
             done += count
         return data
 
-    def _packed(self, message: dict[str, Any]) -> tuple[bytes, list[bytes]]:
-        """The header, and the bytes of arrays that go through the pipe."""
+    def _encode(self, message: dict[str, Any]) -> tuple[bytes, list[bytes]]:
+        """Return the header, and the bytes of arrays that are sent over the socket."""
         behind: list[bytes] = []
         self._arena.reset()
 
@@ -193,7 +194,7 @@ class Channel:
 
         return FORMAT.encode(message, put), behind
 
-    def _unpacked(self, header: bytearray, data: bytearray) -> dict[str, Any]:
+    def _decode(self, header: bytearray, data: bytearray) -> dict[str, Any]:
         def get(offset: int, num_bytes: int) -> Any:
             if not self._is_writing_arena:
                 return self._arena.read(offset, num_bytes)

@@ -70,7 +70,8 @@ def find_accelerators(root: Path = Path("/")) -> FoundAccelerators:
         return _without_nvidia_smi(error, root)
     visible = _visible_devices([uuid for _, _, uuid in lines])
     devices = [
-        _accelerator(name, nvidia_smi.num_bytes(memory), i in visible) for i, (name, memory, _) in enumerate(lines)
+        _accelerator(name, nvidia_smi.parse_mebibytes(memory), i in visible)
+        for i, (name, memory, _) in enumerate(lines)
     ]
     return _with_memory(devices, [memory for _, memory, _ in lines])
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.fit import Demonstrated, Fit, World, compare
-from rlrun.data.lerobot.reader import demonstrated
+from rlrun.data.fit import DatasetInfo, Fit, World, compare
+from rlrun.data.lerobot.reader import dataset_info
 from rlrun.data.messages import PolicySpaces
 from rlrun.placement.budget import AcceleratorBudget, Budget, budget
 from rlrun.placement.inventory import GIGABYTE, Inventory
@@ -156,7 +156,7 @@ def planned_fit(config: RunConfig) -> Fit | None:
         policy = PolicySpaces(0, 0, tuple(spec.cameras(Path(given))))
     elif given is None and demos is not None and spec.needs_demonstrations and Path(demos).is_dir():
         try:
-            data = demonstrated(config.demos, demos)
+            data = dataset_info(config.demos, demos)
         except RunError as error:
             return Fit(refusals=[error])
         policy = _of_new(config, data)
@@ -165,7 +165,7 @@ def planned_fit(config: RunConfig) -> Fit | None:
     return compare(data, _world(config), policy, config.policy.cameras if data is None else {})
 
 
-def _of_new(config: RunConfig, data: Demonstrated) -> PolicySpaces:
+def _of_new(config: RunConfig, data: DatasetInfo) -> PolicySpaces:
     return PolicySpaces(data.num_actions, data.num_proprio if config.policy.use_proprio else 0, _world(config).cameras)
 
 

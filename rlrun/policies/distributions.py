@@ -1,4 +1,4 @@
-"""The action distribution of a row: K independent bins, or K independent numbers.
+"""Action distributions of a row: K independent bins, or K independent numbers.
 
 Sampling depends on a key per row only, whatever the batch. Shape legend: B rows, K choices, V bins.
 """
@@ -6,13 +6,13 @@ Sampling depends on a key per row only, whatever the batch. Shape legend: B rows
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.data import seeds
 
 _NUM_DROPPED = np.uint64(11)  # bits of 64, since a float64 has 53
@@ -43,13 +43,13 @@ def normals(keys: np.ndarray, num_choices: int) -> Tensor:
 def _bits(keys: np.ndarray, num: int) -> np.ndarray:
     """Return uint64 [B, num] below 2**53: a SplitMix64 stream for each row, all rows at once."""
     state = np.asarray(keys, np.uint64)[:, None] + _strides(num)  # wraps around
-    return seeds.mixed(state) >> _NUM_DROPPED
+    return seeds.splitmix64(state) >> _NUM_DROPPED
 
 
 @cache
 def _strides(num: int) -> np.ndarray:
     with np.errstate(over="ignore"):
-        return seeds.GAMMA * np.arange(1, num + 1, dtype=np.uint64)
+        return seeds.SPLITMIX_GAMMA * np.arange(1, num + 1, dtype=np.uint64)
 
 
 def sample_tokens(logits: Tensor, temperature: float, uniforms: Tensor) -> Tensor:
@@ -57,46 +57,6 @@ def sample_tokens(logits: Tensor, temperature: float, uniforms: Tensor) -> Tenso
     cumulative = (logits.float() / temperature).softmax(-1).cumsum(-1, dtype=torch.float64)
     wanted = uniforms.to(logits.device)[..., None] * cumulative[..., -1:]
     return torch.searchsorted(cumulative, wanted, right=True).squeeze(-1).clamp(max=logits.shape[-1] - 1)
-
-
-class ActionDistribution(ABC):
-    """K choices in each of B rows, at one temperature. `tokens` are the chosen values."""
-
-    @abstractmethod
-    def sample(self, keys: np.ndarray) -> Tensor:
-        """Return [B, K]; row b depends on `keys[b]` (uint64) and its own probabilities."""
-
-    @abstractmethod
-    def most_likely(self) -> Tensor:
-        """Return [B, K]."""
-
-    @abstractmethod
-    def logprobs(self, tokens: Tensor) -> Tensor:
-        """Return float32 [B, K]: the log-probability (or log-density) of each choice."""
-
-    @abstractmethod
-    def entropy(self) -> Tensor:
-        """Return float32 [B, K], in nats."""
-
-    def statistic(self, tokens: Tensor) -> Tensor:
-        """Return float32 [B, K]: what `exact_kl` needs of a reference policy; by default its log-probabilities."""
-        return self.logprobs(tokens)
-
-    def exact_kl(self, reference: Tensor) -> Tensor | None:
-        """Return float32 [B, K], KL(this || reference) in closed form; None: it is estimated from log-probabilities.
-
-        reference: the `statistic` of the reference policy for the same tokens.
-        """
-        return None
-
-    def kl_from_behavior(self, tokens: Tensor) -> Tensor | None:
-        """Return float32 [B, K], KL(the policy that chose `tokens` || this) in closed form, from what `tokens` hold;
-        None: it is estimated from log-probabilities."""
-        return None
-
-    @abstractmethod
-    def first(self, num_rows: int) -> ActionDistribution:
-        """Return the distribution of the first rows."""
 
 
 class Bins(ActionDistribution):

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.config.schema import AttentionKernel, CompileBackend, Precision, SftConfig
-from rlrun.policies.distributions import ActionDistribution
 from rlrun.system.errors import ExitStatus, RunError
 
 

@@ -87,18 +87,18 @@ class ForwardBatch:
     @cached_property
     def acting(self) -> Frames:
         """The rows that need actions."""
-        return Frames.joined([observation.frames for observation in self.observations])
+        return Frames.concatenate([observation.frames for observation in self.observations])
 
     @cached_property
     def final(self) -> Frames | None:
         """The rows that only need values, or None."""
         parts = [observation.final_frames for observation in self.observations if observation.final_frames is not None]
-        return Frames.joined(parts) if parts else None
+        return Frames.concatenate(parts) if parts else None
 
     @property
     def all_rows(self) -> Frames:
         """Acting rows, followed by final rows."""
-        return self.acting if self.final is None else Frames.joined([self.acting, self.final])
+        return self.acting if self.final is None else Frames.concatenate([self.acting, self.final])
 
     @property
     def keys(self) -> np.ndarray:

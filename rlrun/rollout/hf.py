@@ -8,8 +8,8 @@ from collections.abc import Sequence, Set
 import torch
 from torch import Tensor
 
+from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.data.messages import ActionChunk, Observation, WeightBucket
-from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.offloading import Offloader
 from rlrun.policies.policy import Policy
 from rlrun.rollout.backend import ForwardBatch, RolloutBackend

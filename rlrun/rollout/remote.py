@@ -61,12 +61,12 @@ class RemoteBackend(RolloutBackend):
         for index, (client, is_first) in enumerate(zip(clients, observation.is_first, strict=True)):
             if is_first:
                 client.reset()
-            client.ask(self._robot.request(observation.frames, index), self._chunk_size)
+            client.request(self._robot.request(observation.frames, index), self._chunk_size)
         return clients
 
     def _chunk(self, observation: Observation, clients: list[PolicyClient]) -> ActionChunk:
         try:
-            actions = np.stack([self._robot.driven(client.receive()) for client in clients])
+            actions = np.stack([self._robot.controlled_actions(client.receive()) for client in clients])
             if not np.isfinite(actions).all():  # else this worker would be blamed for it
                 raise ValueError("the actions hold NaN or infinity")
         except (WireError, ValueError) as error:

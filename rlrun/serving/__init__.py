@@ -1,1 +1,1 @@
-"""The BEHAVIOR evaluator's protocol: a policy server, and a client for evaluating any such server."""
+"""Policy server for openpi's clients and the BEHAVIOR evaluator, and a client that evaluates any such server."""

@@ -1,4 +1,8 @@
-"""Formats of served messages: openpi's, the simulators', and arrays and pictures in both."""
+"""Contents of served messages: openpi's names of entries, those of simulators, and checked arrays and images.
+
+A request of openpi's clients has observation/image, observation/wrist_image, observation/state and prompt; its answer
+has actions. Shape legend: B rows, C control steps, A action dimensions.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,8 @@ MAX_PIXELS = 4096  # per side of a camera image
 MAX_ROWS = 256
 
 
-def numbers(request: Mapping[Any, Any], key: str) -> np.ndarray:
-    """Return the numbers of an entry, [values] or [B, values], finite or not. Raises WireError."""
+def read_numbers(request: Mapping[Any, Any], key: str) -> np.ndarray:
+    """Return an entry of numbers, [values] or [B, values], which may be NaN or infinite. Raises WireError."""
     value = request.get(key)
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.ndim not in (1, 2):
         found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "missing or not an array"
@@ -29,12 +33,12 @@ def numbers(request: Mapping[Any, Any], key: str) -> np.ndarray:
 
 
 def require_finite(value: np.ndarray, key: str) -> None:
-    """Raise WireError for NaN and infinity. For what the policy reads only."""
+    """Raise WireError for NaN and infinity; for entries that the policy reads."""
     if not np.isfinite(value).all():
         raise WireError(f"{key} holds NaN or infinity")
 
 
-def images(request: Mapping[Any, Any], key: str, size: int) -> np.ndarray:
+def read_images(request: Mapping[Any, Any], key: str, size: int) -> np.ndarray:
     """Return an entry uint8 [(B,) H, W, 3 or 4] as uint8 [B, S, S, 3], by area means. size: S. Raises WireError."""
     pixels = request.get(key)
     if not isinstance(pixels, np.ndarray):
@@ -54,7 +58,7 @@ _IMAGES = ("observation/image", "observation/wrist_image")  # of the first and s
 
 
 class OpenpiNames:
-    """Translates requests. A camera has openpi's name by its place, and `observation/<its own name>`.
+    """openpi's names of the entries of a request. A camera has two: by its position, and `observation/<its name>`.
 
     Example: OpenpiNames({"zed_link": "robot_r1::…::rgb"}, "robot_r1::proprio") takes the entries observation/image or
     observation/zed_link, observation/state and prompt.
@@ -62,27 +66,27 @@ class OpenpiNames:
 
     def __init__(self, cameras: Mapping[str, str], state: str | None):
         """cameras: their names -> their keys in the wire, in order. state: its key; None: there is no state."""
-        self.of: dict[str, list[str]] = {}  # key in the wire -> names of openpi's
+        self.names_by_key: dict[str, list[str]] = {}  # key in the wire -> names of openpi's
         for index, (camera, key) in enumerate(cameras.items()):
             by_place = _IMAGES[index] if index < len(_IMAGES) else f"observation/image_{index}"
-            self.of[key] = [by_place, f"observation/{camera}"]
+            self.names_by_key[key] = [by_place, f"observation/{camera}"]
         if state is not None:
-            self.of[state] = [STATE]
+            self.names_by_key[state] = [STATE]
 
-    def besides(self, key: str) -> list[str]:
-        """Return the further names of an entry."""
-        return [name for name in self.of[key] if name != key]
+    def other_names(self, key: str) -> list[str]:
+        """Return openpi's names of an entry, other than its key."""
+        return [name for name in self.names_by_key[key] if name != key]
 
-    def translated(self, request: Mapping[Any, Any]) -> dict[Any, Any] | None:
-        """Return the request with the keys of the wire; None if it has none of openpi's names.
+    def translate(self, request: Mapping[Any, Any]) -> dict[Any, Any] | None:
+        """Return the request with the wire's keys; None if it has none of openpi's names.
 
         Raises WireError if an entry is missing.
         """
-        known = {name for names in self.of.values() for name in names}
+        known = {name for names in self.names_by_key.values() for name in names}
         if not known & set(request):
             return None
         found = {key: value for key, value in request.items() if key not in known}
-        for key, names in self.of.items():
+        for key, names in self.names_by_key.items():
             given = next((name for name in names if name in request), None)
             if given is None:
                 raise WireError(f"the observation lacks {' or '.join(names)}")
@@ -90,8 +94,8 @@ class OpenpiNames:
         return found
 
 
-def prompts(request: Mapping[Any, Any], default: str | None, num_rows: int) -> tuple[str, ...]:
-    """Return the instruction of each row: the request's prompt, else the default. Raises WireError if both lack."""
+def read_prompts(request: Mapping[Any, Any], default: str | None, num_rows: int) -> tuple[str, ...]:
+    """Return the instruction of each row: the request's prompt, else the default. Raises WireError without both."""
     prompt = request.get(PROMPT, default)
     given: Sequence[Any] = prompt if isinstance(prompt, (list, tuple)) else [prompt] * num_rows
     if len(given) != num_rows or not all(isinstance(one, str) for one in given):
@@ -100,7 +104,7 @@ def prompts(request: Mapping[Any, Any], default: str | None, num_rows: int) -> t
 
 
 class Wire(Protocol):
-    """Converts between the messages of clients and rlrun's. `names` translates requests of openpi's clients."""
+    """Conversion between the messages of clients and rlrun's. `names` translates requests of openpi's clients."""
 
     names: OpenpiNames
     instruction: str | None  # for requests without a prompt; None: they need one
@@ -112,18 +116,18 @@ class Wire(Protocol):
     def frames(self, request: Mapping[Any, Any]) -> Frames:
         """Return B rows in the format of training. Raises WireError naming a missing or mis-shaped entry."""
 
-    def held(self, request: Mapping[Any, Any]) -> np.ndarray:
-        """Return float32 [B, …]: the present pose of what the policy does not control."""
+    def held_pose(self, request: Mapping[Any, Any]) -> np.ndarray:
+        """Return float32 [B, …], the current pose of the parts that the policy does not control."""
 
-    def whole(self, actions: np.ndarray, held: np.ndarray) -> np.ndarray:
-        """Convert [B, C, A] of the policy to [B, C, …] of the client."""
+    def full_actions(self, actions: np.ndarray, held: np.ndarray) -> np.ndarray:
+        """Convert the policy's actions [B, C, A] to the client's [B, C, …]."""
 
-    def described(self) -> dict[str, dict[str, Any]]:
-        """Return the expected entries: key -> type, shape, and further names."""
+    def describe_observation(self) -> dict[str, dict[str, Any]]:
+        """Return the expected entries: key -> type, shape, and other names."""
 
 
 class SimulatorWire:
-    """The wire of a policy for a simulator that is no R1Pro. Its own keys are openpi's names."""
+    """Wire of a policy for a simulator other than R1Pro's. Its keys are openpi's names."""
 
     def __init__(
         self, env: EnvConfig, cameras: Sequence[str], num_proprio: int, num_actions: int, instruction: str | None
@@ -139,16 +143,16 @@ class SimulatorWire:
     def is_batched(self, request: Mapping[Any, Any]) -> bool:
         """Return whether an observation has a leading dimension of rows."""
         if self._state is not None:
-            return numbers(request, self._state).ndim == 2
+            return read_numbers(request, self._state).ndim == 2
         first = request.get(self._images[0]) if self._images else None
         return isinstance(first, np.ndarray) and first.ndim == 4
 
     def frames(self, request: Mapping[Any, Any]) -> Frames:
         """Return B rows in the format of training. Raises WireError naming a missing or mis-shaped entry."""
-        pictures = [images(request, key, self._size) for key in self._images]
+        pictures = [read_images(request, key, self._size) for key in self._images]
         state = np.zeros((len(pictures[0]) if pictures else 1, 0), np.float32)
         if self._state is not None:
-            state = np.atleast_2d(numbers(request, self._state)).astype(np.float32)
+            state = np.atleast_2d(read_numbers(request, self._state)).astype(np.float32)
             require_finite(state, self._state)
             if state.shape[1] != self.num_proprio:
                 raise WireError(f"{self._state} has {state.shape[1]} values; the policy takes {self.num_proprio}")
@@ -157,20 +161,20 @@ class SimulatorWire:
                 raise WireError(f"{key} has {len(picture)} rows, expected {len(state)}")
         empty = np.zeros((len(state), 0, self._size, self._size, 3), np.uint8)
         stacked = np.stack(pictures, axis=1) if pictures else empty
-        return Frames(stacked, state, prompts(request, self.instruction, len(state)))
+        return Frames(stacked, state, read_prompts(request, self.instruction, len(state)))
 
-    def held(self, request: Mapping[Any, Any]) -> np.ndarray:
+    def held_pose(self, request: Mapping[Any, Any]) -> np.ndarray:
         """Return float32 [B, 0]: the policy controls everything."""
         return np.zeros((len(self.frames(request)), 0), np.float32)
 
-    def whole(self, actions: np.ndarray, held: np.ndarray) -> np.ndarray:
+    def full_actions(self, actions: np.ndarray, held: np.ndarray) -> np.ndarray:
         """Return [B, C, A] unchanged."""
         return actions.astype(np.float32)
 
-    def described(self) -> dict[str, dict[str, Any]]:
-        """Return the expected entries: key -> type, shape, and further names."""
+    def describe_observation(self) -> dict[str, dict[str, Any]]:
+        """Return the expected entries: key -> type, shape, and other names."""
         shape = [self._size, self._size, 3]
-        entries = {key: described_image(shape, self.names.besides(key)) for key in self._images}
+        entries = {key: describe_image(shape, self.names.other_names(key)) for key in self._images}
         if self._state is not None:
             entries[self._state] = {"dtype": "float32", "shape": [self.num_proprio], "names": []}
         return entries
@@ -183,6 +187,6 @@ def camera_names(env: EnvConfig, num_images: int) -> list[str]:
     return named if len(named) == num_images else [f"image_{index}" for index in range(num_images)]
 
 
-def described_image(shape: list[int], names: list[str]) -> dict[str, Any]:
+def describe_image(shape: list[int], names: list[str]) -> dict[str, Any]:
     """Return the description of an image. shape: [S, S, 3], to which images of other sizes are scaled."""
     return {"dtype": "uint8", "shape": shape, "is_scaled": True, "names": names}

@@ -1,4 +1,4 @@
-"""R1Pro in the evaluator's terms: converts flattened observations to frames and back, and 23 to A action dimensions.
+"""Wire of the R1Pro robot: converts the evaluator's flattened observations to frames and back, and 23 actions to A.
 
 Shape legend: B rows, N cameras, H x W pixels, P proprioception, C control steps, A controlled dimensions.
 """
@@ -14,7 +14,7 @@ from rlrun.config.schema import EnvConfig, ProprioLayout
 from rlrun.data.messages import Frames
 from rlrun.envs import r1pro
 from rlrun.envs.r1pro import instruction_of
-from rlrun.serving.formats import OpenpiNames, described_image, images, numbers, prompts, require_finite
+from rlrun.serving.formats import OpenpiNames, describe_image, read_images, read_numbers, read_prompts, require_finite
 from rlrun.serving.wire import WireError
 
 ROBOT = "robot_r1"
@@ -28,38 +28,38 @@ def camera_key(camera: str) -> str:
 
 
 class RobotWire:
-    """Converts between the evaluator's messages and rlrun's, for one robot configuration."""
+    """Conversion between the evaluator's messages and rlrun's, for one robot configuration."""
 
     def __init__(self, env: EnvConfig, instruction: str | None = None):
         """instruction: for requests without a prompt; None: the sentence of `env.activity`."""
         self._env = env
         self.instruction: str | None = instruction or instruction_of(env.activity)
         parts = [where for part, where in r1pro.ACTION_PARTS.items() if part in env.controlled]
-        self._driven = np.concatenate([np.arange(where.start, where.stop) for where in parts])
-        self.num_actions = len(self._driven)  # A
+        self._controlled = np.concatenate([np.arange(where.start, where.stop) for where in parts])
+        self.num_actions = len(self._controlled)  # A
         self.num_client_actions = r1pro.NUM_ACTIONS
-        self.num_proprio = _size(LAYOUTS[env.proprio])  # P
+        self.num_proprio = _width(LAYOUTS[env.proprio])  # P
         self.names = OpenpiNames({camera: camera_key(camera) for camera in env.cameras}, PROPRIO)
 
     # --- the server's side ------------------------------------------------------------------
 
     def is_batched(self, request: Mapping[Any, Any]) -> bool:
         """Return whether an observation has a leading dimension of rows. Raises WireError without proprioception."""
-        return numbers(request, PROPRIO).ndim == 2
+        return read_numbers(request, PROPRIO).ndim == 2
 
     def frames(self, request: Mapping[Any, Any]) -> Frames:
         """Return B rows in the format of training. Raises WireError naming a missing or mis-shaped entry."""
-        proprio = np.atleast_2d(numbers(request, PROPRIO))
+        proprio = np.atleast_2d(read_numbers(request, PROPRIO))
         wanted = LAYOUTS[self._env.proprio]
-        if proprio.shape[1] != _size(wanted):
+        if proprio.shape[1] != _width(wanted):
             proprio = np.concatenate([proprio[:, where] for where in self._sources(proprio, wanted)], axis=1)
         require_finite(proprio, PROPRIO)
         pixels = np.stack([self._images(request, camera, len(proprio)) for camera in self._env.cameras], axis=1)
-        return Frames(pixels, proprio.astype(np.float32), prompts(request, self.instruction, len(proprio)))
+        return Frames(pixels, proprio.astype(np.float32), read_prompts(request, self.instruction, len(proprio)))
 
-    def held(self, request: Mapping[Any, Any]) -> np.ndarray:
-        """Return float32 [B, 23]: the action that keeps the pose of parts without control."""
-        proprio = np.atleast_2d(numbers(request, PROPRIO))
+    def held_pose(self, request: Mapping[Any, Any]) -> np.ndarray:
+        """Return float32 [B, 23], the action that keeps the pose of the parts that the policy does not control."""
+        proprio = np.atleast_2d(read_numbers(request, PROPRIO))
         layout = _layout_of(proprio)
         held = np.zeros((len(proprio), r1pro.NUM_ACTIONS), np.float32)
         for part, where in r1pro.ACTION_PARTS.items():
@@ -72,10 +72,10 @@ class RobotWire:
         require_finite(held, PROPRIO)
         return held
 
-    def whole(self, actions: np.ndarray, held: np.ndarray) -> np.ndarray:
-        """Convert [B, C, A] of the policy to float32 [B, C, 23] of the robot."""
+    def full_actions(self, actions: np.ndarray, held: np.ndarray) -> np.ndarray:
+        """Convert the policy's actions [B, C, A] to the robot's, float32 [B, C, 23]."""
         robot = np.repeat(held[:, None], actions.shape[1], axis=1)
-        robot[:, :, self._driven] = actions
+        robot[:, :, self._controlled] = actions
         return robot
 
     def _sources(self, proprio: np.ndarray, wanted: Mapping[str, slice]) -> list[slice]:
@@ -83,24 +83,24 @@ class RobotWire:
         missing = [name for name in wanted if name not in found]
         if missing:
             raise WireError(
-                f"{PROPRIO} has {proprio.shape[1]} values; the policy takes {_size(wanted)}, among them {missing[0]}"
+                f"{PROPRIO} has {proprio.shape[1]} values; the policy takes {_width(wanted)}, among them {missing[0]}"
             )
         return [found[name] for name in wanted]
 
     def _images(self, request: Mapping[Any, Any], camera: str, num_rows: int) -> np.ndarray:
         key = camera_key(camera)
-        pixels = images(request, key, self._env.image_size)
+        pixels = read_images(request, key, self._env.image_size)
         if len(pixels) != num_rows:
             raise WireError(f"{key} has {len(pixels)} rows, {PROPRIO} has {num_rows}")
         return pixels
 
-    def described(self) -> dict[str, dict[str, Any]]:
+    def describe_observation(self) -> dict[str, dict[str, Any]]:
         """Return the expected entries: key -> type, shape, and further names."""
         size = self._env.image_size
         keys = [camera_key(camera) for camera in self._env.cameras]
-        entries = {key: described_image([size, size, 3], self.names.besides(key)) for key in keys}
+        entries = {key: describe_image([size, size, 3], self.names.other_names(key)) for key in keys}
         return entries | {
-            PROPRIO: {"dtype": "float32", "shape": [self.num_proprio], "names": self.names.besides(PROPRIO)}
+            PROPRIO: {"dtype": "float32", "shape": [self.num_proprio], "names": self.names.other_names(PROPRIO)}
         }
 
     # --- the client's side ------------------------------------------------------------------
@@ -113,12 +113,12 @@ class RobotWire:
             message[camera_key(camera)] = np.concatenate([picture, np.full_like(picture[:, :, :1], 255)], axis=-1)
         return message
 
-    def driven(self, actions: Any) -> np.ndarray:
+    def controlled_actions(self, actions: Any) -> np.ndarray:
         """Convert the server's [C, 23] to float32 [C, A]. Raises WireError for anything else."""
         if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[1] != r1pro.NUM_ACTIONS:
             shape = list(actions.shape) if isinstance(actions, np.ndarray) else type(actions).__name__
             raise WireError(f"the server's actions are {shape}, expected [steps, {r1pro.NUM_ACTIONS}]")
-        chosen = actions[:, self._driven].astype(np.float32)
+        chosen = actions[:, self._controlled].astype(np.float32)
         if not np.isfinite(chosen).all():
             raise WireError("the server's actions hold NaN or infinity")
         return chosen
@@ -126,11 +126,11 @@ class RobotWire:
 
 def _layout_of(proprio: np.ndarray) -> Mapping[str, slice]:
     for layout in LAYOUTS.values():
-        if proprio.shape[1] == _size(layout):
+        if proprio.shape[1] == _width(layout):
             return layout
-    sizes = " or ".join(str(_size(layout)) for layout in LAYOUTS.values())
+    sizes = " or ".join(str(_width(layout)) for layout in LAYOUTS.values())
     raise WireError(f"{PROPRIO} has {proprio.shape[1]} values, expected {sizes}")
 
 
-def _size(layout: Mapping[str, slice]) -> int:
+def _width(layout: Mapping[str, slice]) -> int:
     return max(where.stop for where in layout.values())

@@ -1,4 +1,4 @@
-"""The websocket server of the evaluator's protocol: sends metadata, then one answer per request.
+"""Websocket server of a policy: sends metadata, then one answer per request of openpi's clients or the evaluator.
 
 A client that violates the protocol gets the reason in a text frame and is disconnected. Other clients are not affected:
 each has its own session, forward passes run on a separate thread, and /healthz always answers.
@@ -34,15 +34,15 @@ from rlrun.system.errors import ExitStatus, RunError
 
 log = logging.getLogger(__name__)
 
-OPEN_TIMEOUT_S = 10.0  # for the handshake
+_OPEN_TIMEOUT_S = 10.0  # for the handshake
 CLOSE_TIMEOUT_S = 5.0
-LOOK_S = 0.2  # interval between checks for the end
-HEALTH = "/healthz"
-MAX_REASON = 1000  # characters; a reason may quote the message
+_END_POLL_S = 0.2  # interval between checks for the end
+_HEALTH_PATH = "/healthz"
+_MAX_REASON_CHARACTERS = 1000  # characters; a reason may quote the message
 
 
 class PolicyServer:
-    """Serves sessions made by `make_session(number)`, with a number per client."""
+    """Websocket server; each client gets a session from `make_session(number of the client)`."""
 
     def __init__(self, config: ServeConfig, make_session: Callable[[int], ClientSession], metadata: Mapping[str, Any]):
         self._config, self._make_session, self._metadata = config, make_session, metadata
@@ -59,20 +59,20 @@ class PolicyServer:
             process_request=self._before_handshake,
             compression=None,  # compression takes time and does not make images smaller
             max_size=config.max_message_bytes,
-            open_timeout=OPEN_TIMEOUT_S,
+            open_timeout=_OPEN_TIMEOUT_S,
             close_timeout=CLOSE_TIMEOUT_S,
             ping_interval=config.ping_s,
             ping_timeout=config.ping_s,
         ) as server:
             started(*_address(server))
             while not is_over.is_set():
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(_END_POLL_S)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _before_handshake(self, connection: ServerConnection, request: Request) -> Response | None:
-        if request.path == HEALTH:
+        if request.path == _HEALTH_PATH:
             return connection.respond(http.HTTPStatus.OK, "OK\n")
-        for origin in request.headers.get_all("Origin"):  # only browsers send it: for any page that the user looks at
+        for origin in request.headers.get_all("Origin"):  # sent by browsers only, for any page that the user opens
             if origin not in self._config.allowed_origins and not self._is_own(origin, connection):
                 log.warning("refused a web page of %s from %s", ascii(origin), connection.remote_address)
                 text = "pages of this origin may not connect; serve.allowed_origins lists those that may\n"
@@ -83,7 +83,7 @@ class PolicyServer:
         return None
 
     def _is_own(self, origin: str, connection: ServerConnection) -> bool:
-        """Return whether an origin is this server. The header Host does not count, since any name may lead here."""
+        """Return whether an origin is this server. The Host header is not used, since any name may resolve to here."""
         address, port = connection.local_address[:2]
         try:
             page = urlsplit(origin)
@@ -107,7 +107,7 @@ class PolicyServer:
             await connection.close(CloseCode.GOING_AWAY, silence)
         except WireError as error:
             log.warning("client %d: refused: %s", number, error)
-            await _refuse(connection, str(error)[:MAX_REASON])
+            await _refuse(connection, str(error)[:_MAX_REASON_CHARACTERS])
         finally:
             self._num_clients -= 1
 
@@ -141,32 +141,32 @@ def _address(server: Server) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class ServedPolicy:
-    """What a wire must know of a policy. num_images: None: as many as the simulator has."""
+    """Properties of a policy that its wire needs. num_images: None: as many as the simulator has."""
 
     spaces: PolicySpaces
     num_images: int | None  # N
     is_instructed: bool  # it needs an instruction
 
 
-def wire_of(config: RunConfig, policy: ServedPolicy) -> Wire:
-    """Return the wire of a policy. Raises RunError if the policy does not fit the configured robot."""
+def make_wire(config: RunConfig, policy: ServedPolicy) -> Wire:
+    """Return the wire for a policy. Raises RunError if the policy does not fit the configured robot."""
     env, instruction, spaces = config.env, config.serve.instruction, policy.spaces
     if simulator_spec(env).is_r1pro:
-        robot = RobotWire(replace(env, cameras=_cameras(config, env.cameras, spaces.cameras)), instruction)
+        robot = RobotWire(replace(env, cameras=_policy_cameras(config, env.cameras, spaces.cameras)), instruction)
         _check_fit(config, robot, spaces.num_actions, spaces.num_proprio)
         return robot
     num_images = policy.num_images
     if num_images is None:
         num_images = len(spaces.cameras) or simulator_spec(env).planned_spaces(env).num_images
-    cameras = _cameras(config, camera_names(env, num_images), spaces.cameras)
+    cameras = _policy_cameras(config, camera_names(env, num_images), spaces.cameras)
     sizes = spaces.num_proprio, spaces.num_actions
     return SimulatorWire(env, cameras, *sizes, instruction or (None if policy.is_instructed else ""))
 
 
-def _cameras(config: RunConfig, there: Sequence[str], named: Sequence[str]) -> list[str]:
+def _policy_cameras(config: RunConfig, there: Sequence[str], named: Sequence[str]) -> list[str]:
     """Return the simulator's names of the cameras that the policy takes, in the policy's order.
 
-    named: what the policy calls them; its own short names are used if the simulator's do not fit.
+    named: the policy's names of its cameras, which are used, shortened, if they do not match the simulator's.
     """
     if not named:
         return list(there)
@@ -201,14 +201,14 @@ async def serve_policy(config: RunConfig, wire: Wire, act: Callable[[Observation
         "simulator": config.env.simulator,
         "instruction": wire.instruction,
         "num_action_chunks": config.policy.num_action_chunks,
-        "observation": wire.described(),
+        "observation": wire.describe_observation(),
         "actions": {"dtype": "float32", "shape": [config.policy.num_action_chunks, wire.num_client_actions]},
     }
     is_over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, is_over.set)
     try:
-        await PolicyServer(config.serve, make_session, metadata).run(is_over, tell_address)
+        await PolicyServer(config.serve, make_session, metadata).run(is_over, print_address)
     except OSError as error:
         raise RunError(
             f"The server cannot listen on {config.serve.host}:{config.serve.port}.",
@@ -220,6 +220,6 @@ async def serve_policy(config: RunConfig, wire: Wire, act: Callable[[Observation
         ) from error
 
 
-def tell_address(host: str, port: int) -> None:
+def print_address(host: str, port: int) -> None:
     """Print a line that scripts can wait for."""
     print(f"serving on ws://{host}:{port} (GET /healthz); end with ctrl-C", flush=True)

@@ -1,4 +1,7 @@
-"""State of one client: the rest of its last action chunk, and the pose of parts that the policy does not control."""
+"""Session of one client at the server, and the client of a policy server.
+
+A session keeps the rest of its last action chunk, and the pose of the parts that the policy does not control.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ Act = Callable[[Observation], ActionChunk]
 
 
 class ClientSession:
-    """Answers the requests of one client in order; `reset` begins a new episode.
+    """Session of one client, whose requests are answered in order; `reset` starts a new episode.
 
     temperature: of sampling; 0: most likely actions. replan_steps: number of actions of a chunk that are used for
     requests of single actions; None: all, as in training.
@@ -39,49 +42,49 @@ class ClientSession:
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new episode with the next request."""
+        """Start a new episode with the next request."""
         self._episode += 1
         self._num_passes = 0
         self._held: np.ndarray | None = None
-        self._waiting = np.zeros((0, 0, 0), np.float32)  # [B, steps, A] not sent yet
+        self._unsent = np.zeros((0, 0, 0), np.float32)  # [B, steps, A] not sent yet
 
     def answer(self, request: dict[Any, Any]) -> dict[str, Any]:
         """Return {"actions": float32 [(B,) C, A]} for a request with openpi's names.
 
-        Else return {"action": [(B,) A]}, and "action_chunk": [(B,) K, A] for a request of K steps, unless a chunk has
-        less. Raises WireError.
+        Else return {"action": [(B,) A]}, and for a request of K steps also "action_chunk": [(B,) K, A], unless a chunk
+        has fewer. Raises WireError.
         """
         wanted = _chunk_size(request)
-        translated = self._wire.names.translated(request)
+        translated = self._wire.names.translate(request)
         is_batched = self._wire.is_batched(request if translated is None else translated)
         if translated is not None:
-            self._held = None  # these clients do not tell when an episode begins
-            answer = {ACTIONS: self._decide(translated)}
+            self._held = None  # these clients do not signal the start of an episode
+            answer = {ACTIONS: self._run_policy(translated)}
         elif wanted is not None:
-            chunk = self._decide(request)
-            self._waiting = chunk[:, :0]
+            chunk = self._run_policy(request)
+            self._unsent = chunk[:, :0]
             answer = {ACTION: chunk[:, 0]}
             if wanted <= chunk.shape[1]:
                 answer[CHUNK] = chunk[:, :wanted]
         else:
-            if self._waiting.shape[1] == 0:
-                self._waiting = self._decide(request)[:, : self._replan_steps]
-            answer = {ACTION: self._waiting[:, 0]}
-            self._waiting = self._waiting[:, 1:]
+            if self._unsent.shape[1] == 0:
+                self._unsent = self._run_policy(request)[:, : self._replan_steps]
+            answer = {ACTION: self._unsent[:, 0]}
+            self._unsent = self._unsent[:, 1:]
         return answer if is_batched else {name: actions[0] for name, actions in answer.items()}
 
-    def _decide(self, request: dict[Any, Any]) -> np.ndarray:
-        """Run one forward pass. Returns float32 [B, C, A], of the whole robot."""
+    def _run_policy(self, request: dict[Any, Any]) -> np.ndarray:
+        """Run one forward pass. Returns float32 [B, C, A] for all dimensions of the robot."""
         frames = self._wire.frames(request)
         if self._held is None:
-            self._held = self._wire.held(request)
+            self._held = self._wire.held_pose(request)
         if len(self._held) != len(frames):
             raise WireError(f"{len(frames)} rows, but the episode began with {len(self._held)}; send a reset first")
         entropy = (self._seed, self._number, self._episode, self._num_passes)
         keys = np.random.SeedSequence(entropy).generate_state(len(frames), np.uint64)
         self._num_passes += 1
         chunk = self._act(Observation(0, frames, keys, self._temperature, None))
-        return self._wire.whole(chunk.actions, self._held)
+        return self._wire.full_actions(chunk.actions, self._held)
 
 
 def _chunk_size(request: dict[Any, Any]) -> int | None:
@@ -96,11 +99,13 @@ def _chunk_size(request: dict[Any, Any]) -> int | None:
 
 
 class PolicyClient:
-    """Example::
+    """Websocket client of a policy server.
+
+    Example::
 
     with PolicyClient("ws://127.0.0.1:8000", timeout_s=60) as client:
         client.reset()
-        client.ask(observation, chunk_size=4)
+        client.request(observation, chunk_size=4)
         actions = client.receive()  # [4, 23], or [1, 23] from a server that gives single actions
     """
 
@@ -122,10 +127,10 @@ class PolicyClient:
         self.close()
 
     def reset(self) -> None:
-        """Begin a new episode; the server sends no answer."""
+        """Start a new episode; the server sends no answer."""
         self._send({RESET: True})
 
-    def ask(self, observation: dict[str, Any], chunk_size: int) -> None:
+    def request(self, observation: dict[str, Any], chunk_size: int) -> None:
         """Request the next action, or `chunk_size` actions if the server supports chunks."""
         self._send(observation if chunk_size < 2 else observation | {CHUNK_REQUEST: chunk_size})
 

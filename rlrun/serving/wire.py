@@ -1,8 +1,9 @@
-"""Messages of the evaluator's protocol: msgpack maps, with arrays as maps of bytes, type and shape.
+"""Encoding of served messages: msgpack maps, with arrays as maps of bytes, type and shape.
 
 The encoding of openpi's clients and BEHAVIOR's evaluator: {b"__ndarray__": true, b"data", b"dtype", b"shape"}, and
-{b"__npgeneric__": true, b"data", b"dtype"} for scalars. Decoding cannot run code. Before a message is decoded, its
-items, depth and texts are counted (bounds.py), so that it takes little more memory than its bytes.
+{b"__npgeneric__": true, b"data", b"dtype"} for scalars. Decoding cannot run code. Before a message is decoded,
+`exceeded_limit` counts its items, depth and texts, so that it takes little more memory than its bytes: a message of a
+few bytes could otherwise announce billions of items.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ MAX_DEPTH = 8  # nested containers; an observation needs 3
 MAX_ITEMS = 10_000  # keys, values and containers of a message; an observation has about a hundred
 MAX_TEXT_BYTES = 1_000_000  # of all texts together, including keys; Python may need 4 bytes for each
 
-_FIXED = (  # first byte -> number of following bytes
+_FIXED_SIZES = (  # first byte -> number of following bytes
     {0xC0: 0, 0xC2: 0, 0xC3: 0}  # nil, false, true
     | {0xCA: 4, 0xCB: 8}  # floats
     | {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}  # integers
     | {0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}  # extensions of a fixed size, with their type
 )
-_LONG = (  # first byte -> (width of the following length, kind of item)
+_SIZED_ITEMS = (  # first byte -> (width of the following length, kind of item)
     {0xC4: (1, "bytes"), 0xC5: (2, "bytes"), 0xC6: (4, "bytes")}
     | {0xC7: (1, "extension"), 0xC8: (2, "extension"), 0xC9: (4, "extension")}
     | {0xD9: (1, "text"), 0xDA: (2, "text"), 0xDB: (4, "text")}
@@ -32,7 +33,7 @@ _LONG = (  # first byte -> (width of the following length, kind of item)
 )
 
 
-def excess(data: bytes) -> str | None:
+def exceeded_limit(data: bytes) -> str | None:
     """Return which limit a msgpack message exceeds; None if it is within limits, or is not msgpack.
 
     Example: excess(b"\\x91" * 9) -> "more than 8 nested containers".
@@ -45,7 +46,7 @@ def excess(data: bytes) -> str | None:
             continue
         to_come[-1] -= 1
         num_items += 1
-        kind, size, start = _head(data, position)
+        kind, size, start = _item_header(data, position)
         position = start
         if kind in ("array", "map"):
             to_come.append(size * (2 if kind == "map" else 1))
@@ -61,11 +62,11 @@ def excess(data: bytes) -> str | None:
     return None
 
 
-def _head(data: bytes, position: int) -> tuple[str, int, int]:
+def _item_header(data: bytes, position: int) -> tuple[str, int, int]:
     """Return the kind of an item, its size (in bytes, items or pairs), and the position of its content."""
     first, start = data[position], position + 1
-    if first in _LONG:
-        width, kind = _LONG[first]
+    if first in _SIZED_ITEMS:
+        width, kind = _SIZED_ITEMS[first]
         size = int.from_bytes(data[start : start + width], "big") + (kind == "extension")
         return kind, size, start + width
     if 0x80 <= first <= 0x8F:
@@ -74,12 +75,12 @@ def _head(data: bytes, position: int) -> tuple[str, int, int]:
         return "array", first & 0x0F, start
     if 0xA0 <= first <= 0xBF:
         return "text", first & 0x1F, start
-    return "number", _FIXED.get(first, 0), start
+    return "number", _FIXED_SIZES.get(first, 0), start
 
 
 ARRAY, SCALAR = b"__ndarray__", b"__npgeneric__"
 MAX_DIMENSIONS = 8
-NAMES = (
+DTYPE_NAMES = (
     "bool",
     "int8",
     "int16",
@@ -93,9 +94,11 @@ NAMES = (
     "float32",
     "float64",
 )
-_NAMED = {name: np.dtype(name) for name in NAMES}
-TYPES = _NAMED | {  # accepted names of types: "float32", "<f4", ">f4"; numpy's parser gets no other text
-    dtype.str: dtype for plain in _NAMED.values() for dtype in (plain.newbyteorder("<"), plain.newbyteorder(">"))
+_NATIVE_DTYPES = {name: np.dtype(name) for name in DTYPE_NAMES}
+DTYPES = _NATIVE_DTYPES | {  # accepted names of types: "float32", "<f4", ">f4"; numpy's parser gets no other text
+    dtype.str: dtype
+    for plain in _NATIVE_DTYPES.values()
+    for dtype in (plain.newbyteorder("<"), plain.newbyteorder(">"))
 }
 
 
@@ -112,7 +115,7 @@ def unpack(data: bytes | str) -> dict[Any, Any]:
     """Decode a message; arrays are read-only views of `data`. Raises WireError."""
     if isinstance(data, str):
         raise WireError(f"expected a binary frame, got text: {data[:200]!r}")
-    too_much = excess(data)
+    too_much = exceeded_limit(data)
     if too_much is not None:
         raise WireError(f"a message may not hold {too_much}")
     try:
@@ -128,14 +131,14 @@ def unpack(data: bytes | str) -> dict[Any, Any]:
 
 def _encode(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return {ARRAY: True, b"data": value.tobytes(), b"dtype": _name(value.dtype), b"shape": value.shape}
+        return {ARRAY: True, b"data": value.tobytes(), b"dtype": _dtype_name(value.dtype), b"shape": value.shape}
     if isinstance(value, np.generic):
-        return {SCALAR: True, b"data": value.item(), b"dtype": _name(value.dtype)}
+        return {SCALAR: True, b"data": value.item(), b"dtype": _dtype_name(value.dtype)}
     raise TypeError(f"a message cannot hold {type(value).__name__}")
 
 
-def _name(dtype: np.dtype) -> str:
-    if dtype.str not in TYPES:
+def _dtype_name(dtype: np.dtype) -> str:
+    if dtype.str not in DTYPES:
         raise WireError(f"an array cannot hold {dtype}")
     return dtype.str
 
@@ -180,7 +183,7 @@ def _is_size(size: Any) -> bool:
 
 def _dtype(entry: dict) -> np.dtype:
     name = entry.get(b"dtype")
-    if not isinstance(name, str) or name not in TYPES:
+    if not isinstance(name, str) or name not in DTYPES:
         found = f"{name[:40]!r}" if isinstance(name, str) else type(name).__name__
-        raise WireError(f"unknown number type {found}; use {', '.join(NAMES)}, as numpy writes them")
-    return TYPES[name]
+        raise WireError(f"unknown number type {found}; use {', '.join(DTYPE_NAMES)}, as numpy writes them")
+    return DTYPES[name]

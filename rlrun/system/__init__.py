@@ -1,1 +1,1 @@
-"""What every room needs of the operating system: errors, exit statuses, ports, signals, full disks, locks."""
+"""Operating system: errors and exit statuses, files, locks, ports, signals, standard streams, GPUs, control groups."""

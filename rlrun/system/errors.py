@@ -1,4 +1,9 @@
-"""Errors with key, value, cause and remedy; exit statuses; how an error is printed, and whose code raised it."""
+"""RunError, the error type that users see, the exit statuses of all commands, and reports of unexpected errors.
+
+Texts from simulators, workers, policies and data sets may hold control codes, which a terminal obeys: they retitle
+windows, erase lines, and reverse the order of letters. Each edge where text leaves rlrun calls `visible` or `hanging`
+once: the console, errors, logs, metric sinks, the report.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +39,7 @@ class ExitStatus(IntEnum):
     placement = 3, "the plan cannot be met by the machines; the shortfall is printed"
     doctor = 4, "the doctor found a fault that would stop the run"
     bad_input = 5, "a checkpoint or dataset is missing, corrupted or of other shapes"
-    storage = 6, "the run folder cannot be written, for example a full disk; the last checkpoint is whole"
+    storage = 6, "the run folder cannot be written, for example a full disk; the last checkpoint is valid"
     worker_lost = 7, "a worker, node or simulator was lost more often than the limits allow"
     stalled = 8, "a wait passed its deadline; the culprit and the evidence archive are named"
     diverged = 9, "learning produced only non-finite gradients"
@@ -54,7 +59,7 @@ def markdown_table() -> str:
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")  # as Ray writes into the causes of failures
-_HIDDEN = re.compile(
+_CONTROL_CODES = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad"  # C0 without tab and newline, DEL, C1, soft hyphen
     "\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # line ends, marks, directions
     "\ud800-\udfff\U000e0000-\U000e007f]"  # halves of characters, which no file takes; tags
@@ -66,23 +71,23 @@ def visible(text: str) -> str:
 
     Example: ESC becomes the four characters "\x1b".
     """
-    return _HIDDEN.sub(lambda found: _spelled(ord(found.group())), _COLOUR.sub("", text).replace("\r\n", "\n"))
+    return _CONTROL_CODES.sub(lambda found: _escape(ord(found.group())), _COLOUR.sub("", text).replace("\r\n", "\n"))
 
 
 def hanging(text: str, indent: int = 2) -> str:
-    """Return `visible` text whose later lines are indented, so that none of them passes for a line of rlrun's own."""
+    """Return `visible` text with its later lines indented, so that none of them looks like a line of rlrun."""
     return visible(text).replace("\n", "\n" + " " * indent)
 
 
 class HangingFormatter(logging.Formatter):
-    """Writes a record of a log as one line, and what else it says below that, indented."""
+    """Log formatter that makes control codes visible and indents the later lines of a record."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text of a record."""
         return hanging(super().format(record))
 
 
-def _spelled(code: int) -> str:
+def _escape(code: int) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
@@ -130,7 +135,7 @@ class RunError(Exception):
 
     @property
     def link(self) -> str | None:
-        """The link to the row; None without one: the error then says all that there is."""
+        """The link to the row of the troubleshooting page; None without a row."""
         return f"{TROUBLESHOOTING}#{self.row}" if self.row else None
 
     def __str__(self) -> str:
@@ -145,7 +150,7 @@ class RunError(Exception):
 
 
 class RunErrors(RunError):
-    """Several errors found in one pass, printed together, with the exit status of the first."""
+    """Several errors that one pass found, printed together. The exit status is that of the first."""
 
     def __init__(self, errors: list[RunError]):
         super().__init__(f"{len(errors)} faults in the configuration.", exit_status=errors[0].exit_status)
@@ -156,13 +161,15 @@ class RunErrors(RunError):
         return "\n\n".join(str(error) for error in self.errors)
 
 
-RUN_FOLDER = "run folder: "  # begins the note that a session adds to an exception
-_OWN = Path(__file__).resolve().parents[1]
-_IN_TEXT = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)  # of an exception sent by a worker
-_REPORTED = ("config.yaml", "provenance.json", "plan.json", "logs")
+RUN_FOLDER_NOTE = "run folder: "  # prefix of the note that a session adds to an exception
+_RLRUN_FOLDER = Path(__file__).resolve().parents[1]
+_TRACEBACK_LINE = re.compile(
+    r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE
+)  # of an exception sent by a worker
+_REPORT_FILES = ("config.yaml", "provenance.json", "plan.json", "logs")
 
 
-class Place(NamedTuple):
+class CodeLine(NamedTuple):
     """A line of code. Example: Place("/opt/lib/python3.11/site-packages/gym/core.py", 12, "step")."""
 
     file: str
@@ -175,19 +182,19 @@ class Place(NamedTuple):
 
 def fault_report(error: BaseException) -> RunError:
     """Return the error to print after the traceback of an exception that rlrun does not expect."""
-    places = _places(error)
+    places = _traceback_lines(error)
     inner = next((place for place in reversed(places) if not _is_of_python(place)), places[-1] if places else None)
-    own = next((place for place in reversed(places) if _is_own(place)), None)
+    own = next((place for place in reversed(places) if _is_of_rlrun(place)), None)
     first = (str(error).strip().splitlines() or [""])[0]
     message = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    command, log = _command(error)
+    command, log = _report_command(error)
     where = f" The traceback is in {log} as well." if log else ""
-    if inner is None or _is_own(inner):
+    if inner is None or _is_of_rlrun(inner):
         cause = f"rlrun itself raised it ({inner or 'no line is known'}): this is a fault of rlrun."
         remedy = f"Please report it: {command}"
     else:
         caller = f", called by {own}" if own is not None else ""
-        cause = f"{_owner(inner.file)} raised it ({inner}{caller}), not rlrun."
+        cause = f"{_package_name(inner.file)} raised it ({inner}{caller}), not rlrun."
         remedy = f"Look at what its message says. If rlrun called it wrongly, please report it: {command}"
     return RunError(
         f"An error that rlrun does not expect: {message}",
@@ -197,21 +204,21 @@ def fault_report(error: BaseException) -> RunError:
     )
 
 
-def _places(error: BaseException) -> list[Place]:
-    """Return the lines from the program to the one that raised; those of a worker if its traceback is the message."""
-    in_text = [Place(file, int(line), function) for file, line, function in _IN_TEXT.findall(str(error))]
+def _traceback_lines(error: BaseException) -> list[CodeLine]:
+    """Return the lines of a traceback, outermost first; a worker's, if its traceback is in the message."""
+    in_text = [CodeLine(file, int(line), function) for file, line, function in _TRACEBACK_LINE.findall(str(error))]
     if in_text:
         return in_text
     frames = traceback.extract_tb(error.__traceback__)
-    return [Place(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
+    return [CodeLine(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
 
 
-def _is_own(place: Place) -> bool:
-    return Path(place.file).resolve().is_relative_to(_OWN)
+def _is_of_rlrun(place: CodeLine) -> bool:
+    return Path(place.file).resolve().is_relative_to(_RLRUN_FOLDER)
 
 
-def _is_of_python(place: Place) -> bool:
-    """Return whether a line is of Python's own library, which raises what its caller is at fault for."""
+def _is_of_python(place: CodeLine) -> bool:
+    """Return whether a line is in Python's standard library, where the caller is usually at fault."""
     if place.file.startswith("<"):
         return True
     file = Path(place.file).resolve()
@@ -219,8 +226,8 @@ def _is_of_python(place: Place) -> bool:
     return any(file.is_relative_to(folder) for folder in folders) and "site-packages" not in file.parts
 
 
-def _owner(file: str) -> str:
-    """Name the package that a file belongs to, with its version; else the file. Example: "gymnasium 1.2.0"."""
+def _package_name(file: str) -> str:
+    """Return name and version of the package that a file belongs to, else its module. Example: "gymnasium 1.2.0"."""
     roots = [Path(entry).resolve() for entry in sys.path if entry]
     path = Path(file).resolve()
     inside = [path.relative_to(root) for root in roots if path.is_relative_to(root)]
@@ -233,12 +240,14 @@ def _owner(file: str) -> str:
     return f"the module {module}"
 
 
-def _command(error: BaseException) -> tuple[str, str]:
-    """Return a command that packs what a report needs, without weights, and the path of the log; "" without a run."""
+def _report_command(error: BaseException) -> tuple[str, str]:
+    """Return the command that packs the files of a bug report, and the path of the log; "" without a run."""
     notes = getattr(error, "__notes__", ())
-    folder = next((Path(note.removeprefix(RUN_FOLDER)) for note in notes if note.startswith(RUN_FOLDER)), None)
+    folder = next(
+        (Path(note.removeprefix(RUN_FOLDER_NOTE)) for note in notes if note.startswith(RUN_FOLDER_NOTE)), None
+    )
     if folder is None:
         return "copy the lines above and the command that you ran", ""
-    names = [name for name in _REPORTED if (folder / name).exists()]
+    names = [name for name in _REPORT_FILES if (folder / name).exists()]
     words = ["tar", "-czf", "rlrun_report.tar.gz", "-C", str(folder), *names]
     return f"{shlex.join(words)}, and the lines above", str(folder / "logs" / "driver-0.log")

@@ -1,4 +1,8 @@
-"""Files and folders: reads of bounded size, folders that one process at a time holds, short temporary ones."""
+"""Bounded reads of YAML and JSON, locked temporary folders, and the folder for Ray's temporary files.
+
+YAML and JSON that others may have written are bounded in size, in depth, and in the nodes that aliases multiply to.
+A temporary folder for Ray is locked while a process uses it; the next start removes those of dead processes.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +24,15 @@ MAX_JSON_BYTES = 256 * 1024**2
 
 
 def read_yaml(file: Path) -> Any:
-    """Return the content of a YAML file. Raises OSError, and ValueError with the cause for a damaged or unbounded one.
+    """Return the content of a YAML file, of plain types as by `yaml.safe_load`.
 
-    Only plain types are made, as by `yaml.safe_load`.
+    Raises OSError, and ValueError with the cause for a corrupted or unbounded file.
     """
     return parse_yaml(read_text(file))
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the content of the text of a YAML file; raises as `read_yaml`."""
+    """Parse YAML text. Raises ValueError like `read_yaml`."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -46,17 +50,17 @@ def require_bounded(file: Path) -> None:
     """Raise ValueError if a YAML file that another library will read is unbounded. Raises OSError."""
     import yaml
 
-    with suppress(yaml.YAMLError):  # that library says what is no YAML
+    with suppress(yaml.YAMLError):  # the other library reports invalid YAML
         _check_events(yaml.parse(read_text(file), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
 def read_json(file: Path) -> Any:
-    """Return the content of a JSON file; raises as `read_yaml`."""
+    """Return the content of a JSON file. Raises like `read_yaml`."""
     return parse_json(read_text(file, MAX_JSON_BYTES))
 
 
 def parse_json(text: str) -> Any:
-    """Return the content of a JSON text. Raises ValueError as `read_yaml`."""
+    """Parse JSON text. Raises ValueError like `read_yaml`."""
     try:
         content = json.loads(text)
     except RecursionError:
@@ -66,7 +70,7 @@ def parse_json(text: str) -> Any:
 
 
 def read_text(file: Path, max_bytes: int = MAX_YAML_BYTES) -> str:
-    """Return the text of a file in UTF-8. Raises OSError, and ValueError for other bytes or too many."""
+    """Return the text of a UTF-8 file. Raises OSError, and ValueError for invalid UTF-8 or more than `max_bytes`."""
     with file.open("rb") as stream:
         content = stream.read(max_bytes + 1)
     if len(content) > max_bytes:
@@ -75,11 +79,11 @@ def read_text(file: Path, max_bytes: int = MAX_YAML_BYTES) -> str:
 
 
 def _check_events(events: Any) -> None:
-    """Raise ValueError if the nodes, each counted as often as aliases repeat it, are too many or too deep."""
+    """Raise ValueError for too many or too deeply nested nodes; a node counts once for each alias that repeats it."""
     from yaml import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
-    anchored: dict[str, tuple[int, int]] = {}  # name -> (nodes, height) of what an alias stands for
-    opened: list[list[Any]] = [[None, 0, 0]]  # name, nodes, height of each collection that has not ended
+    anchored: dict[str, tuple[int, int]] = {}  # anchor -> (nodes, height) of its node
+    opened: list[list[Any]] = [[None, 0, 0]]  # anchor, nodes, height of each collection that has not ended
     for event in events:
         if isinstance(event, CollectionStartEvent):
             opened.append([event.anchor, 1, 0])
@@ -118,27 +122,27 @@ def _too_deep() -> ValueError:
     return ValueError(f"its lists and mappings nest deeper than {MAX_DEPTH} levels")
 
 
-_LOCK = "in-use"
-_INNER = "r"  # short, since Ray's sockets in it have paths of limited length
+_LOCK_FILE = "in-use"
+_INNER_FOLDER = "r"  # short, since Ray's sockets in it have paths of limited length
 
 
 class LockedFolder:
     """A new folder "<parent>/<prefix>…", removed by `close`, or after a crash by `remove_stale`.
 
     The kernel releases the lock when its process ends for any reason, so that a folder without a held lock is stale.
-    Containers and hosts that share the disk see each other's locks. Only this user can enter the folder. Ray opens the
-    one that it is given to everyone, and therefore gets `inner`.
+    Containers and hosts that share the disk see each other's locks. Only this user can enter the folder. Ray makes its
+    folder accessible to everyone, and therefore gets `inner`.
     """
 
     def __init__(self, parent: str | None, prefix: str):
         """parent: None for the temporary folder of the system."""
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        draft = self.path / f"{_LOCK}.draft"  # renamed once the lock is held
+        draft = self.path / f"{_LOCK_FILE}.draft"  # renamed once the lock is held
         self._lock = os.open(draft, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.write(self._lock, f"{os.getpid()}\n".encode())
-        draft.rename(self.path / _LOCK)
-        self.inner = self.path / _INNER
+        draft.rename(self.path / _LOCK_FILE)
+        self.inner = self.path / _INNER_FOLDER
         self.inner.mkdir()
 
     def close(self) -> None:
@@ -148,7 +152,7 @@ class LockedFolder:
 
 
 def open_parent(folder: Path) -> Path | None:
-    """Return the folder above in which other users may rename this one: writable for all, and not sticky; None: none.
+    """Return a parent in which other users may rename the folder (world-writable, not sticky); None: there is none.
 
     Example: open_parent(Path("/data/rlrun-ray-1a2b3c4d")) == Path("/data")
     """
@@ -174,24 +178,24 @@ def remove_stale(parents: Sequence[str], prefix: str) -> list[Path]:
     return removed
 
 
-def holder(folder: Path) -> int:
-    """Return the id of the process that holds a folder, or held it. Raises OSError."""
-    return int((folder / _LOCK).read_text())
+def lock_holder(folder: Path) -> int:
+    """Return the id of the process that holds the lock of a folder, or held it last. Raises OSError."""
+    return int((folder / _LOCK_FILE).read_text())
 
 
-def holders(parents: Sequence[str], prefix: str) -> list[int]:
-    """Return the ids of this user's processes that hold such folders, from their lock files."""
-    locks = [lock for parent in dict.fromkeys(parents) for lock in sorted(Path(parent).glob(f"{prefix}*/{_LOCK}"))]
+def lock_holders(parents: Sequence[str], prefix: str) -> list[int]:
+    """Return the ids of this user's processes that hold locked folders, read from the lock files."""
+    locks = [lock for parent in dict.fromkeys(parents) for lock in sorted(Path(parent).glob(f"{prefix}*/{_LOCK_FILE}"))]
     living = [lock for lock in locks if lock.stat().st_uid == os.getuid() and not _is_stale(lock.parent)]
-    return sorted({holder(lock.parent) for lock in living})
+    return sorted({lock_holder(lock.parent) for lock in living})
 
 
 def _is_stale(folder: Path) -> bool:
-    """Return whether the folder is this user's and its lock is free. Without a lock file it is being created."""
+    """Return whether the folder belongs to this user and its lock is free; one without a lock file is being created."""
     try:
         if folder.stat().st_uid != os.getuid():
             return False
-        descriptor = os.open(folder / _LOCK, os.O_RDWR)
+        descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR)
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:
@@ -203,28 +207,28 @@ def _is_stale(folder: Path) -> bool:
     return True
 
 
-RAY_VARIABLE = "RAY_TMPDIR"
-_VARIABLES = ("TMPDIR", "TEMP", "TMP")  # in the order in which Python's tempfile reads them
+RAY_TMPDIR = "RAY_TMPDIR"
+_TMPDIR_VARIABLES = ("TMPDIR", "TEMP", "TMP")  # in the order in which Python's tempfile reads them
 
 
 class TemporaryFolder(NamedTuple):
-    """A folder, and the key or variable that names it; "": the system's own. Example: ("/data/ray", "RAY_TMPDIR")."""
+    """A folder, and the key or variable that sets it; "": the system's. Example: ("/data/ray", "RAY_TMPDIR")."""
 
     path: str
     source: str
 
 
 def folder_for_ray(named: str | None) -> TemporaryFolder:
-    """Return the folder that Ray's go into. named: `cluster.temp_dir`, which goes before every variable.
+    """Return the parent of Ray's session folders. named: `cluster.temp_dir`, which overrides every variable.
 
     Ray documents RAY_TMPDIR as its base folder. TMPDIR, TEMP and TMP decide the system's temporary folder.
     """
     if named is not None:
         return TemporaryFolder(named, "cluster.temp_dir")
-    if of_ray := os.environ.get(RAY_VARIABLE):
-        return TemporaryFolder(os.path.abspath(of_ray), RAY_VARIABLE)
+    if of_ray := os.environ.get(RAY_TMPDIR):
+        return TemporaryFolder(os.path.abspath(of_ray), RAY_TMPDIR)
     folder = tempfile.gettempdir()
-    for variable in _VARIABLES:
+    for variable in _TMPDIR_VARIABLES:
         if (value := os.environ.get(variable)) and Path(value).absolute() == Path(folder):
             return TemporaryFolder(folder, variable)
     return TemporaryFolder(folder, "")

@@ -21,7 +21,7 @@ def require_ipv4(address: str, key: str) -> None:
     if not address.startswith("[") and address.count(":") < 2:
         return
     if not _is_ipv6(host):
-        return  # no address at all, which its reader reports
+        return  # no valid address: the code that reads it reports that
     raise RunError(
         f"'{address}' is an IPv6 address, and IPv6 is not supported.",
         key,
@@ -33,8 +33,8 @@ def require_ipv4(address: str, key: str) -> None:
 
 
 def require_ipv4_name(host: str, key: str) -> None:
-    """Raise RunError for a name that resolves to IPv6 addresses only; a name without any address passes."""
-    found = _addresses(host)
+    """Raise RunError for a name that resolves to IPv6 addresses only; a name without any address is accepted."""
+    found = _resolved_addresses(host)
     if not found or any(not _is_ipv6(address) for address in found):
         return
     raise RunError(
@@ -47,7 +47,7 @@ def require_ipv4_name(host: str, key: str) -> None:
     )
 
 
-def _addresses(host: str) -> list[str]:
+def _resolved_addresses(host: str) -> list[str]:
     try:
         answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -64,17 +64,17 @@ def _is_ipv6(text: str) -> bool:
 
 
 LOOPBACK = "127.0.0.1"
-_KERNELS_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST_PORT, _TRIES = 20_000, 50  # Ray keeps 10002 to 19999 for its workers
 
 
 def free_port(address: str = "") -> int:
     """Return a port of `address` (all addresses, if empty) that is free now. Raises OSError if none is.
 
-    The port lies below the kernel's ephemeral ports, one of which another connection could take before the server
-    starts. It is random, so that two jobs that start on a node at once do not choose the same.
+    The port lies below the kernel's ephemeral ports: an outgoing connection could take one of those before the server
+    starts. It is random, so that two jobs that start on a node at the same time choose different ports.
     """
-    first_of_kernel = int(_KERNELS_PORTS.read_text().split()[0]) if _KERNELS_PORTS.exists() else 32768
+    first_of_kernel = int(_EPHEMERAL_PORTS.read_text().split()[0]) if _EPHEMERAL_PORTS.exists() else 32768
     candidates = range(_FIRST_PORT, first_of_kernel)
     for port in [*random.sample(candidates, min(_TRIES, len(candidates))), 0]:
         with socket.socket() as probe:
@@ -86,7 +86,7 @@ def free_port(address: str = "") -> int:
     raise OSError("no TCP port is free")
 
 
-def holder_of(port: int) -> str | None:
+def port_holder(port: int) -> str | None:
     """Return a description of the process that listens on a port of this machine, or None if the port is free.
 
     Tries all addresses, as Ray and torch do. Example: "redis-server (pid 812)".
@@ -97,11 +97,11 @@ def holder_of(port: int) -> str | None:
             probe.bind(("", port))
             probe.listen(1)
         except OSError as error:
-            return _listener(port) if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
+            return _listening_process(port) if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
     return None
 
 
-def _listener(port: int) -> str:
+def _listening_process(port: int) -> str:
     try:
         found = [c.pid for c in psutil.net_connections("tcp") if c.laddr and c.laddr.port == port and c.pid]
         return f"{psutil.Process(found[0]).name()} (pid {found[0]})" if found else "a process of another user"

@@ -1,7 +1,7 @@
-"""What nvidia-smi says of this host's GPUs, never waited for longer than a bound.
+"""Queries of nvidia-smi with a time limit.
 
-"There is none" and "it cannot say" are two answers: without the program, or with its own words for a machine without
-devices, there is no GPU; a program that fails, hangs, or prints something else raises `UnansweredError`.
+Without the program, or if it prints that no devices were found, the host has no GPU. A program that fails, hangs, or
+prints something else raises `UnansweredError`: the GPUs are then unknown.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Sequence
 MIB = 1024 * 1024
 _NO_DEVICES = "No devices were found"
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)(?: *(?:MiB|W|%))?")
-_SHOWN = 200  # characters of its words
+_MAX_SHOWN = 200  # characters of its words
 
 
 class UnansweredError(OSError):
-    """nvidia-smi is there, and did not say which GPUs there are; the message has its words.
+    """nvidia-smi exists but gave no valid answer; the message quotes its output.
 
     is_late: it did not answer in time, as with a driver that hangs.
     """
@@ -56,38 +56,38 @@ def query(fields: Sequence[str], what: str = "gpu", timeout_s: float = 10.0) -> 
     if _NO_DEVICES in answer.stdout + answer.stderr:
         return []
     if answer.returncode != 0:
-        raise UnansweredError(f"{shown} ended with status {answer.returncode}: {_words(answer)}")
-    found = cells(answer.stdout, len(fields))
+        raise UnansweredError(f"{shown} ended with status {answer.returncode}: {_output_text(answer)}")
+    found = parse_cells(answer.stdout, len(fields))
     if found is None or (what == "gpu" and not found):
-        raise UnansweredError(f"{shown} printed something else than {len(fields)} columns: {_words(answer)}")
+        raise UnansweredError(f"{shown} printed something else than {len(fields)} columns: {_output_text(answer)}")
     return found
 
 
-def _words(answer: subprocess.CompletedProcess[str]) -> str:
+def _output_text(answer: subprocess.CompletedProcess[str]) -> str:
     lines = [line.strip() for line in (answer.stderr + "\n" + answer.stdout).splitlines() if line.strip()]
     words = " ".join(lines)
-    return f"'{words[:_SHOWN]}{'…' if len(words) > _SHOWN else ''}'" if words else "nothing"
+    return f"'{words[:_MAX_SHOWN]}{'…' if len(words) > _MAX_SHOWN else ''}'" if words else "nothing"
 
 
-def cells(csv: str, num_fields: int) -> list[list[str]] | None:
-    """Return the cells of each line; None if a line has another form."""
+def parse_cells(csv: str, num_fields: int) -> list[list[str]] | None:
+    """Return the cells of each line; None if a line has another number of cells."""
     lines = [[cell.strip() for cell in line.split(",")] for line in csv.splitlines() if line.strip()]
     return lines if all(len(line) == num_fields for line in lines) else None
 
 
-def number(cell: str) -> float | None:
-    """Return the number in a cell; None: the driver does not know it, and says "[N/A]" or "[Not Supported]"."""
+def parse_number(cell: str) -> float | None:
+    """Return the number in a cell; None for unknown values, printed as "[N/A]" or "[Not Supported]"."""
     found = _NUMBER.fullmatch(cell)
     return float(found.group(1)) if found else None
 
 
-def num_bytes(cell: str) -> int | None:
-    """Return the bytes of a cell with MiB; None where the driver does not know them."""
-    mebibytes = number(cell)
+def parse_mebibytes(cell: str) -> int | None:
+    """Return the bytes of a cell in MiB; None for unknown values."""
+    mebibytes = parse_number(cell)
     return None if mebibytes is None else int(mebibytes * MIB)
 
 
 def major_version(driver: str) -> int | None:
-    """Return 550 of "550.54.15"; None for what is no version, such as "[N/A]"."""
+    """Return the major version of a driver; None for text that is no version. Example: 550 of "550.54.15"."""
     first = driver.partition(".")[0]
     return int(first) if first.isdigit() else None

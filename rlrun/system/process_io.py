@@ -1,4 +1,9 @@
-"""Standard streams and signal handlers of this process."""
+"""Signal handlers, breakpoints, standard input and standard output of this process.
+
+Third-party code gets an empty standard input, so that its prompts fail at once, until a debugger needs the terminal.
+Standard output and error never end a program: characters that their encoding lacks are replaced, and a full disk, a
+reader that ended or a closed terminal only stops the output.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +21,18 @@ from typing import Any, NoReturn, TextIO
 
 from rlrun.system.errors import RunError
 
-# A scheduler, systemd and `timeout` signal every process of a job, including Ray's, which would end before the run is
-# saved. A session of its own would not protect them: systemd and SLURM signal all processes of a control group.
-SHIELDED = (signal.SIGTERM, signal.SIGUSR1)
+# Blocked in Ray's processes. A scheduler, systemd and `timeout` signal every process of a job, and Ray would end before
+# the run is saved. A separate session does not help: systemd and SLURM signal all processes of a control group.
+SHIELDED_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class PreemptedError(KeyboardInterrupt):
-    """A scheduler's signal that ends this process now. Commands end with `ExitStatus.preempted`, not `interrupted`."""
+    """A scheduler's signal ends this process now. Commands exit with `ExitStatus.preempted`, not `interrupted`."""
 
 
 @contextmanager
 def signals_held(*numbers: signal.Signals) -> Iterator[None]:
-    """Hold signals back from this thread inside the context, and for good from the processes that start in it."""
+    """Block signals in this thread inside the context, and permanently in the processes that start in it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
@@ -37,7 +42,7 @@ def signals_held(*numbers: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def signal_handlers_kept(*numbers: signal.Signals) -> Iterator[None]:
-    """Restore the handlers of these signals at the end, also if C code has replaced them unseen by Python."""
+    """Restore the handlers of these signals at the end, also if C code replaced them without Python's knowledge."""
     kept = {number: signal.getsignal(number) for number in numbers}
     try:
         yield
@@ -47,18 +52,18 @@ def signal_handlers_kept(*numbers: signal.Signals) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def put_back(previous: Mapping[signal.Signals, Any], is_ending: bool) -> None:
+def restore_signal_handlers(previous: Mapping[signal.Signals, Any], is_ending: bool) -> None:
     """Restore the previous handlers.
 
     is_ending: a scheduler's signal is ending this process. SIGTERM and SIGUSR1 are then ignored, since the scheduler
-    may repeat them, and a death by a signal would change the exit status.
+    may repeat them, and death by a signal would change the exit status.
     """
     for number, handler in previous.items():
         signal.signal(number, signal.SIG_IGN if is_ending and number != signal.SIGINT else handler)
 
 
 def refuse_breakpoints(where: str) -> None:
-    """Let `breakpoint()` raise RunError in this process from now on. where: the process. Example: "env/0"."""
+    """Make `breakpoint()` raise RunError in this process, which has no terminal. where: its name, such as "env/0"."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise RunError(
@@ -76,10 +81,10 @@ _STDIN = 0  # the descriptor
 
 @dataclass
 class _Terminal:
-    """Who reads the terminal of this process."""
+    """State of this process's standard input."""
 
     taken: tuple[Any, int | None] | None = None  # (sys.stdin, duplicate of the descriptor) while third-party code runs
-    is_kept: bool = False  # a debugger reads it: nothing takes it away
+    is_kept: bool = False  # a debugger reads it, so that it is not replaced any more
 
 
 _terminal = _Terminal()
@@ -87,26 +92,26 @@ _terminal = _Terminal()
 
 @contextmanager
 def empty_standard_input() -> Iterator[None]:
-    """Give the code inside an empty standard input: `input()` raises EOFError, and child processes read nothing."""
+    """Replace standard input by an empty one: `input()` raises EOFError, and child processes read nothing."""
     if _terminal.taken is not None or _terminal.is_kept:
         yield
         return
-    _terminal.taken = sys.stdin, _put_aside()
-    sys.stdin = _Empty()
+    _terminal.taken = sys.stdin, _replace_stdin()
+    sys.stdin = _EmptyInput()
     try:
         yield
     finally:
-        _put_back()
+        _restore_stdin()
 
 
-def give_terminal_back() -> None:
-    """Let third-party code read the terminal in this process from now on, for a debugger."""
+def release_terminal() -> None:
+    """Restore standard input for a debugger; `empty_standard_input` has no effect in this process afterwards."""
     _terminal.is_kept = True
-    _put_back()
+    _restore_stdin()
 
 
-def _put_aside() -> int | None:
-    """Put /dev/null in the descriptor's place. Returns a duplicate of it; None: it is no standard input, or empty."""
+def _replace_stdin() -> int | None:
+    """Replace the descriptor by /dev/null. Returns its duplicate; None: it is no standard input, or already empty."""
     with open(os.devnull) as nothing:
         try:
             is_input = sys.__stdin__ is not None and sys.__stdin__.fileno() == _STDIN
@@ -119,7 +124,7 @@ def _put_aside() -> int | None:
     return duplicate
 
 
-def _put_back() -> None:
+def _restore_stdin() -> None:
     if _terminal.taken is None:
         return
     (sys.stdin, duplicate), _terminal.taken = _terminal.taken, None
@@ -128,8 +133,8 @@ def _put_back() -> None:
         os.close(duplicate)
 
 
-class _Empty(io.TextIOBase):
-    """An input that has ended. A debugger that reads it gets the terminal, as after `pdb.set_trace()`."""
+class _EmptyInput(io.TextIOBase):
+    """An input at end of file. A debugger that reads it gets the terminal, as after `pdb.set_trace()`."""
 
     def readable(self) -> bool:
         return True
@@ -146,15 +151,15 @@ class _Empty(io.TextIOBase):
             frame = frame.f_back
         if frame is None:
             return ""
-        give_terminal_back()
+        release_terminal()
         return sys.stdin.readline(size)
 
 
-_VARIABLE = "PYTHONIOENCODING"
+_ENCODING_VARIABLE = "PYTHONIOENCODING"
 
 
 class LastingStream:
-    """A text stream whose writes do not fail. Everything else is that of the stream inside.
+    """A text stream whose writes do not fail. All other attributes are those of the wrapped stream.
 
     Example::
 
@@ -166,7 +171,7 @@ class LastingStream:
         self._is_lost = False
 
     def write(self, text: str) -> int:
-        """Write, or drop the text if nothing takes it."""
+        """Write the text, or drop it after the stream has failed."""
         if not self._is_lost:
             try:
                 self._stream.write(text)
@@ -180,7 +185,7 @@ class LastingStream:
             self.write(line)
 
     def flush(self) -> None:
-        """Pass on what is buffered."""
+        """Flush the stream."""
         if not self._is_lost:
             try:
                 self._stream.flush()
@@ -191,7 +196,7 @@ class LastingStream:
         return getattr(self._stream, name)
 
     def _lose(self, error: Exception) -> None:
-        """Send the rest to nowhere, and say so once, unless it is a reader such as `head` that has read enough."""
+        """Redirect the rest to /dev/null, with one warning unless a reader such as `head` has closed the pipe."""
         self._is_lost = True
         with suppress(OSError, ValueError):  # else Python's own flush at the end fails again
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
@@ -200,19 +205,19 @@ class LastingStream:
                 print(f"{self._name} takes nothing more ({error}); the program goes on without it", file=sys.stderr)
 
 
-def lasting(stream: TextIO | None, name: str = "standard output") -> Any:
-    """Return the stream as one whose writes do not fail; None stays None, as for a closed descriptor."""
+def lasting_stream(stream: TextIO | None, name: str = "standard output") -> Any:
+    """Wrap a stream in `LastingStream`; None, as for a closed descriptor, stays None."""
     return stream if stream is None or isinstance(stream, LastingStream) else LastingStream(stream, name)
 
 
-def secure() -> None:
-    """Make the output of this program last, and that of the Python programs it starts take every character."""
+def protect_standard_streams() -> None:
+    """Wrap standard output and error, and let Python programs that start here replace characters they cannot encode."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure") and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="replace")
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("_", "-")
     if encoding not in ("utf-8", "utf8"):
-        given = os.environ.get(_VARIABLE, "")
-        if ":" not in given:  # the user chose no way to treat characters that the encoding lacks
-            os.environ[_VARIABLE] = f"{given}:replace"
-    sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, "standard error")
+        given = os.environ.get(_ENCODING_VARIABLE, "")
+        if ":" not in given:  # the user set no error handler
+            os.environ[_ENCODING_VARIABLE] = f"{given}:replace"
+    sys.stdout, sys.stderr = lasting_stream(sys.stdout), lasting_stream(sys.stderr, "standard error")

@@ -1,4 +1,4 @@
-"""One run per run folder: a lock that names its holder, and that the next run takes over from a dead one.
+"""Lock of a run folder, which names its holder; the next run takes it over from a dead holder.
 
 The kernel releases a file lock when its process ends. For hosts that do not see each other's file locks, the holder
 also renews the time stamp of the lock file, which others compare with the clock of the same file system.
@@ -22,11 +22,11 @@ from rlrun.system.errors import RunError
 
 LOCK = "run.lock"
 RENEW_S = 5.0
-STALE_S = 60.0  # after so long without a renewal, the holder is dead
-REQUEUE_S = 90.0  # for the earlier process of the same job to end, or to become stale
+STALE_S = 60.0  # without a renewal for this time, the holder is dead
+REQUEUE_S = 90.0  # time for the earlier process of the same job to end, or to become stale
 _POLL_S = 1.0
-_SETTLE_S = 1.0  # without file locks, two runs that start together read after this time which of them wrote last
-_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}  # file systems without file locks
+_SETTLE_S = 1.0  # without file locks, two runs that start together read after this time which one wrote last
+_NO_LOCK_ERRORS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}  # the file system has no file locks
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Holder:
         return cls(
             socket.gethostname(),
             os.getpid(),
-            _start_of(os.getpid()) or 0,
-            _machine(),
+            _process_start(os.getpid()) or 0,
+            _machine_id(),
             time.strftime("%Y-%m-%d %H:%M:%S %z"),
             os.environ.get("SLURM_JOB_ID"),
         )
@@ -59,18 +59,21 @@ class Holder:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is, or was, a process in this pid namespace."""
-        return self.machine == _machine()
+        """Whether the process is, or was, in this pid namespace."""
+        return self.machine == _machine_id()
 
     @property
     def is_running_here(self) -> bool:
         """Whether the process still runs in this pid namespace."""
-        return self.is_here and _start_of(self.pid) == self.process_started
+        return self.is_here and _process_start(self.pid) == self.process_started
+
+
+_UNKNOWN_HOLDER = Holder("an unknown host", 0, 0, "", "an unknown time", None)
 
 
 @dataclass(frozen=True)
-class _Found:
-    """Another holder. stamp_ns: time of its last renewal. is_certain: it lives; False: it may be dead."""
+class _OtherHolder:
+    """Another holder. stamp_ns: time of its last renewal. is_certain: it is alive; False: it may be dead."""
 
     holder: Holder
     stamp_ns: int
@@ -94,22 +97,22 @@ class RunLock:
         self._own = Holder.this_process()
         self._file: int | None = None
         self._successor: Holder | None = None
-        self._is_over = threading.Event()
+        self._released = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="run lock", daemon=True)
 
     def acquire(self, note: Callable[[str], None]) -> None:
         """Acquire the lock. Raises RunError naming its holder: at once, or within `RENEW_S` for another host.
 
-        An earlier process of the same job gets time to end, and a holder that may be dead gets time for a renewal.
-        note: receives a sentence about a lock that is awaited or taken over.
+        Waits for an earlier process of the same job to end, and for a renewal by a holder that may be dead.
+        note: receives a sentence about a lock that this run waits for or takes over.
         """
         deadline, first = time.monotonic() + REQUEUE_S, None
-        while (found := self._try(note)) is not None:
+        while (found := self._try_acquire(note)) is not None:
             is_alive = found.is_certain or (first is not None and found.stamp_ns != first.stamp_ns)
             is_awaited = found.holder.job is not None and found.holder.job == self._own.job
             if (is_alive and not is_awaited) or found.holder == self._own or time.monotonic() > deadline:
-                raise self._refused(found.holder)
-            if first is None and found.holder is not _UNKNOWN:
+                raise self._held_error(found.holder)
+            if first is None and found.holder is not _UNKNOWN_HOLDER:
                 why = f"to end, as it is of the same job {self._own.job}" if is_awaited else "to show that it lives"
                 note(f"waiting for {found.holder.name}, {why}: it holds {self._path}")
             first = first or found
@@ -119,13 +122,13 @@ class RunLock:
     def require(self) -> None:
         """Raise RunError if another run has taken over the folder, for example while this machine was suspended."""
         if self._successor is not None:
-            raise self._refused(self._successor)
+            raise self._held_error(self._successor)
 
     def release(self) -> None:
         """Release the lock. Safe to call twice."""
         if self._file is None:
             return
-        self._is_over.set()
+        self._released.set()
         self._thread.join(timeout=_POLL_S)
         with suppress(OSError):
             if self._read() == self._own:
@@ -133,11 +136,11 @@ class RunLock:
         os.close(self._file)
         self._file = None
 
-    def _try(self, note: Callable[[str], None]) -> _Found | None:
+    def _try_acquire(self, note: Callable[[str], None]) -> _OtherHolder | None:
         """Try to acquire the lock. Returns the other holder; None if the lock is acquired."""
         file = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
         try:
-            found = self._taken(file, note)
+            found = self._acquire_file(file, note)
         except BaseException:
             os.close(file)
             raise
@@ -147,37 +150,37 @@ class RunLock:
             os.close(file)
         return found
 
-    def _taken(self, file: int, note: Callable[[str], None]) -> _Found | None:
+    def _acquire_file(self, file: int, note: Callable[[str], None]) -> _OtherHolder | None:
         stamp_ns = os.fstat(file).st_mtime_ns
         try:
-            has_file_locks = _lock(file)
+            has_file_locks = _flock(file)
         except BlockingIOError:
             holder = self._read()  # None: the file is being written or removed
-            return _Found(holder or _UNKNOWN, stamp_ns, is_certain=holder is not None)
+            return _OtherHolder(holder or _UNKNOWN_HOLDER, stamp_ns, is_certain=holder is not None)
         former = self._read()
-        if not _is_named(file, self._path):  # the former holder has just removed the file
-            return _Found(former or _UNKNOWN, stamp_ns, is_certain=False)
-        if former is not None and self._may_live(former, has_file_locks):
-            return _Found(former, stamp_ns, is_certain=former.is_here)
+        if not _is_same_file(file, self._path):  # the former holder has just removed the file
+            return _OtherHolder(former or _UNKNOWN_HOLDER, stamp_ns, is_certain=False)
+        if former is not None and self._may_be_alive(former, has_file_locks):
+            return _OtherHolder(former, stamp_ns, is_certain=former.is_here)
         os.ftruncate(file, 0)
         os.pwrite(file, (json.dumps(asdict(self._own), indent=1) + "\n").encode(), 0)
         os.fsync(file)
         if not has_file_locks or (former is not None and not former.is_here):
             time.sleep(_SETTLE_S)
             if (winner := self._read()) not in (self._own, None):
-                return _Found(winner, stamp_ns, is_certain=True)
+                return _OtherHolder(winner, stamp_ns, is_certain=True)
         if former is not None:
             note(f"took over {self._path} of {former.name}: it has ended without releasing it")
         return None
 
-    def _may_live(self, holder: Holder, has_file_locks: bool) -> bool:
-        """Return whether the writer of the lock may live, although this process could take the file lock."""
+    def _may_be_alive(self, holder: Holder, has_file_locks: bool) -> bool:
+        """Return whether the holder may be alive although this process got the file lock."""
         if holder.is_here:  # on the same kernel it would still hold the file lock
             return not has_file_locks and holder.is_running_here
         return self._age_s() < STALE_S
 
     def _age_s(self) -> float:
-        """Return the seconds since the last renewal, by the clock of the file system."""
+        """Return the seconds since the last renewal, by the file system's clock."""
         probe = self.folder / f".{LOCK}.{self._own.host}.{self._own.pid}"
         try:
             probe.write_text("")
@@ -186,20 +189,20 @@ class RunLock:
             probe.unlink(missing_ok=True)
 
     def _read(self) -> Holder | None:
-        """Return the writer of the lock; None if the file is missing, empty or damaged."""
+        """Return the holder that the lock file names; None if the file is missing, empty or corrupted."""
         try:
             return Holder(**json.loads(self._path.read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
     def _renew(self) -> None:
-        while not self._is_over.wait(RENEW_S):
+        while not self._released.wait(RENEW_S):
             with suppress(OSError):  # the writers of results report a disk that fails
                 os.utime(self._path)
                 found = self._read()
                 self._successor = found if found not in (self._own, None) else self._successor
 
-    def _refused(self, holder: Holder) -> RunError:
+    def _held_error(self, holder: Holder) -> RunError:
         return RunError(
             "Another run writes to this run folder.",
             key="output_dir",
@@ -209,35 +212,32 @@ class RunLock:
         )
 
 
-_UNKNOWN = Holder("an unknown host", 0, 0, "", "an unknown time", None)
-
-
-def _is_named(file: int, path: Path) -> bool:
+def _is_same_file(file: int, path: Path) -> bool:
     """Return whether the open file still has this name."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file), path.stat())
     return False
 
 
-def _lock(file: int) -> bool:
+def _flock(file: int) -> bool:
     """Take the file lock. Returns False if the file system has none. Raises BlockingIOError if it is taken."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError as error:
-        if error.errno in _NO_LOCKS:
+        if error.errno in _NO_LOCK_ERRORS:
             return False
         raise
     return True
 
 
-def _machine() -> str:
+def _machine_id() -> str:
     with open("/proc/sys/kernel/random/boot_id") as file:
         return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
 
 
-def _start_of(pid: int) -> int | None:
+def _process_start(pid: int) -> int | None:
     """Return when a process started, in clock ticks since boot; None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,7 +1,7 @@
-"""Turns an error of the operating system into a RunError that names what it refused.
+"""Conversion of operating system errors into RunErrors that name the failed operation and its cause.
 
-Only a full disk is a full disk: a folder that is gone or belongs to another user, and a process or machine without
-descriptors, threads, memory or inodes have their own words.
+Full disks, missing folders, folders of other users, and processes or machines without descriptors, threads, memory or
+inodes have different messages and remedies.
 """
 
 from __future__ import annotations
@@ -17,110 +17,115 @@ from pathlib import Path
 
 from rlrun.system.errors import ExitStatus, RunError
 
-_MORE = "Then resume the run: its checkpoints are whole."
-_CLEAR = f"Free space there, lower checkpoint.keep_last, or point output_dir and cache_dir to another disk. {_MORE}"
-_MOUNT = (
+_RESUME = "Then resume the run: its checkpoints are valid."
+_FREE_SPACE = (
+    f"Free space there, lower checkpoint.keep_last, or point output_dir and cache_dir to another disk. {_RESUME}"
+)
+_CHECK_MOUNT = (
     "Look at the kernel log and at the mount of {place}, and make it writable again (a file system that found damage "
     "turns read-only until it is checked); then resume the run. Or copy the run folder to another disk and set "
     "output_dir to it."
 )
-_OWNER = "Give this user the right to use {place} (ls -ld shows whose it is), or take another output_dir; then resume."
+_CHECK_OWNER = (
+    "Give this user the right to use {place} (ls -ld shows whose it is), or take another output_dir; then resume."
+)
 NO_INODES = -1  # no errno: ENOSPC on a disk that has bytes left
 
 
 @dataclass(frozen=True)
-class _Words:
-    says: str
+class _Cause:
+    text: str
     remedy: str
     is_disk: bool = True  # False: the process or machine has run short of something
 
 
-_WORDS = {
-    errno.ENOSPC: _Words("a disk is full", _CLEAR),
-    NO_INODES: _Words(
+_CAUSES = {
+    errno.ENOSPC: _Cause("a disk is full", _FREE_SPACE),
+    NO_INODES: _Cause(
         "the disk of {place} has no inode left for another file, though bytes are free",
         "Delete small files there (df -i shows their number), or point output_dir and cache_dir to another disk. "
-        + _MORE,
+        + _RESUME,
     ),
-    errno.EDQUOT: _Words("the quota of this user on the disk of {place} is used up", _CLEAR),
-    errno.EFBIG: _Words("a limit forbids files of this size (ulimit -f)", f"Raise the limit before the start. {_MORE}"),
-    errno.EROFS: _Words("the file system of {place} is read-only", _MOUNT),
-    errno.EIO: _Words("the disk of {place} reports an error", _MOUNT),
-    errno.ESTALE: _Words("the file server no longer knows {place}", _MOUNT),
-    errno.ENXIO: _Words("the disk of {place} is gone", _MOUNT),
-    errno.ENODEV: _Words("the disk of {place} is gone", _MOUNT),
-    errno.EACCES: _Words("this user may not use {place}", _OWNER),
-    errno.EPERM: _Words("this user may not use {place}", _OWNER),
-    errno.ENOENT: _Words(
+    errno.EDQUOT: _Cause("the quota of this user on the disk of {place} is used up", _FREE_SPACE),
+    errno.EFBIG: _Cause(
+        "a limit forbids files of this size (ulimit -f)", f"Raise the limit before the start. {_RESUME}"
+    ),
+    errno.EROFS: _Cause("the file system of {place} is read-only", _CHECK_MOUNT),
+    errno.EIO: _Cause("the disk of {place} reports an error", _CHECK_MOUNT),
+    errno.ESTALE: _Cause("the file server no longer knows {place}", _CHECK_MOUNT),
+    errno.ENXIO: _Cause("the disk of {place} is gone", _CHECK_MOUNT),
+    errno.ENODEV: _Cause("the disk of {place} is gone", _CHECK_MOUNT),
+    errno.EACCES: _Cause("this user may not use {place}", _CHECK_OWNER),
+    errno.EPERM: _Cause("this user may not use {place}", _CHECK_OWNER),
+    errno.ENOENT: _Cause(
         "{place} is gone: it was deleted or renamed",
         "Restore the folder or rename it back, then resume the run; or start anew in another output_dir.",
     ),
-    errno.ENAMETOOLONG: _Words(
+    errno.ENAMETOOLONG: _Cause(
         "a name in {place} is longer than its file system takes",
         "Take shorter names: most file systems take 255 bytes for each.",
     ),
-    errno.EMFILE: _Words(
+    errno.EMFILE: _Cause(
         "its process has no file descriptor left",
         "Raise the limit where the process is started (ulimit -n 65536); if `ls -l /proc/PID/fd` shows the same files "
-        f"again and again, close what the simulator or library leaves open. {_MORE}",
+        f"again and again, close what the simulator or library leaves open. {_RESUME}",
         is_disk=False,
     ),
-    errno.ENFILE: _Words(
+    errno.ENFILE: _Cause(
         "the machine has no file descriptor left, in all processes together",
-        f"End what holds them (lsof | wc -l), or raise fs.file-max. {_MORE}",
+        f"End what holds them (lsof | wc -l), or raise fs.file-max. {_RESUME}",
         is_disk=False,
     ),
-    errno.EAGAIN: _Words(
+    errno.EAGAIN: _Cause(
         "no further thread or process can be started there",
         "Raise the limit (ulimit -u, pids.max of the container), or end the processes of this user that are left over. "
-        + _MORE,
+        + _RESUME,
         is_disk=False,
     ),
-    errno.ENOMEM: _Words(
+    errno.ENOMEM: _Cause(
         "the system gives its process no more memory",
-        f"End what else takes memory on the machine, or raise the limit (ulimit -v, memory.max). {_MORE}",
+        f"End what else takes memory on the machine, or raise the limit (ulimit -v, memory.max). {_RESUME}",
         is_disk=False,
     ),
 }
-# they say nothing of the run unless they concern its folders
-_OF_A_FOLDER = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENAMETOOLONG)
-_SCARCE = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
-_MENTIONED = re.compile(r"os error (\d+)|\[Errno (\d+)\]|errno[ =:]+(\d+)")  # in the words of libraries
+# they concern the run only if the path is in one of its folders
+_FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENAMETOOLONG)
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+_ERRNO_IN_TEXT = re.compile(r"os error (\d+)|\[Errno (\d+)\]|errno[ =:]+(\d+)")  # in messages of libraries
 _PHRASES = {
     os.strerror(number): number for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
 } | {"can't start new thread": errno.EAGAIN, "pthread_create failed": errno.EAGAIN}
 
 
 def is_storage_error(error: BaseException | None) -> bool:
-    """Return whether a write failed because the disk is full, or because the disk or its server fails."""
-    words = _WORDS.get(error.errno or 0) if isinstance(error, OSError) else None
-    return words is not None and words.is_disk and isinstance(error, OSError) and error.errno not in _OF_A_FOLDER
+    """Return whether a write failed because a disk is full, or because the disk or its file server fails."""
+    known = _CAUSES.get(error.errno or 0) if isinstance(error, OSError) else None
+    return known is not None and known.is_disk and isinstance(error, OSError) and error.errno not in _FOLDER_ERRORS
 
 
 def is_unreadable(error: OSError) -> bool:
-    """Return whether a read failed for a reason that says nothing about what the file holds."""
-    return error.errno in (*_SCARCE, errno.EACCES, errno.EPERM)
+    """Return whether a read failed for a reason that says nothing about the content of the file."""
+    return error.errno in (*_SHORTAGES, errno.EACCES, errno.EPERM)
 
 
-def refusal(
+def storage_failure(
     error: BaseException, subject: str, folders: Sequence[str] = (), worker: str | None = None, is_own: bool = True
 ) -> RunError | None:
-    """Return the error that ends the run; None if the operating system refused nothing.
+    """Return the error that ends the run; None if the exception has no known cause in the operating system.
 
-    subject: what could not write or work. folders: where it may have written; their free space is part of the cause.
-    worker: at fault if its process ran short of something, so that it can be replaced. is_own: the error was raised in
-    this process.
+    subject: the operation that failed. folders: the folders that it writes to; their free space is part of the cause.
+    worker: the worker to replace if its process lacked a resource. is_own: this process raised the exception.
     """
-    number = _number_of(error, folders, is_own)
+    number = _explained_errno(error, folders, is_own)
     if number is None:
         return None
-    place, words = _place(error, folders), _WORDS[number]
+    place, known = _failed_path(error, folders), _CAUSES[number]
     what, remedy, cause = (
-        words.says.format(place=place),
-        words.remedy.format(place=place),
+        known.text.format(place=place),
+        known.remedy.format(place=place),
         f"{type(error).__name__}: {error}",
     )
-    if not words.is_disk:
+    if not known.is_disk:
         return RunError(
             f"{subject} failed: {what}.",
             cause=cause,
@@ -128,8 +133,8 @@ def refusal(
             exit_status=ExitStatus.storage if worker is None else ExitStatus.worker_lost,
             worker=worker,
         )
-    is_write = number not in _OF_A_FOLDER
-    free = [f"{folder}: {_free(folder)}" for folder in folders] if is_write else []
+    is_write = number not in _FOLDER_ERRORS
+    free = [f"{folder}: {_free_space(folder)}" for folder in folders] if is_write else []
     return RunError(
         f"{subject} {'could not write' if is_write else 'failed'}: {what}.",
         cause="\n".join([cause, *free]),
@@ -138,8 +143,8 @@ def refusal(
     )
 
 
-def refused_write(folder: Path, num_bytes: int) -> OSError | None:
-    """Try to write into a folder, for libraries that do not say why they could not; None: it takes a file."""
+def probe_write(folder: Path, num_bytes: int) -> OSError | None:
+    """Try to write into a folder, for libraries that hide the cause of a failed write; None: the write succeeded."""
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
             probe.write(b"?")
@@ -150,24 +155,24 @@ def refused_write(folder: Path, num_bytes: int) -> OSError | None:
     return None
 
 
-def _number_of(error: BaseException, folders: Sequence[str], is_own: bool) -> int | None:
-    """Return the row of `_WORDS` for an exception, or for one that it hides."""
-    for one in _chain(error):
-        number = _mentioned(one)
+def _explained_errno(error: BaseException, folders: Sequence[str], is_own: bool) -> int | None:
+    """Return the key in `_CAUSES` for an exception or one of its causes."""
+    for one in _exception_chain(error):
+        number = _errno_of(one)
         if number in (errno.ENOENT, errno.ENOTDIR):
             number = errno.ENOENT if any(_is_below(one, f) and not Path(f).exists() for f in folders) else None
         elif number in (errno.EACCES, errno.EPERM):
             number = number if any(_is_below(one, folder) for folder in folders) else None
-        elif number == errno.EAGAIN:  # a socket that has no data says this, too
+        elif number == errno.EAGAIN:  # also raised by a socket that has no data
             number = number if "thread" in str(one) or (is_own and not _can_start_thread()) else None
-        elif number == errno.ENOSPC and any(_lacks_inodes(place) for place in (_file_of(one), *folders) if place):
+        elif number == errno.ENOSPC and any(_lacks_inodes(place) for place in (_file_name(one), *folders) if place):
             number = NO_INODES
-        if number in _WORDS:
+        if number in _CAUSES:
             return number
     return None
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _exception_chain(error: BaseException | None) -> Iterator[BaseException]:
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         seen.append(error)
@@ -175,12 +180,12 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _mentioned(error: BaseException) -> int | None:
+def _errno_of(error: BaseException) -> int | None:
     number = getattr(error, "errno", None)
     if isinstance(number, int):
         return number
     text = str(error)
-    if found := _MENTIONED.search(text):
+    if found := _ERRNO_IN_TEXT.search(text):
         return int(next(group for group in found.groups() if group))
     return next((number for phrase, number in _PHRASES.items() if phrase in text), None)
 
@@ -195,52 +200,52 @@ def _can_start_thread() -> bool:
     return True
 
 
-def _file_of(error: BaseException) -> str | None:
+def _file_name(error: BaseException) -> str | None:
     name = getattr(error, "filename", None)
     return name if isinstance(name, str) else None
 
 
 def _is_below(error: BaseException, folder: str) -> bool:
-    file = _file_of(error)
+    file = _file_name(error)
     return file is not None and Path(file).absolute().is_relative_to(Path(folder).absolute())
 
 
 def _lacks_inodes(place: str) -> bool:
     try:
-        found = os.statvfs(_existing(Path(place)))
+        found = os.statvfs(_existing_parent(Path(place)))
     except OSError:
         return False
     return found.f_files > 0 and found.f_favail == 0 and found.f_bavail > 0
 
 
-def _place(error: BaseException, folders: Sequence[str]) -> str:
-    """Return the folder that is gone, the file of the error, the first folder that cannot be written now, or all."""
+def _failed_path(error: BaseException, folders: Sequence[str]) -> str:
+    """Return the missing folder, the file of the error, the first folder that cannot be written, or all folders."""
     gone = [folder for folder in folders if _is_below(error, folder) and not os.path.exists(folder)]
-    if gone or (file := _file_of(error)) is None:
+    if gone or (file := _file_name(error)) is None:
         broken = gone or [folder for folder in folders if not _is_writable(folder)]
         return " or ".join(broken[:1] or folders) or "a folder that it writes to"
     return file
 
 
 def _is_writable(folder: str) -> bool:
-    """Return whether a write succeeds; statvfs may report a file system as writable that an error has shut."""
+    """Return whether a write succeeds; statvfs may report a file system as writable after an I/O error."""
     try:
-        with tempfile.TemporaryFile(dir=_existing(Path(folder)), buffering=0) as probe:
+        with tempfile.TemporaryFile(dir=_existing_parent(Path(folder)), buffering=0) as probe:
             probe.write(b"?")
     except OSError:
         return False
     return True
 
 
-def _free(folder: str) -> str:
+def _free_space(folder: str) -> str:
     """Describe the free space on the disk of a folder, which may not exist yet. Example: "12.3 MB free"."""
     try:
-        return f"{shutil.disk_usage(_existing(Path(folder))).free / 1e6:.1f} MB free"
+        return f"{shutil.disk_usage(_existing_parent(Path(folder))).free / 1e6:.1f} MB free"
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
 
 
-def _existing(folder: Path) -> Path:
+def _existing_parent(folder: Path) -> Path:
     while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     return folder

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlrun.algorithms.advantages import on_one_rank
-from rlrun.algorithms.algorithm import Algorithm, ChunkSteps, Losses, Outputs, Over, Targets
+from rlrun.algorithms.algorithm import ActionDistribution, Algorithm, ChunkSteps, Losses, Outputs, Reduction, Targets
 from rlrun.algorithms.losses import aggregation_counts, at_level
 from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
 from rlrun.config.schema import AlgorithmConfig, RunConfig
@@ -25,11 +26,17 @@ TOLERANCE = 1e-4
 TIMED_S = 0.5
 
 
-class FakeDistribution:
-    """A distribution of actions whose log-probabilities are the leaf of a graph."""
+class FakeDistribution(ActionDistribution):
+    """An action distribution whose log-probabilities are the leaf of a graph."""
 
     def __init__(self, logprobs: Tensor):
         self._logprobs = logprobs
+
+    def sample(self, keys: np.ndarray) -> Tensor:
+        return torch.zeros_like(self._logprobs)
+
+    def most_likely(self) -> Tensor:
+        return torch.zeros_like(self._logprobs)
 
     def logprobs(self, tokens: Tensor) -> Tensor:
         return self._logprobs
@@ -37,11 +44,8 @@ class FakeDistribution:
     def entropy(self) -> Tensor:
         return -self._logprobs
 
-    def exact_kl(self, reference: Tensor) -> None:
-        return None
-
-    def kl_from_behavior(self, tokens: Tensor) -> None:
-        return None
+    def first(self, num_rows: int) -> FakeDistribution:
+        return FakeDistribution(self._logprobs[:num_rows])
 
 
 class AlgorithmContract:
@@ -181,8 +185,8 @@ def _loss(contract: AlgorithmContract) -> Iterator[str]:
         yield "the loss has no terms"
         return
     for number, term in enumerate(losses.terms):
-        if term.mean.shape != () or not term.mean.isfinite() or not isinstance(term.over, Over):
-            yield f"term {term.name or number} is no finite scalar that is a mean over one of Over"
+        if term.mean.shape != () or not term.mean.isfinite() or not isinstance(term.over, Reduction):
+            yield f"term {term.name or number} is no finite scalar that is a mean over one of Reduction"
             return
     total = contract.total(losses)
     if not total.requires_grad:
@@ -261,9 +265,9 @@ RULES: tuple[Callable[[AlgorithmContract], Iterator[str]], ...] = (
 )
 
 
-def _counts(targets: Targets, aggregation: str) -> dict[Over, float]:
+def _counts(targets: Targets, aggregation: str) -> dict[Reduction, float]:
     return {
-        Over.units: float(aggregation_counts(targets.unit_mask, aggregation).sum()),
-        Over.tokens: float(aggregation_counts(targets.token_mask, aggregation).sum()),
-        Over.rows: float(targets.row_mask.sum()),
+        Reduction.units: float(aggregation_counts(targets.unit_mask, aggregation).sum()),
+        Reduction.tokens: float(aggregation_counts(targets.token_mask, aggregation).sum()),
+        Reduction.rows: float(targets.row_mask.sum()),
     }

@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from rlrun.algorithms.algorithm import ChunkSteps, OffPolicyAlgorithm
+from rlrun.algorithms.algorithm import ChunkSteps, OffPolicyAlgorithm, UpdateContext
 from rlrun.algorithms.spec import AlgorithmSpec
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
@@ -34,36 +34,25 @@ class SampledPolicy:
     tokens: Tensor  # [N, ...], sampled actions
 
 
-class FakeLearner:
-    """The learner of a single rank, without a process group."""
+def one_rank(policy: Any) -> UpdateContext:
+    """Return the context of a single rank, without a process group."""
+    trained = [parameter for parameter in policy.module.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=1e-2)
 
-    world_size = 1
-    device = torch.device("cpu")
-
-    def __init__(self, policy: Any):
-        self.policy, self.num_updates = policy, 0
-        self.random = torch.Generator()
-        trained = [parameter for parameter in policy.module.parameters() if parameter.requires_grad]
-        self._optimizer = torch.optim.SGD(trained, lr=1e-2)
-
-    def step(self, loss: Tensor) -> bool:
-        """Take one optimizer step."""
-        self._optimizer.zero_grad()
+    def step(loss: Tensor) -> bool:
+        optimizer.zero_grad()
         loss.backward()
-        self._optimizer.step()
+        optimizer.step()
         return True
 
-    def sum(self, x: Tensor) -> Tensor:
-        """Return a copy."""
-        return x.detach().clone()
+    return UpdateContext(
+        policy, torch.device("cpu"), 0, torch.Generator(), 1, step, lambda x: x.detach().clone(), lambda flag: flag
+    )
 
-    def any(self, flag: bool) -> bool:
-        """Return the same."""
-        return flag
 
-    def weights(self) -> Tensor:
-        """Return all weights of the policy in one tensor."""
-        return torch.cat([parameter.detach().flatten() for parameter in self.policy.module.parameters()])
+def weights(context: UpdateContext) -> Tensor:
+    """Return all weights of the policy in one tensor."""
+    return torch.cat([parameter.detach().flatten() for parameter in context.policy.module.parameters()])
 
 
 class OffPolicyContract:
@@ -83,9 +72,9 @@ class OffPolicyContract:
         assert isinstance(algorithm, OffPolicyAlgorithm)
         return algorithm
 
-    def begin(self) -> FakeLearner:
-        """Return a learner with a new policy."""
-        return FakeLearner(self._acted.begin())
+    def begin(self) -> UpdateContext:
+        """Return a context with a new policy."""
+        return one_rank(self._acted.begin())
 
     def collected(self, number: int) -> tuple[ChunkSteps, Tensor]:
         """Return (chunk steps, tokens [T, B, ...]) of a training step."""
@@ -95,31 +84,31 @@ class OffPolicyContract:
         return steps, self._acted.tokens[rows]
 
     def update(
-        self, algorithm: OffPolicyAlgorithm, learner: FakeLearner, steps: ChunkSteps, tokens: Tensor
+        self, algorithm: OffPolicyAlgorithm, context: UpdateContext, steps: ChunkSteps, tokens: Tensor
     ) -> dict[str, float]:
         """Let an algorithm learn from a training step."""
-        learner.random.manual_seed(learner.num_updates)
+        context.random.manual_seed(context.num_updates)
         trajectory = cast("Trajectory", SimpleNamespace(tokens=tokens.numpy(), valid=steps.valid.numpy()))
-        metrics = algorithm.update(steps, trajectory, learner)
-        learner.num_updates += 1
+        metrics = algorithm.update(steps, trajectory, context)
+        context.num_updates += 1
         return metrics
 
-    def learned(self, algorithm: OffPolicyAlgorithm, learner: FakeLearner) -> dict[str, float]:
+    def learned(self, algorithm: OffPolicyAlgorithm, context: UpdateContext) -> dict[str, float]:
         """Run training steps until one took optimizer steps. Returns its metrics."""
         metrics: dict[str, float] = {}
         for number in range(MAX_STEPS):
-            metrics = self.update(algorithm, learner, *self.collected(number))
+            metrics = self.update(algorithm, context, *self.collected(number))
             if metrics.get("num_optimizer_steps"):
                 break
         return metrics
 
     def speed(self) -> tuple[float, int]:
         """Return (chunk steps per second through updates, peak bytes of this process)."""
-        algorithm, learner = self.make(), self.begin()
-        self.learned(algorithm, learner)
+        algorithm, context = self.make(), self.begin()
+        self.learned(algorithm, context)
         steps, tokens = self.collected(MAX_STEPS)
         start = time.monotonic()
-        self.update(algorithm, learner, steps, tokens)
+        self.update(algorithm, context, steps, tokens)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return float(steps.valid.sum()) / (time.monotonic() - start), peak
 
@@ -132,28 +121,28 @@ def _rollout(contract: OffPolicyContract) -> Iterator[str]:
 
 def _learning(contract: OffPolicyContract) -> Iterator[str]:
     """Check that it takes optimizer steps, which change the policy, and that its metrics are finite."""
-    learner = contract.begin()
-    before = learner.weights()
-    metrics = contract.learned(contract.make(), learner)
+    context = contract.begin()
+    before = weights(context)
+    metrics = contract.learned(contract.make(), context)
     missing = {"num_optimizer_steps", "num_nonfinite"} - set(metrics)
     if missing:
         yield f"its metrics lack {', '.join(sorted(missing))}"
     elif not metrics["num_optimizer_steps"]:
         yield f"it took no optimizer step in {MAX_STEPS} training steps"
-    elif torch.equal(before, learner.weights()):
+    elif torch.equal(before, weights(context)):
         yield "an update left the policy as it was"
     wrong = sorted(name for name, number in metrics.items() if not math.isfinite(number))
     if wrong:
         yield f"not finite: {', '.join(wrong)}"
-    if not learner.weights().isfinite().all():
+    if not weights(context).isfinite().all():
         yield "weights of the policy are not finite"
 
 
 def _invalid_steps(contract: OffPolicyContract) -> Iterator[str]:
     """Check that invalid chunk steps, even with NaN, change nothing."""
-    learners = []
+    contexts = []
     for is_spoiled in (False, True):
-        algorithm, learner = contract.make(), contract.begin()
+        algorithm, context = contract.make(), contract.begin()
         for number in range(MAX_STEPS):
             steps, tokens = contract.collected(number)
             if is_spoiled:
@@ -161,25 +150,25 @@ def _invalid_steps(contract: OffPolicyContract) -> Iterator[str]:
                 steps = replace(steps, rewards=rewards, values=values)
                 tokens = tokens.clone()
                 tokens[~steps.valid] = torch.nan if tokens.is_floating_point() else 0
-            if contract.update(algorithm, learner, steps, tokens)["num_optimizer_steps"]:
+            if contract.update(algorithm, context, steps, tokens)["num_optimizer_steps"]:
                 break
-        learners.append(learner)
-    if not torch.equal(learners[0].weights(), learners[1].weights()):
+        contexts.append(context)
+    if not torch.equal(weights(contexts[0]), weights(contexts[1])):
         yield "what invalid chunk steps hold changes the policy"
 
 
 def _state(contract: OffPolicyContract) -> Iterator[str]:
     """Check that an algorithm that was restored from its state takes the same update."""
-    algorithm, learner = contract.make(), contract.begin()
-    contract.learned(algorithm, learner)
+    algorithm, context = contract.make(), contract.begin()
+    contract.learned(algorithm, context)
     restored, twin = contract.make(), contract.begin()
     restored.load_state_dict({name: tensor.clone() for name, tensor in algorithm.state_dict().items()})
-    twin.policy.module.load_state_dict(learner.policy.module.state_dict())
-    twin.num_updates = learner.num_updates
+    twin.policy.module.load_state_dict(context.policy.module.state_dict())
+    twin.num_updates = context.num_updates
     steps, tokens = contract.collected(MAX_STEPS)
-    for one, own in ((algorithm, learner), (restored, twin)):
+    for one, own in ((algorithm, context), (restored, twin)):
         contract.update(one, own, steps, tokens)
-    if not torch.equal(learner.weights(), twin.weights()):
+    if not torch.equal(weights(context), weights(twin)):
         yield "a restored algorithm takes another update: its state dict lacks something"
 
 

@@ -100,7 +100,7 @@ class Checkpoints:
 
     def to_resume(self) -> Path | None:
         """Return the checkpoint that `checkpoint.resume` names; None: start anew. Raises RunError."""
-        for folder in checkpoint_folder.named(self._session.run_dir / CHECKPOINTS):  # the run would overwrite them
+        for folder in checkpoint_folder.list_all(self._session.run_dir / CHECKPOINTS):  # the run would overwrite them
             checkpoint_folder.require_format(folder, is_newer_only=True)
         wanted = self._session.config.checkpoint.resume
         if wanted is None:
@@ -149,7 +149,7 @@ class Checkpoints:
         root = session.run_dir / CHECKPOINTS
         with session.phase("save") as saving, session.disk.watched(what, self.expected_bytes(progress), usual_s):
             folder = Path(session.controller.save(str(root), state, is_best))
-        session.disk.judge(what, folder_bytes(folder), saving.seconds, session.controller.try_disk)
+        session.disk.check_write(what, folder_bytes(folder), saving.seconds, session.controller.try_disk)
         self._completed(folder, state)
         return folder
 
@@ -178,7 +178,7 @@ class Checkpoints:
         with pending.watch, session.phase("save") as waiting:
             session.controller.finish_save(str(pending.folder))
         what = f"checkpoint of step {pending.state['step']}"
-        session.disk.judge(what, folder_bytes(pending.folder), waiting.seconds, session.controller.try_disk)
+        session.disk.check_write(what, folder_bytes(pending.folder), waiting.seconds, session.controller.try_disk)
         self._completed(pending.folder, pending.state)
 
     def drop_pending(self) -> None:

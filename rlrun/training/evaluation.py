@@ -10,7 +10,7 @@ import numpy as np
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.messages import EpisodeReport
-from rlrun.data.seeds import InstanceResult, by_instance
+from rlrun.data.seeds import InstanceResult, results_by_instance
 from rlrun.observability.records import EvaluationRecord, record_evaluation, summarize_evaluation
 from rlrun.observability.video import Clip, tile
 from rlrun.training.session import Session
@@ -75,7 +75,7 @@ def evaluate_alone(session: Session, policy: str) -> None:
 def instance_results(config: RunConfig, episodes: list[EpisodeReport]) -> list[InstanceResult]:
     """Return the results by BEHAVIOR instance; empty if episodes do not start from listed instances."""
     listed = simulator_spec(config.env).listed_instances(config.env)
-    return [] if listed is None else by_instance(episodes, listed, config.env.action_hz)
+    return [] if listed is None else results_by_instance(episodes, listed, config.env.action_hz)
 
 
 def instance_lines(results: list[InstanceResult]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from rlrun.training.callbacks import Callbacks
 from rlrun.training.checkpoints import Checkpoints, Progress
 from rlrun.training.evaluation import evaluate, sentence
 from rlrun.training.policy_folders import first_policy, require_known_base, require_whole_policy
-from rlrun.training.replay import begin_recording
 from rlrun.training.run_folder import changed_course, changed_keys, for_more_steps, steps_to_repeat
 from rlrun.training.session import Session
 from rlrun.training.step_checks import StepChecks
@@ -53,9 +51,7 @@ class Run:
         self.checkpoints = Checkpoints(session, partial(self.callbacks.call, "on_checkpoint"))
         self.actor_version: int | None = None  # policy version of the actor; None: not loaded, or in an update
         self.unsaved_best: float | None = None  # success rate of the last evaluation, if best and not saved yet
-        first = self.config.record.first_step
-        self.recorded_steps = range(first, first + self.config.record.num_steps)
-        self._began_s, self._began = machine_load.seconds(), time.monotonic()  # start of the step
+        self._began_s, self._began = machine_load.steady_time(), time.monotonic()  # start of the step
         self._between = session.phases.drain()  # seconds by phase between the last step and this one
         self.busy = BusyShares(session.flush_timeline)
         self.step_checks = StepChecks(self.config)
@@ -154,11 +150,9 @@ class Run:
             raise StopRequested
         self.session.folder.require()
         self.checkpoints.finish_written()
-        if self.progress.step in self.recorded_steps:
-            begin_recording(self.session, asdict(self.progress))
         self._between = self.session.phases.drain()
         self.session.driver.step = self.progress.step + 1
-        self._began_s, self._began = machine_load.seconds(), time.monotonic()
+        self._began_s, self._began = machine_load.steady_time(), time.monotonic()
 
     def is_followed(self) -> bool:
         """Return whether, as far as is known now, another step follows the present one."""
@@ -233,7 +227,7 @@ class Run:
         }
         metrics |= loss_metrics(losses) | episode_metrics(batch.episodes, losses)
         metrics |= tally_metrics([report.tally for report in batch.reports])
-        metrics |= self.busy.of(self._began_s, machine_load.seconds()) | session.memory.end_step(progress.step)
+        metrics |= self.busy.of_step(self._began_s, machine_load.steady_time()) | session.memory.end_step(progress.step)
         session.sinks.log(progress.step, metrics)
         session.console.step(progress.step, metrics)
         for growth in session.memory.warnings(progress.step, self.config.num_steps, seconds["step_s"]):

@@ -22,9 +22,9 @@ from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data import checksums
 from rlrun.data.fit import World, compare
 from rlrun.data.lerobot import dataset_digest
-from rlrun.data.lerobot.reader import demonstrated
+from rlrun.data.lerobot.reader import dataset_info
 from rlrun.data.messages import PolicySpaces
-from rlrun.observability.records import ABLATION, ablation_sentence
+from rlrun.observability.records import ABLATION_NOTE, ablation_sentence
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Session
@@ -41,7 +41,7 @@ def require_whole_policy(
     """
     if not (folder / checksums.CHECKSUMS).is_file():
         return
-    damages = checksums.damages(folder, is_content_read, progress=progress)
+    damages = checksums.find_corruption(folder, is_content_read, progress=progress)
     if damages:
         raise RunError(
             f"The policy in {folder} is damaged.",
@@ -215,7 +215,7 @@ def imitate(session: Session, dataset: Path, folder: Path) -> None:
     if looks is not None:
         say = session.console.warning if looks.is_blind else session.console.note
         say(f"after imitation, {looks.words}")
-        session.sinks.text(0, ABLATION, looks.words)
+        session.sinks.text(0, ABLATION_NOTE, looks.words)
     session.controller.export(str(folder))
 
 
@@ -235,7 +235,10 @@ def fitting_cameras(session: Session, dataset: Path) -> tuple[str, ...]:
     Returns the dataset's cameras in the order of the simulators'. Raises RunError if the two do not fit.
     """
     config, console = session.config, session.console
-    data, world = demonstrated(config.demos, str(dataset)), World.of(session.controller.world, config.env.image_size)
+    data, world = (
+        dataset_info(config.demos, str(dataset)),
+        World.from_spaces(session.controller.world, config.env.image_size),
+    )
     num_proprio = data.num_proprio if config.policy.use_proprio else 0
     fit = compare(data, world, PolicySpaces(data.num_actions, num_proprio, world.cameras))
     if config.demos.path is not None:
@@ -262,7 +265,7 @@ def _is_cached(session: Session, folder: Path, what: str) -> bool:
     """Return whether the cache has a whole `folder`. Removes a damaged one, so that it is made again."""
     if not folder.exists():
         return False
-    damages = checksums.damages(folder, progress=session.progress)
+    damages = checksums.find_corruption(folder, progress=session.progress)
     if not damages:
         return True
     session.console.note(f"cached {what}, {folder}: damaged ({'; '.join(damages[:SHOWN])}), made again")
@@ -287,7 +290,7 @@ def _made_once(session: Session, folder: Path, make: Callable[[Path], None]) -> 
     draft = folder.with_name(f".{folder.name}.{_own(session)}")
     make(draft)
     try:
-        checksums.put_in_place(draft, folder)
+        checksums.rename_durably(draft, folder)
     except OSError:
         if not folder.is_dir():
             raise

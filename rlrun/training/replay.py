@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlrun.config import provenance
 from rlrun.config.schema import ReplayHalf, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
+from rlrun.controller.workers import WorkerGroup
 from rlrun.data.recording import (
-    FOLDER,
     FORMAT,
     MANIFEST,
+    RECORDING_FOLDER,
     START,
     Recording,
     RecordingError,
     check_message,
-    located,
+    find_recording,
     write_json,
 )
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.training.lifecycle import Run
 from rlrun.training.session import Machines, Session, open_session
 
 if TYPE_CHECKING:
+    from rlrun.workers.recorded_actor import ReplayedActorWorker
+    from rlrun.workers.recorded_env import ReplayedEnvWorker
     from rlrun.workers.recorder import ReplayedStep
 
 
@@ -54,7 +59,7 @@ class RecordedRun:
 
     def __init__(self, config: RunConfig):
         self._config, self._half = config, config.replay.half
-        self._recording = located(Path(str(config.replay.path)).absolute())
+        self._recording = find_recording(Path(str(config.replay.path)).absolute())
         self.folder = self._recording.folder
         self._check_output()
         try:
@@ -185,6 +190,16 @@ def _spelled(value: Any) -> str:
     return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
+class RecordedTraining(Run):
+    """A training run with `record.num_steps`."""
+
+    def begin_step(self) -> None:
+        super().begin_step()
+        settings = self.config.record
+        if self.progress.step in range(settings.first_step, settings.first_step + settings.num_steps):
+            begin_recording(self.session, asdict(self.progress))
+
+
 _SHOWN = 10  # lines of differences per worker and step
 
 
@@ -192,7 +207,7 @@ def begin_recording(session: Session, progress: dict[str, Any]) -> None:
     """Store, once before the first recorded step, the description of the run and the actor's state for a replay."""
     settings, step = session.config.record, progress["step"]
     last = settings.first_step + settings.num_steps - 1
-    recording = Recording(session.run_dir / FOLDER)
+    recording = Recording(session.run_dir / RECORDING_FOLDER)
     start = recording.start()
     if start is not None and start[0] < step:
         return
@@ -251,13 +266,21 @@ class Replay:
         phase = ("update", "actor/learned_chunk_steps", total * config.algorithm.update_epochs)
         if self.half is ReplayHalf.env:
             phase = ("collect", "env/chunk_steps", total)
-        controller = self.session.controller
-        again = controller.replay_envs if self.half is ReplayHalf.env else controller.replay_actor
         with self.session.phase(*phase):
-            replayed = again(str(self.recorded.folder), step)
+            replayed = self._replayed(step)
         self.num_differences += sum(part.num_differences for part in replayed)
         for part in replayed:
             self._tell(step, part)
+
+    def _replayed(self, step: int) -> list[ReplayedStep]:
+        """Let the workers repeat a step. No worker is replaced, since a replay is meant to reproduce failures."""
+        workers, folder = self.session.controller.workers, str(self.recorded.folder)
+        subject, deadline_s = f"replay of step {step}", self.session.config.cluster.step_deadline_s
+        if self.half is ReplayHalf.env:
+            envs: WorkerGroup[ReplayedEnvWorker] = WorkerGroup(workers, "env")
+            return envs.call(lambda env: env.replay(folder, step), subject, deadline_s)
+        actors: WorkerGroup[ReplayedActorWorker] = WorkerGroup(workers, "actor")
+        return actors.call(lambda actor: actor.replay(folder, step), subject, deadline_s)
 
     def _tell(self, step: int, part: ReplayedStep) -> None:
         if part.num_differences == 0 and part.num_compared == 0:

@@ -15,7 +15,7 @@ from rlrun.config.recorded import CHECKPOINTS, read_config
 from rlrun.config.reference import all_keys
 from rlrun.config.schema import LrSchedule, RunConfig
 from rlrun.data import checkpoint_folder
-from rlrun.data.recording import FOLDER
+from rlrun.data.recording import RECORDING_FOLDER
 from rlrun.observability import run_files
 from rlrun.observability.run_files import read_metrics
 from rlrun.system.errors import ExitStatus, RunError
@@ -24,7 +24,7 @@ _DELETED = " (deleted)"  # what Linux appends to the name of an open file that h
 _OF_A_RUN = (
     *(run_files.CONFIG, run_files.CONFIG_DIFF, run_files.PLAN, run_files.PROVENANCE, run_files.METRICS),
     *(run_files.NOTES, run_files.EPISODES, run_files.LOSSES, run_files.EVALUATIONS, run_files.TIMELINE),
-    *(run_files.REPORT, run_files.VIDEOS, run_files.PROFILE, run_files.ALARMS, CHECKPOINTS, FOLDER),
+    *(run_files.REPORT, run_files.VIDEOS, run_files.PROFILE, run_files.ALARMS, CHECKPOINTS, RECORDING_FOLDER),
     *("policy", "first_policy", "evaluation.json", "tensorboard", "wandb", "wandb_id.txt"),
 )
 
@@ -129,7 +129,7 @@ def set_aside(run_dir: Path, config: RunConfig) -> str | None:
 
     Returns None if the run resumes, or if there is nothing that it could mix with. Raises OSError.
     """
-    wanted, checkpoints = config.checkpoint.resume, checkpoint_folder.named(run_dir / CHECKPOINTS)
+    wanted, checkpoints = config.checkpoint.resume, checkpoint_folder.list_all(run_dir / CHECKPOINTS)
     if wanted not in (None, "auto") or (wanted == "auto" and checkpoints):
         return None
     steps = [int(record["step"]) for record in read_metrics(run_dir)]

@@ -37,9 +37,9 @@ from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import ROLES, Plan
 from rlrun.placement.planner import plan
-from rlrun.system.errors import RUN_FOLDER, RunError
+from rlrun.system.errors import RUN_FOLDER_NOTE, RunError
 from rlrun.system.run_lock import RunLock
-from rlrun.system.storage_error import refusal
+from rlrun.system.storage_error import storage_failure
 from rlrun.training.run_folder import RunFolder, new_folder, set_aside
 from rlrun.training.stop_signal import StopSignal
 from rlrun.watchdog.guard import Guard
@@ -334,7 +334,7 @@ def _logged_faults(run_dir: Path) -> Iterator[None]:
         raise
     except BaseException as error:
         logger.critical("an error that rlrun does not expect", exc_info=error)
-        error.add_note(f"{RUN_FOLDER}{run_dir}")
+        error.add_note(f"{RUN_FOLDER_NOTE}{run_dir}")
         raise
 
 
@@ -348,7 +348,7 @@ def _resumable(folder: RunFolder, command: str, console: Console) -> Iterator[No
             error.resume = folder.resume
         raise
     except (OSError, RuntimeError) as error:
-        failure = folder.loss() or refusal(error, "The run", [str(folder.path)])
+        failure = folder.loss() or storage_failure(error, "The run", [str(folder.path)])
         if failure is None:
             raise
         failure.resume = failure.resume or folder.resume or (command if folder.place == folder.path else None)

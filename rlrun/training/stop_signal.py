@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from rlrun.system.process_io import PreemptedError, put_back
+from rlrun.system.process_io import PreemptedError, restore_signal_handlers
 
 
 class StopSignal:
@@ -44,7 +44,7 @@ class StopSignal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        put_back(self._previous, is_ending=self.is_obeyed)
+        restore_signal_handlers(self._previous, is_ending=self.is_obeyed)
 
     @contextmanager
     def at_once(self) -> Iterator[None]:

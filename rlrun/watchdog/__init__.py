@@ -1,1 +1,1 @@
-"""Detects a stalled run, names the worker that causes it, and collects evidence; imports neither ray nor torch."""
+"""Detection of stalled runs: finds the worker that causes a stall, collects evidence; imports neither ray nor torch."""

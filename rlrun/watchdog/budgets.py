@@ -1,4 +1,4 @@
-"""How long each phase may go without progress: learned from this run, kept for the next one with the same config."""
+"""Time budgets of phases without progress, learned from this run and cached for the next one with the same config."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any
 
 from rlrun.config.provenance import as_tree
 from rlrun.config.schema import RunConfig
-from rlrun.observability.telemetry import FIRST
+from rlrun.observability.telemetry import FIRST_TIME
 from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, transit
 
-KEPT = 50
+MAX_SAMPLES = 50
 QUANTILE = 0.95
-IN_A_ROW = 5  # so many longer silences in a row, each of which ended by itself, become usual
+OUTLIERS_IN_A_ROW = 5  # consecutive longer silences, each of which ended by itself, that become usual
 
 
 @dataclass
-class Samples:
-    """Silences in seconds, oldest first.
+class SilenceSamples:
+    """Last silences of a phase in seconds, oldest first.
 
     Example::
 
@@ -40,21 +40,21 @@ class Samples:
 
     @property
     def usual(self) -> float | None:
-        """A high quantile, which is the longest of fewer than 20 samples; None without samples."""
+        """The 95 % quantile, which is the longest of fewer than 20 samples; None without samples."""
         ordered = sorted(self.usual_s)
         return ordered[math.ceil(QUANTILE * len(ordered)) - 1] if ordered else None
 
     def add(self, seconds: float) -> None:
         """Add a silence that was too short for a warning."""
-        self.usual_s = [*self.usual_s, seconds][-KEPT:]
+        self.usual_s = [*self.usual_s, seconds][-MAX_SAMPLES:]
         self.outliers_s = []
 
     def add_outlier(self, seconds: float) -> bool:
         """Add a silence that led to a warning and ended by itself. Returns whether it is usual from now on."""
         self.outliers_s = [*self.outliers_s, seconds]
-        if len(self.outliers_s) < IN_A_ROW:
+        if len(self.outliers_s) < OUTLIERS_IN_A_ROW:
             return False
-        self.usual_s, self.outliers_s = [*self.usual_s, *self.outliers_s][-KEPT:], []
+        self.usual_s, self.outliers_s = [*self.usual_s, *self.outliers_s][-MAX_SAMPLES:], []
         return True
 
     def as_tree(self) -> dict[str, list[float]]:
@@ -62,22 +62,22 @@ class Samples:
         return {"usual_s": self.usual_s, "outliers_s": self.outliers_s}
 
     @classmethod
-    def read(cls, tree: Any, ceiling_s: float) -> Samples:
-        """Read what `as_tree` returned. Entries that are not seconds, or exceed the ceiling, are left out."""
+    def read(cls, tree: Any, ceiling_s: float) -> SilenceSamples:
+        """Read the output of `as_tree`. Entries that are not seconds, or exceed the ceiling, are omitted."""
         lists = [tree.get(name) if isinstance(tree, Mapping) else None for name in ("usual_s", "outliers_s")]
         kept = [[s for s in found if _is_valid(s, ceiling_s)] if isinstance(found, list) else [] for found in lists]
-        return cls(kept[0][-KEPT:], kept[1][: IN_A_ROW - 1])
+        return cls(kept[0][-MAX_SAMPLES:], kept[1][: OUTLIERS_IN_A_ROW - 1])
 
 
 def _is_valid(seconds: Any, ceiling_s: float) -> bool:
     return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds <= ceiling_s
 
 
-MIN_REPORT_S = 20.0  # a wait is reported as slow after this time and twice its usual time
+MIN_REPORT_S = 20.0  # a wait is reported as slow after this time, and after twice its usual time
 
 
 class Slowness:
-    """Counts, check by check, which leaves of the wait-for graph delay one wait.
+    """Counts of the leaves of the wait-for graph that delay one wait, from check to check.
 
     Example::
 
@@ -93,8 +93,8 @@ class Slowness:
         self._is_reported = False
 
     def check(self, leaves: Iterable[Leaf], processes: Mapping[str, Process], waited_s: float) -> str | None:
-        """Count what delays the wait now. Returns a sentence, once, when the wait is late; else None."""
-        self._seen.update({_what(leaf, processes) for leaf in leaves})
+        """Count the leaves that delay the wait now. Returns a sentence once, when the wait is late; else None."""
+        self._seen.update({_describe_leaf(leaf, processes) for leaf in leaves})
         if self._is_reported or self._usual_s is None or waited_s < max(MIN_REPORT_S, 2 * self._usual_s):
             return None
         self._is_reported = True
@@ -103,7 +103,7 @@ class Slowness:
         return f"{self._subject}: {waited_s:.0f} s so far, usual {self._usual_s:.2g} s; {share:.0f} % of it: {what}"
 
 
-def _what(leaf: Leaf, processes: Mapping[str, Process]) -> str:
+def _describe_leaf(leaf: Leaf, processes: Mapping[str, Process]) -> str:
     way = transit(leaf, processes)
     if way is not None:
         hosts = sorted((way.from_host, way.to_host))
@@ -118,8 +118,8 @@ def _what(leaf: Leaf, processes: Mapping[str, Process]) -> str:
     return f"{leaf.worker}@{process.host} {state}"
 
 
-# Sections and keys that change neither what the workers do nor how long it takes.
-_IRRELEVANT = (
+# Sections and keys that do not change the duration of any phase.
+_IRRELEVANT_KEYS = (
     "name",
     "seed",
     "num_steps",
@@ -139,8 +139,8 @@ _IRRELEVANT = (
 class Budgets:
     """Silences (times without progress) per "role.phase" and "role.phase, first", shared by the workers of a role.
 
-    The usual time is a high quantile of the last silences that were too short for a warning. A silence that led to an
-    alarm, or that ended with the loss of its worker, is never among them.
+    The usual time is the 95 % quantile of the last silences that were too short for a warning. It excludes silences
+    that led to an alarm, or that ended with the loss of the worker.
 
     Example::
 
@@ -154,12 +154,14 @@ class Budgets:
         self._factor, self._floor_s = settings.factor, settings.floor_s
         self._ceiling_s = {True: cluster.start_deadline_s, False: cluster.step_deadline_s}
         self._path = Path(config.cache_dir) / "budgets" / f"{_fingerprint(config)}.json"
-        self._samples = {key: Samples.read(tree, self._ceiling(key)) for key, tree in _read(self._path).items()}
+        self._samples = {
+            key: SilenceSamples.read(tree, self._ceiling(key)) for key, tree in _read_cache(self._path).items()
+        }
         self._numbers: dict[tuple[str, str], int] = {}  # (worker, phase) -> number of the last sample learned
         self._lock = threading.Lock()  # the console's thread and the driver's waits both learn
 
     def learn(self, worker: str, silences: Mapping[str, tuple[int, float]], factor: float = 1.0) -> list[str]:
-        """Learn the last samples of a worker's phases (`WorkerStatus.silences`), each of them once.
+        """Learn the last samples of a worker's phases (`WorkerStatus.silences`), each once.
 
         factor: the load factor of its host. Returns a sentence about each phase whose usual time has changed.
         """
@@ -168,36 +170,38 @@ class Budgets:
             for phase, (number, seconds) in silences.items():
                 if self._numbers.get((worker, phase)) != number:
                     self._numbers[worker, phase] = number
-                    news += self._take(f"{worker.partition('/')[0]}.{phase}", seconds, factor)
+                    news += self._learn_sample(f"{worker.partition('/')[0]}.{phase}", seconds, factor)
         return news
 
     def learn_driver(self, phase: str, seconds: float) -> list[str]:
-        """Learn how long a phase of the driver took in which no worker was late or lost."""
+        """Learn the duration of a phase of the driver in which no worker was late or lost."""
         with self._lock:
-            return self._take(f"driver.{phase}", seconds, 1.0)
+            return self._learn_sample(f"driver.{phase}", seconds, 1.0)
 
-    def _take(self, key: str, seconds: float, factor: float) -> list[str]:
+    def _learn_sample(self, key: str, seconds: float, factor: float) -> list[str]:
         role, _, phase = key.partition(".")
-        samples, budget_s = self._samples.setdefault(key, Samples()), self._budget(key, factor)
+        samples, budget_s = self._samples.setdefault(key, SilenceSamples()), self._budget(key, factor)
         warning_s = warning_after_s(samples.usual, budget_s)
         if role == "driver":  # no alarm limits its phases; a warning comes at twice the usual time
             warning_s = max(MIN_REPORT_S, 2 * samples.usual) if samples.usual is not None else math.inf
             budget_s = math.inf
-        entry_s = round(min(seconds, self._budget(key, 1.0)), 3)  # so that one sample raises a budget only so far
+        entry_s = round(min(seconds, self._budget(key, 1.0)), 3)  # limits the effect of one sample on the budget
         if seconds <= warning_s:
             samples.add(entry_s)
         elif seconds <= budget_s and samples.add_outlier(entry_s):
-            return [f"{role}: {phase} took {seconds:.2g} s, {IN_A_ROW} times in a row: that is usual from now on"]
+            return [
+                f"{role}: {phase} took {seconds:.2g} s, {OUTLIERS_IN_A_ROW} times in a row: that is usual from now on"
+            ]
         return []
 
     def usual(self, role: str, phase: str, is_first: bool) -> float | None:
         """Return the usual silence of a phase, in this run and earlier ones; None if the phase is new."""
-        samples = self._samples.get(_key(role, phase, is_first))
+        samples = self._samples.get(_phase_key(role, phase, is_first))
         return samples.usual if samples is not None else None
 
     def seconds(self, role: str, phase: str, is_first: bool, factor: float = 1.0) -> float:
         """Return the budget of a phase on a host with load factor `factor`."""
-        return self._budget(_key(role, phase, is_first), factor)
+        return self._budget(_phase_key(role, phase, is_first), factor)
 
     def _budget(self, key: str, factor: float) -> float:
         samples, ceiling_s = self._samples.get(key), self._ceiling(key)
@@ -205,16 +209,16 @@ class Budgets:
         return ceiling_s if usual is None else min(ceiling_s, factor * max(self._floor_s, self._factor * usual))
 
     def _ceiling(self, key: str) -> float:
-        """Return the most that a phase may take; infinite for the driver, which waits for the workers."""
-        return math.inf if key.startswith("driver.") else self._ceiling_s[key.endswith(FIRST)]
+        """Return the largest budget of a phase; infinite for the driver, which waits for the workers."""
+        return math.inf if key.startswith("driver.") else self._ceiling_s[key.endswith(FIRST_TIME)]
 
     def delivery_s(self, phase: str, factor: float = 1.0) -> float:
-        """Return how long a worker with an open request may stay idle: twice the usual time of the driver's phase."""
+        """Return the budget of an idle worker with an open request: twice the usual time of the driver's phase."""
         usual = self.usual("driver", phase, False)
         return self.step_s if usual is None else min(self.step_s, factor * max(self._floor_s, 2 * usual))
 
     def unresponsive_s(self, role: str, phase: str, is_first: bool, factor: float = 1.0) -> float:
-        """Return how long a worker may go without answering. Its last known phase may be over, and another one on."""
+        """Return the budget of a worker that does not answer; it may have entered another phase meanwhile."""
         usual = self.usual(role, phase, is_first)
         if usual is None and is_first:
             return self._ceiling_s[True]
@@ -228,21 +232,21 @@ class Budgets:
 
     @property
     def start_s(self) -> float:
-        """The most that a phase may take the first time."""
+        """The largest budget of a phase the first time."""
         return self._ceiling_s[True]
 
     @property
     def step_s(self) -> float:
-        """The most that a phase may take after the first time."""
+        """The largest budget of a phase after the first time."""
         return self._ceiling_s[False]
 
-    def _known(self) -> list[str]:
+    def _known_phases(self) -> list[str]:
         """Return the phases with a usual time. The dict is copied, since the console's thread learns as well."""
         return [key for key, samples in list(self._samples.items()) if samples.usual is not None]
 
     def _longest_steady(self, role: str, factor: float) -> float:
         """Return the largest budget of the role's repeated phases; the ceiling if none is known."""
-        keys = [key for key in self._known() if key.startswith(f"{role}.") and not key.endswith(FIRST)]
+        keys = [key for key in self._known_phases() if key.startswith(f"{role}.") and not key.endswith(FIRST_TIME)]
         return max((self._budget(key, factor) for key in keys), default=self.step_s)
 
     def bound_s(self) -> float:
@@ -252,7 +256,7 @@ class Budgets:
     def summary(self) -> str:
         """Describe the budgets in one line. Example: "env.simulate usual 8.2 s, alarm 41 s; 12 other phases 20 s"."""
         rows, num_others = [], 0
-        for key in sorted(self._known()):
+        for key in sorted(self._known_phases()):
             if key.startswith("driver."):
                 continue  # it waits for the workers
             alarm_s = self._budget(key, 1.0)
@@ -276,19 +280,19 @@ def warning_after_s(usual_s: float | None, budget_s: float) -> float:
     return min(budget_s / 2, max(MIN_REPORT_S, 2 * (usual_s or 0.0)))
 
 
-def _key(role: str, phase: str, is_first: bool) -> str:
-    return f"{role}.{phase}{FIRST if is_first else ''}"
+def _phase_key(role: str, phase: str, is_first: bool) -> str:
+    return f"{role}.{phase}{FIRST_TIME if is_first else ''}"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_cache(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError):  # missing or damaged: the times are learned again
+    except (OSError, ValueError):  # missing or corrupted: the times are learned again
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _fingerprint(config: RunConfig) -> str:
-    """Return a hash that is equal for runs whose phases take equally long."""
-    tree = {key: value for key, value in as_tree(config).items() if key not in _IRRELEVANT}
+    """Return a hash of the keys that affect the durations of phases."""
+    tree = {key: value for key, value in as_tree(config).items() if key not in _IRRELEVANT_KEYS}
     return hashlib.sha256(json.dumps(tree, default=str).encode()).hexdigest()[:16]

@@ -1,4 +1,7 @@
-"""Derives one culprit, one sentence and one action from the wait-for graph and the facts of the nodes."""
+"""Table of known problems, and the diagnosis of a stall: one culprit, one sentence and one action.
+
+docs/troubleshooting.md shows the table. A diagnosis uses the wait-for graph and the facts that the nodes report.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, Transit, transit
 
 @dataclass(frozen=True)
 class Problem:
-    """One row. `says` is the predicate of the alarm's sentence, or the words to look for."""
+    """Row of the troubleshooting table. `predicate`: of the alarm's sentence; of a symptom: the texts to look for."""
 
     name: str  # anchor of the row
     symptom: str
-    says: str
+    predicate: str
     cause: str
     fix: str
 
@@ -208,7 +211,7 @@ def problem(name: str) -> Problem:
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """What a node observes of one of its processes from outside.
+    """State of a process, as its node observes it from outside.
 
     Example: ProcessFacts("T", "step_chunk (rlrun/envs/embedded/mujoco_env.py:120)")
     """
@@ -221,17 +224,17 @@ class ProcessFacts:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """Shortages of a node, in words. Example: NodeFacts("sim-0", full_disks=("/data/spill 100 % full",))."""
+    """Shortages of a node as texts. Example: NodeFacts("sim-0", full_disks=("/data/spill 100 % full",))."""
 
     node: str
     full_disks: tuple[str, ...] = ()
-    memory: str = ""  # "": there is enough
+    memory: str = ""  # "": enough is free
     oom_kills: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Stall:
-    """A wait of the driver that takes too long, and everything known about the processes."""
+    """A wait of the driver that takes too long, with all facts about the processes."""
 
     subject: str
     pending: Collection[str]
@@ -256,7 +259,7 @@ def diagnose(stall: Stall) -> Diagnosis:
 
     A stopped process comes before an unresponsive one, then a busy one, then one that waits in a collective.
     """
-    leaf = min(stall.late, key=lambda leaf: _order(leaf, stall))
+    leaf = min(stall.late, key=lambda leaf: _priority(leaf, stall))
     process = stall.processes.get(leaf.worker)
     facts = stall.facts.get(leaf.worker, ProcessFacts())
     node = stall.nodes.get(process.host, NodeFacts(process.host)) if process else NodeFacts("")
@@ -265,7 +268,7 @@ def diagnose(stall: Stall) -> Diagnosis:
     if row.name == "rank-left" and process is not None:  # the ranks in the collective wait correctly
         culprit = finished_peers(process, stall.pending, stall.processes)[0]
         process, facts = stall.processes[culprit], ProcessFacts()
-    parts = [_waiting(leaf, stall), _doing(culprit, process, facts, row)]
+    parts = [_wait_chain_text(leaf, stall), _culprit_text(culprit, process, facts, row)]
     data = transit(leaf, stall.processes)
     if data is not None:
         parts.append(f"it comes from {format_workers(data.senders)}@{data.from_host} to {data.to_host}")
@@ -280,7 +283,7 @@ def _nodes_involved(node: NodeFacts, data: Transit | None, stall: Stall) -> list
     return [node, *([stall.nodes[data.from_host]] if data is not None and data.from_host in stall.nodes else [])]
 
 
-def _order(leaf: Leaf, stall: Stall) -> tuple[int, float]:
+def _priority(leaf: Leaf, stall: Stall) -> tuple[int, float]:
     process, facts = stall.processes.get(leaf.worker), stall.facts.get(leaf.worker, ProcessFacts())
     if process is None or facts.state in ("T", "t", "Z", "gone"):
         weight = 0
@@ -320,7 +323,7 @@ def _problem_name(leaf: Leaf, process: Process | None, facts: ProcessFacts, node
 
 
 def _collective_problem(process: Process, stall: Stall) -> str:
-    """Return which ranks are at fault: the minority; if it is one of two, the rank that has left the collective."""
+    """Return the problem of a collective: the minority of ranks is at fault; of two, the rank that has left it."""
     peers = [other for other in stall.processes.values() if other.role == process.role]
     num_left = len(finished_peers(process, stall.pending, stall.processes))
     if not num_left:
@@ -334,7 +337,7 @@ def finished_peers(process: Process, pending: Collection[str], processes: Mappin
     return [p.worker for p in peers if p.worker not in pending and p.phase == IDLE]
 
 
-def _waiting(leaf: Leaf, stall: Stall) -> str:
+def _wait_chain_text(leaf: Leaf, stall: Stall) -> str:
     words = [f"driver waits for {stall.subject} from {format_workers(stall.pending)}"]
     for worker, following in zip(leaf.chain, leaf.chain[1:], strict=False):
         waits = stall.processes[worker].waits
@@ -343,13 +346,13 @@ def _waiting(leaf: Leaf, stall: Stall) -> str:
     return "; ".join(words)
 
 
-def _doing(worker: str, process: Process | None, facts: ProcessFacts, row: Problem) -> str:
+def _culprit_text(worker: str, process: Process | None, facts: ProcessFacts, row: Problem) -> str:
     if process is None:
         return f"{format_workers([worker])} has not answered since it was to be started"
     phase = [process.phase] if process.phase != IDLE else []
     where = ", in " + ": ".join([*phase, *([facts.where] if facts.where else [])]) if phase or facts.where else ""
     name = f"{format_workers([worker])}@{process.host} (pid {process.pid})"
-    return f"{name} {row.says} and has not moved for {process.silence_s:.0f} s{where}"
+    return f"{name} {row.predicate} and has not moved for {process.silence_s:.0f} s{where}"
 
 
 def format_workers(workers: Collection[str]) -> str:

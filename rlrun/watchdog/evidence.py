@@ -1,4 +1,4 @@
-"""Collects evidence from the sentinels of all nodes and from the board, and writes one archive per alarm."""
+"""Evidence about a stall, collected from the sentinels of all nodes and from the board; one archive per alarm."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rlrun.system.errors import RunError
 from rlrun.watchdog import node_state, stacks
 from rlrun.watchdog.diagnosis import Diagnosis, NodeFacts, ProcessFacts, Stall, format_workers
 from rlrun.watchdog.probes import run_with_timeout
-from rlrun.watchdog.sentinel import ask
+from rlrun.watchdog.sentinel import request_evidence
 from rlrun.watchdog.wait_graph import Board, Process
 
 logger = logging.getLogger(__name__)
 
 _STATE_S = 2.0
-_RETRY_S = 10.0  # a sentinel that did not answer is not asked for the state of a process again for so long
+_RETRY_S = 10.0  # interval between two requests to a sentinel that does not answer
 _COLLECT_S = 60.0  # for all nodes, which are asked at the same time
 _STORE_S = 10.0  # for writing an archive
 _SHOWN_FRAMES = 6  # frames of the culprit in the error message
@@ -61,7 +61,7 @@ class Collected:
 
 
 class Evidence:
-    """Collects the evidence about one run. The statuses on the board hold the addresses of the sentinels."""
+    """Collector of evidence about one run. The statuses on the board hold the addresses of the sentinels."""
 
     def __init__(self, run_dir: Path, board: Board):
         self._run_dir = run_dir
@@ -77,7 +77,7 @@ class Evidence:
             return "?"  # many workers of one lost node would otherwise block the driver for minutes
         mark_alive()
         try:
-            answer = ask(where, str(self._run_dir), {process.worker: process.pid}, False, _STATE_S)
+            answer = request_evidence(where, str(self._run_dir), {process.worker: process.pid}, False, _STATE_S)
             return answer["states"][process.worker]
         except OSError as error:
             logger.debug("no state of %s: %s", process.worker, error)
@@ -101,7 +101,7 @@ class Evidence:
             del nodes[""]
         with futures.ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
             asked = {
-                where: pool.submit(ask, where, str(self._run_dir), processes, True, _COLLECT_S)
+                where: pool.submit(request_evidence, where, str(self._run_dir), processes, True, _COLLECT_S)
                 for where, processes in nodes.items()
             }
             end = time.monotonic() + _COLLECT_S + 10
@@ -130,40 +130,42 @@ class Evidence:
                 frames[worker] = stack.get("frames", [])
         files["board.json"] = self._statuses()
         stall = dataclasses.replace(stall, facts=facts, nodes=nodes)
-        return Collected(stall, files, frames, missing, stacks.sentences(files))
+        return Collected(stall, files, frames, missing, stacks.describe_collectives(files))
 
     def pack(self, collected: Collected, found: Diagnosis) -> tuple[Path, str]:
-        """Write the archive of an alarm. Returns as `store`."""
+        """Write the archive of an alarm. Returns like `write_archive`."""
         head = "\n".join([found.sentence, *collected.collectives, f"-> {found.action}", ""])
-        return store(self._run_dir, {"alarm.txt": head, **collected.files})
+        return write_archive(self._run_dir, {"alarm.txt": head, **collected.files})
 
-    def of_failure(self, failure: RunError) -> tuple[Path, str]:
-        """Write an archive about a failure that ends the run, with what this node has of it. Returns as `store`."""
+    def pack_failure(self, failure: RunError) -> tuple[Path, str]:
+        """Write an archive about a failure that ends the run, with files of this node. Returns like `write_archive`."""
         statuses = self._board.statuses().values()
         here = {status.worker: status.pid for status in statuses if status.host == socket.gethostname()}
         files = {"failure.txt": f"{failure}\n", "board.json": self._statuses()}
-        return store(self._run_dir, files | node_state.files(str(self._run_dir), here | {"driver/0": os.getpid()}))
+        return write_archive(
+            self._run_dir, files | node_state.files(str(self._run_dir), here | {"driver/0": os.getpid()})
+        )
 
     def _statuses(self) -> str:
         return json.dumps({worker: dataclasses.asdict(one) for worker, one in self._board.statuses().items()}, indent=1)
 
 
-def store(run_dir: Path, files: Mapping[str, str]) -> tuple[Path, str]:
+def write_archive(run_dir: Path, files: Mapping[str, str]) -> tuple[Path, str]:
     """Write alarms/<time>.tar.gz into the run folder, or into a temporary folder if that fails or takes too long.
 
     Returns the path of the archive, and a remark for people; "" if the archive is in the run folder.
     """
     failed: list[str] = []
-    path = run_with_timeout("the archive", lambda: _pack(run_dir / ALARMS, files), None, failed, _STORE_S)
+    path = run_with_timeout("the archive", lambda: _write_tar(run_dir / ALARMS, files), None, failed, _STORE_S)
     if path is not None:
         return path, ""
     remark = f"; not in {run_dir}, whose disk took nothing within {_STORE_S:.0f} s: {failed[0]}"
     folder = Path(tempfile.gettempdir()) / f"rlrun-alarm-{os.getpid()}-{time.monotonic_ns()}"
-    path = run_with_timeout("the archive", lambda: _pack(folder, files), None, failed, _STORE_S)
+    path = run_with_timeout("the archive", lambda: _write_tar(folder, files), None, failed, _STORE_S)
     return path or folder, remark if path is not None else f"{remark}; nor in {folder}: {failed[-1]}"
 
 
-def _pack(folder: Path, files: Mapping[str, str]) -> Path:
+def _write_tar(folder: Path, files: Mapping[str, str]) -> Path:
     path = folder / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}.tar.gz"
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as archive:

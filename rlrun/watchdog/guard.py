@@ -1,8 +1,8 @@
-"""The guard of a driver: a process beside it that reports when the driver, or the disk of its run folder, hangs.
+"""Guard of a driver: a separate process that reports when the driver, or the disk of its run folder, hangs.
 
 The driver sends heartbeats through a pipe. The guard needs neither Ray nor the driver's GIL, and prints before it
-writes to a disk. It outlives a driver that is killed by some seconds: it reports how the driver ended and how the run
-is resumed, and ends what is left of the private Ray.
+writes to a disk. It outlives a killed driver by some seconds: it reports how the driver ended and how to resume the
+run, and ends the processes left over of the private Ray.
 """
 
 from __future__ import annotations
@@ -31,25 +31,27 @@ from rlrun.system.local_files import folder_for_ray
 from rlrun.system.machine_load import local_load_factor, num_oom_kills
 from rlrun.watchdog import node_state
 from rlrun.watchdog.diagnosis import Problem, problem
-from rlrun.watchdog.evidence import store
+from rlrun.watchdog.evidence import write_archive
 from rlrun.watchdog.probes import DiskProbe, run_with_timeout
 from rlrun.watchdog.sentinel import node_evidence
 from rlrun.watchdog.stacks import Stack, dump_worker
-from rlrun.watchdog.supervised import SupervisedProcess, describe_end, end_of, ignore_run_signals
+from rlrun.watchdog.supervised import SupervisedProcess, describe_end, end_left_over_ray, ignore_run_signals
 
 DRIVER = "driver/0"
-DISK_S = 6.0  # for the disk of the run folder to take a small file
+DISK_TIMEOUT_S = 6.0  # for the disk of the run folder to take a small file
 _MOVED_S = 1.0
-_STACK_S = 8.0
-_READ_S = 5.0  # for reading the run folder
+_STACK_TIMEOUT_S = 8.0
+_READ_TIMEOUT_S = 5.0  # for reading the run folder
 
 
 class DriverMonitor:
-    """The state of the driver as its heartbeats report it; `check` is called about once a second."""
+    """Monitor of the driver's heartbeats and its disk, in the guard; `check` is called about once a second."""
 
-    def __init__(self, run_dir: Path, pid: int, floor_s: float, report: Callable[[list[str]], object], disk: DiskProbe):
-        """floor_s: an alarm comes after so long without a heartbeat. report: receives lines to print at once."""
-        self._run_dir, self._pid, self._floor_s, self._report, self._disk = run_dir, pid, floor_s, report, disk
+    def __init__(
+        self, run_dir: Path, pid: int, floor_s: float, print_report: Callable[[list[str]], object], disk: DiskProbe
+    ):
+        """floor_s: time without a heartbeat until an alarm. report: receives lines to print immediately."""
+        self._run_dir, self._pid, self._floor_s, self._report, self._disk = run_dir, pid, floor_s, print_report, disk
         self._received_at = time.monotonic()
         self._heartbeat = {"blocked_s": 0.0, "limit_s": floor_s}
         self._blocked_since: float | None = None  # monotonic time; None: no alarm is on
@@ -61,7 +63,7 @@ class DriverMonitor:
         self._received_at, self._heartbeat = time.monotonic(), heartbeat
 
     def check(self) -> None:
-        """Report once when the driver or the disk hangs, and once when it goes on."""
+        """Report once when the driver or the disk hangs, and once when it continues."""
         disk_s = self._check_disk()
         now = time.monotonic()
         silent_s, unresponsive_limit_s = now - self._received_at, local_load_factor() * self._floor_s
@@ -87,18 +89,20 @@ class DriverMonitor:
             self._report([f"{DRIVER}@{socket.gethostname()} (pid {self._pid}) {what}"])
 
     def _check_disk(self) -> float:
-        """Return how long the disk has not responded, if that is long enough to block the driver; else 0."""
+        """Return the time for which the disk has not responded, if it is long enough to block the driver; else 0."""
         waited_s = self._disk.check()
-        if waited_s > local_load_factor() * DISK_S:
+        if waited_s > local_load_factor() * DISK_TIMEOUT_S:
             if not self._disk_s:
                 row = problem("disk-hangs")
-                sentence = f"the disk of {self._run_dir} {row.says}: a small file has waited {waited_s:.0f} s for it"
+                sentence = (
+                    f"the disk of {self._run_dir} {row.predicate}: a small file has waited {waited_s:.0f} s for it"
+                )
                 self._report([f"alarm: {sentence}", *_advice(row)])
             self._disk_s = waited_s
         elif self._disk_s and not waited_s:
             self._report([f"the disk of {self._run_dir} answers again, after {self._disk_s:.0f} s"])
             self._disk_s = 0.0
-        return waited_s if waited_s > DISK_S / 2 else 0.0
+        return waited_s if waited_s > DISK_TIMEOUT_S / 2 else 0.0
 
     def _alarm(self, silence_s: float, is_unresponsive: bool, disk_s: float) -> None:
         """Report first, since a write may never return; then collect evidence in a thread."""
@@ -109,21 +113,23 @@ class DriverMonitor:
             return
         self._blocked_since = time.monotonic() - silence_s
         log = self._run_dir / LOGS / "driver-0.log"
-        stack = run_with_timeout("stack", lambda: dump_worker(self._pid, log), Stack((), False, ""), [], _STACK_S)
-        row = _problem(state, is_unresponsive, stack.holds_gil, disk_s)
+        stack = run_with_timeout(
+            "stack", lambda: dump_worker(self._pid, log), Stack((), False, ""), [], _STACK_TIMEOUT_S
+        )
+        row = _driver_problem(state, is_unresponsive, stack.holds_gil, disk_s)
         where = f", in {stack.where}" if stack.where else ""
         name = f"{DRIVER}@{socket.gethostname()} (pid {self._pid})"
-        sentence = f"{name} {row.says} and has not moved for {silence_s:.0f} s{where}"
+        sentence = f"{name} {row.predicate} and has not moved for {silence_s:.0f} s{where}"
         if disk_s:
-            sentence = f"{name} has not moved for {silence_s:.0f} s{where}; the disk of {self._run_dir} {row.says}"
+            sentence = f"{name} has not moved for {silence_s:.0f} s{where}; the disk of {self._run_dir} {row.predicate}"
         self._report([f"alarm: {sentence}", *_advice(row)])
         threading.Thread(target=self._keep_evidence, args=(sentence, row), daemon=True).start()
 
     def _keep_evidence(self, sentence: str, row: Problem) -> None:
-        processes = run_with_timeout("board", self._processes, {}, [], _READ_S) | {DRIVER: self._pid}
+        processes = run_with_timeout("board", self._processes, {}, [], _READ_TIMEOUT_S) | {DRIVER: self._pid}
         found = node_evidence({"run_dir": str(self._run_dir), "processes": processes, "is_full": True}, [])
         files = {f"{socket.gethostname()}/{name}": text for name, text in found["files"].items()}
-        archive, remark = store(self._run_dir, {"alarm.txt": f"{sentence}\n-> {row.fix}\n", **files})
+        archive, remark = write_archive(self._run_dir, {"alarm.txt": f"{sentence}\n-> {row.fix}\n", **files})
         short = [*found["full_disks"], *([found["memory"]] if found["memory"] else [])]
         self._report(["; ".join([*short, f"evidence: {archive}{remark}"])])
 
@@ -134,23 +140,23 @@ class DriverMonitor:
         return {name.replace("-", "/"): status["pid"] for name, status in here.items()}
 
 
-def report(run_dir: Path, lines: list[str]) -> threading.Thread:
+def print_report(run_dir: Path, lines: list[str]) -> threading.Thread:
     """Print to the driver's console. Returns the thread that then appends to the driver's log if its disk responds."""
     text = hanging("\n".join(lines))
     with suppress(OSError):  # the terminal is gone
         print(f"rlrun: {text}", file=sys.stderr, flush=True)
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} guard: {text}\n"
-    logging = threading.Thread(target=_log, args=(run_dir / LOGS / "driver-0.log", line), daemon=True)
+    logging = threading.Thread(target=_append_line, args=(run_dir / LOGS / "driver-0.log", line), daemon=True)
     logging.start()
     return logging
 
 
 def _last_line(path: Path) -> dict:
-    """Return the last whole object of a file of JSON lines; {} if there is none."""
+    """Return the last complete object of a file of JSON lines; {} if there is none."""
     return last_object(node_state.tail(path).splitlines()) or {}
 
 
-def _log(path: Path, line: str) -> None:
+def _append_line(path: Path, line: str) -> None:
     with suppress(OSError), path.open("a", encoding="utf-8") as log:  # a full disk; the line is on the console
         log.write(line)
 
@@ -159,7 +165,7 @@ def _advice(row: Problem) -> list[str]:
     return [f"remedy: {row.fix}", f"see: {TROUBLESHOOTING}#{row.name}"]
 
 
-def _problem(state: str, is_unresponsive: bool, holds_gil: bool, disk_s: float) -> Problem:
+def _driver_problem(state: str, is_unresponsive: bool, holds_gil: bool, disk_s: float) -> Problem:
     if state in ("T", "t"):
         return problem("stopped")
     if disk_s:
@@ -169,14 +175,14 @@ def _problem(state: str, is_unresponsive: bool, holds_gil: bool, disk_s: float) 
     return problem("driver-asleep")
 
 
-_PERIOD_S = 1.0
+_HEARTBEAT_PERIOD_S = 1.0
 _PIPE_BYTES = 65536
-_LAST_S = 40  # the guard ends so long after the driver, whatever its disk or its console does
-_SHOW_S = 5.0  # for the console to take a line, and for the run folder to show its checkpoints
+_MAX_OUTLIVED_S = 40  # the guard ends at the latest this long after the driver, also if disk and console hang
+_CONSOLE_TIMEOUT_S = 5.0  # for the console to accept a line, and for the run folder to list its checkpoints
 
 
 class Guard:
-    """The guard as a child of the driver, which ends it, and restarts it when it fails.
+    """The guard's process as a child of the driver, which restarts it when it fails.
 
     Example::
 
@@ -192,16 +198,16 @@ class Guard:
         resume: str = "",
         temp_dir: str | None = None,
     ):
-        """limit_s: returns how long the driver's main thread may now go without progress.
+        """limit_s: returns the current limit of the driver's main thread without progress.
 
-        resume: the command that resumes the run; "": nothing does. temp_dir: where a private Ray has its folder; None:
-        the temporary folder of the system.
+        resume: the command that resumes the run; "": it cannot be resumed. temp_dir: parent of a private Ray's folder;
+        None: the temporary folder of the system.
         """
         options = [f"--resume={resume}", f"--temp-dir={folder_for_ray(temp_dir).path}"]
         words = [str(run_dir), str(os.getpid()), str(floor_s), *options]
         self._command = [sys.executable, "-m", "rlrun.watchdog.guard", *words]
         self._limit_s = limit_s
-        self._child = SupervisedProcess("guard of the driver", self._start, self._send_heartbeat, _PERIOD_S)
+        self._child = SupervisedProcess("guard of the driver", self._start, self._send_heartbeat, _HEARTBEAT_PERIOD_S)
 
     def _start(self) -> subprocess.Popen:
         process = subprocess.Popen(
@@ -226,32 +232,34 @@ class Guard:
 
 
 def _read_heartbeat(timeout_s: float) -> dict | None:
-    """Return the last heartbeat that arrives within `timeout_s`; None without one. A pipe holds a whole heartbeat."""
+    """Return the last heartbeat that arrives within `timeout_s`; None without one. Writes to the pipe are atomic."""
     ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
     return last_object(os.read(sys.stdin.fileno(), _PIPE_BYTES).decode().splitlines()) if ready else None
 
 
 def _report_end(run_dir: Path, pid: int, how: str, resume: str, temp_dir: str) -> None:
-    """Report how the driver ended and how the run is resumed, and end what is left of its Ray."""
+    """Report how the driver ended and how to resume the run, and end the left-over processes of its Ray."""
 
     def show(lines: list[str]) -> None:
-        shown = run_with_timeout("console", lambda: report(run_dir, lines), None, [], _SHOW_S)
+        shown = run_with_timeout("console", lambda: print_report(run_dir, lines), None, [], _CONSOLE_TIMEOUT_S)
         if shown is not None:  # else the terminal is gone
-            shown.join(timeout=_SHOW_S)
+            shown.join(timeout=_CONSOLE_TIMEOUT_S)
 
     lines = [f"{DRIVER}@{socket.gethostname()} (pid {pid}) ended without closing the run: {how}"]
-    newest = run_with_timeout("checkpoints", lambda: checkpoint_folder.latest(run_dir / CHECKPOINTS), None, [], _SHOW_S)
+    newest = run_with_timeout(
+        "checkpoints", lambda: checkpoint_folder.latest(run_dir / CHECKPOINTS), None, [], _CONSOLE_TIMEOUT_S
+    )
     if resume:
         where = f"from {newest.name}" if newest is not None else "no checkpoint is complete yet"
         lines.append(f"to resume ({where}): {resume}")
     show(lines)
-    left = end_of(pid, temp_dir)
+    left = end_left_over_ray(pid, temp_dir)
     if left:
         show(left)
 
 
 def main() -> None:
-    """Monitor the driver until it ends. If it did not end this process, it was killed."""
+    """Monitor the driver until it ends. A driver that ends without ending this process was killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("pid", type=int)
@@ -265,17 +273,17 @@ def main() -> None:
     with suppress(OSError):  # it has ended already
         descriptor = os.pidfd_open(options.pid)
     monitor = DriverMonitor(
-        run_dir, options.pid, options.floor_s, lambda lines: report(run_dir, lines), DiskProbe(run_dir)
+        run_dir, options.pid, options.floor_s, lambda lines: print_report(run_dir, lines), DiskProbe(run_dir)
     )
     while os.getppid() == options.pid:
-        heartbeat = _read_heartbeat(_PERIOD_S)
+        heartbeat = _read_heartbeat(_HEARTBEAT_PERIOD_S)
         if heartbeat is not None:
             monitor.receive(heartbeat)
         monitor.check()
         with suppress(BrokenPipeError):  # the driver has ended
             os.write(sys.stdout.fileno(), b".")
-        time.sleep(_PERIOD_S / 4)
-    signal.alarm(_LAST_S)
+        time.sleep(_HEARTBEAT_PERIOD_S / 4)
+    signal.alarm(_MAX_OUTLIVED_S)
     how = describe_end(options.pid, descriptor) or "nobody knows how"
     if how == "killed by SIGKILL" and num_oom_kills() > oom_kills:
         how += ": the kernel killed a process of its control group, perhaps this one, for memory"

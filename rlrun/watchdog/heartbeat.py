@@ -1,4 +1,4 @@
-"""Every process writes its status into a file of its own, so that evidence exists when Ray itself hangs."""
+"""Heartbeat of a process: its status in a file of the run folder, which remains as evidence when Ray itself hangs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MAX_BYTES = 4 * 1024 * 1024  # then the file becomes the ".1" of a new one
 
 
 class Heartbeat:
-    """A thread that appends the worker's status to board/<worker>.jsonl, and records when another thread dies.
+    """Thread that appends the worker's status to board/<worker>.jsonl, and records when another thread dies.
 
-    The thread needs the GIL: if its lines end although the process lives, the GIL is held or the process is stopped.
+    The thread needs the GIL: if its lines end while the process is alive, the GIL is held or the process is stopped.
     """
 
     def __init__(self, telemetry: Telemetry, run_dir: Path, heartbeat_s: float):
@@ -56,7 +56,7 @@ class Heartbeat:
                 if self._is_over.wait(self._period_s):
                     return
         except OSError as error:  # a full disk must not end the run; the driver's board goes on
-            is_gone = isinstance(error, FileNotFoundError)  # which the run itself tells
+            is_gone = isinstance(error, FileNotFoundError)  # the run itself reports a removed folder
             level = logging.INFO if is_gone else logging.WARNING
             logger.log(level, "no more lines in %s: %s", self._path, error)
         finally:

@@ -1,6 +1,7 @@
-"""How often the links to the other nodes broke in the last minute: tried once a second, in a thread of its own.
+"""History of the links to other nodes in the last minute, probed once a second by a thread.
 
-A link that breaks for seconds, again and again, breaks the connections of well workers, and is up when somebody looks.
+A link that fails repeatedly for some seconds breaks the connections of healthy workers, and is often up again when a
+single probe checks it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from rlrun.observability.telemetry import mark_alive
 
 WINDOW_S = 60.0
 _PERIOD_S = 1.0
-_AT_ONCE = 32
-_END_S = 5.0
+_MAX_THREADS = 32
+_CLOSE_TIMEOUT_S = 5.0
 
 
 class LinkHistory:
-    """The tries of the last minute, by link. `open` begins to try, `close` ends it.
+    """Probes of the last minute, by link. `open` starts the thread, `close` ends it.
 
     Example::
 
@@ -30,7 +31,7 @@ class LinkHistory:
     """
 
     def __init__(self, tries: Mapping[str, Callable[[], bool]], clock: Callable[[], float] = time.monotonic):
-        """tries: by the name of the link, whether its other end is reached now; each takes a second or two at most."""
+        """tries: probes by the name of the link, which return whether its other end answers, in two seconds at most."""
         self._tries, self._clock = dict(tries), clock
         self._found: dict[str, deque[tuple[float, bool]]] = {link: deque() for link in tries}
         self._lock = threading.Lock()
@@ -38,19 +39,19 @@ class LinkHistory:
         self._thread = threading.Thread(target=self._run, name="link history", daemon=True)
 
     def open(self) -> None:
-        """Begin to try the links once a second."""
+        """Start probing the links once a second."""
         if self._tries:
             self._thread.start()
 
     def close(self) -> None:
-        """End the tries. Safe to call twice."""
+        """Stop probing. Safe to call twice."""
         self._is_over.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=_END_S)
+            self._thread.join(timeout=_CLOSE_TIMEOUT_S)
 
     def update(self) -> None:
-        """Try every link once, all at the same time."""
-        with ThreadPoolExecutor(min(_AT_ONCE, len(self._tries))) as pool:
+        """Probe every link once, all at the same time."""
+        with ThreadPoolExecutor(min(_MAX_THREADS, len(self._tries))) as pool:
             results = list(pool.map(lambda attempt: attempt(), self._tries.values()))
         now = self._clock()
         with self._lock:
@@ -66,7 +67,7 @@ class LinkHistory:
         return [_sentence(link, ups) for link, ups in histories.items() if _breaks(ups) >= least]
 
     def wait_up(self, limit_s: float) -> None:
-        """Wait until the last try of every link succeeded, `limit_s` at most."""
+        """Wait until the last probe of every link succeeded, at most `limit_s`."""
         end = self._clock() + limit_s
         while self._is_down() and self._clock() < end:
             mark_alive()

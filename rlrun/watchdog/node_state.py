@@ -1,4 +1,4 @@
-"""The state of one node when a run has stalled: disks, memory, kills, GPUs, tails of logs."""
+"""State of a node as evidence of a stall: processes, disks, memory, OOM kills, GPUs, tails of logs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rlrun.system.machine_load import host_memory
 from rlrun.watchdog import stacks
 
 TAIL_BYTES = 20_000
-_FULL = 0.95  # Ray's own threshold
-_SHORT_MEMORY = 0.03  # share of the node's memory that is available
-_COMMAND_S = 5.0
-_HEX_BYTES = 2_000_000  # of a dump that cannot be read
+_FULL_DISK_SHARE = 0.95  # Ray's threshold
+_SHORT_MEMORY_SHARE = 0.03  # share of the node's memory that is available
+_COMMAND_TIMEOUT_S = 5.0
+_MAX_HEX_BYTES = 2_000_000  # of a dump that cannot be read
 _RAY_LOGS = ("raylet.out", "raylet.err", "gcs_server.out", "gcs_server.err", "monitor.log")
 
 
 def state(pid: int) -> str:
-    """Return the state of a process as /proc has it (R, S, D, T, t or Z), or "gone"."""
+    """Return the state of a process from /proc (R, S, D, T, t or Z), or "gone"."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -58,20 +58,20 @@ def disks(folders: Iterable[str]) -> dict[str, float]:
 
 def full_disks(shares: dict[str, float]) -> list[str]:
     """Describe the disks that are full. Example: ["/data/spill 100 % full"]."""
-    return [f"{folder} {100 * share:.0f} % full" for folder, share in shares.items() if share > _FULL]
+    return [f"{folder} {100 * share:.0f} % full" for folder, share in shares.items() if share > _FULL_DISK_SHARE]
 
 
 def short_memory() -> str:
-    """Describe the memory of this node if little of it is available; else ""."""
+    """Describe the memory of this node if it is nearly used up; else ""."""
     memory = host_memory()
-    if memory.free_bytes / memory.total_bytes >= _SHORT_MEMORY:
+    if memory.free_bytes / memory.total_bytes >= _SHORT_MEMORY_SHARE:
         return ""
     of = f" that {memory.limited_by} allows" if memory.limited_by is not None else ""
     return f"{memory.free_bytes / 2**30:.1f} of {memory.total_bytes / 2**30:.0f} GiB memory{of} available"
 
 
 def oom_kills(pids: Iterable[int]) -> list[str]:
-    """Return the lines of the kernel's log that say one of these processes was killed for memory."""
+    """Return the lines of the kernel's log on OOM kills of these processes."""
     wanted = {f"Killed process {pid} " for pid in pids}
     return [line.strip() for line in _output(["dmesg"]).splitlines() if any(word in line for word in wanted)]
 
@@ -98,25 +98,25 @@ def files(run_dir: str, processes: Mapping[str, int]) -> dict[str, str]:
         own = [path.name for pid in pids for path in logs.glob(f"worker-*-{pid}.*")]
         found |= {f"ray/{name}": tail(logs / name) for name in (*_RAY_LOGS, *own)}
     for worker, pid in processes.items():
-        found |= _dumps(Path(run_dir) / stacks.FOLDER, worker, pid)
+        found |= _dumps(Path(run_dir) / stacks.FLIGHT_RECORDER_FOLDER, worker, pid)
     return {name: text for name, text in found.items() if text}
 
 
 def _dumps(folder: Path, worker: str, pid: int) -> dict[str, str]:
-    """Return the dumps of PyTorch's flight recorder that this process of a worker has written; not those before it."""
+    """Return the dumps of PyTorch's flight recorder that this process wrote, without those of its predecessors."""
     try:
         began_s = psutil.Process(pid).create_time()
     except psutil.Error:
-        began_s = 0.0  # it has ended, perhaps because of what it wrote
+        began_s = 0.0  # it has ended, perhaps by the fault that it recorded
     found = {}
-    for path in folder.glob(f"{worker.replace('/', '-')}_*"):  # torch appends the rank to the name that it was given
+    for path in folder.glob(f"{worker.replace('/', '-')}_*"):  # torch appends the rank to the configured name
         if path.stat().st_mtime < began_s:
             continue
         content = path.read_bytes()
         try:
-            found[f"{stacks.FOLDER}/{path.name}.json"] = stacks.text_of(content)
+            found[f"{stacks.FLIGHT_RECORDER_FOLDER}/{path.name}.json"] = stacks.dump_to_json(content)
         except ValueError:
-            found[f"{stacks.FOLDER}/{path.name}.hex"] = content[:_HEX_BYTES].hex()
+            found[f"{stacks.FLIGHT_RECORDER_FOLDER}/{path.name}.hex"] = content[:_MAX_HEX_BYTES].hex()
     return found
 
 
@@ -142,7 +142,12 @@ def _processes() -> str:
 def _output(command: list[str]) -> str:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_COMMAND_S, check=False, env=os.environ | {"LC_ALL": "C"}
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_TIMEOUT_S,
+            check=False,
+            env=os.environ | {"LC_ALL": "C"},
         )
     except (OSError, subprocess.SubprocessError) as error:
         return f"{command[0]}: {error}\n"

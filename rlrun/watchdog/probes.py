@@ -1,4 +1,7 @@
-"""Probes that end in time: disks, the driver's clock, the path MTU to other nodes."""
+"""Probes with time limits: calls that may hang, disks, pauses of the driver, network paths to other nodes.
+
+Their threads are daemons: a probe that hangs in the kernel delays neither its caller nor the end of the process.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def run_with_timeout(name: str, work: Callable[[], Any], default: Any, failed: l
     def run() -> None:
         try:
             results.append(work())
-        except Exception as error:  # the caller goes on without this result
+        except Exception as error:  # the caller continues without this result
             results.append(default)
             failed.append(f"{name} ({error})")
 
@@ -47,14 +50,14 @@ def write_small_file(folder: Path) -> None:
 
 
 def is_responsive(folder: Path, timeout_s: float) -> bool:
-    """Return whether the disk of `folder` takes a small file, or refuses it, within `timeout_s`."""
+    """Return whether a write of a small file to `folder` succeeds or fails within `timeout_s`."""
     failed: list[str] = []
     run_with_timeout("disk", lambda: write_small_file(folder), None, failed, timeout_s)
     return failed != ["disk"]
 
 
 class DiskProbe:
-    """Tries the disk of one folder.
+    """Probe of the disk of one folder, by periodic writes of a small file.
 
     Example::
 
@@ -68,7 +71,7 @@ class DiskProbe:
         self._begun = -DISK_PERIOD_S  # monotonic time
 
     def check(self) -> float:
-        """Return the seconds since the pending write began, 0 without one. Begins the next write when it is due."""
+        """Return the seconds since the pending write began, 0 without one. Starts the next write when it is due."""
         now = time.monotonic()
         if self._thread is not None and self._thread.is_alive():
             return now - self._begun
@@ -83,12 +86,12 @@ class DiskProbe:
             self._write(self._folder)
 
 
-_PERIOD_S = 1.0
-PAUSE_S = 5.0  # a gap between two readings, which are due every second, that counts as a pause
+_CLOCK_PERIOD_S = 1.0
+PAUSE_S = 5.0  # shortest gap between two readings, due once a second, that counts as a pause
 
 
 class DriverClock:
-    """A clock that stops while this process is stopped or held by a debugger, so that no worker is blamed for it.
+    """Clock that excludes the time in which this process is stopped, as by a debugger; no worker is blamed for it.
 
     Example::
 
@@ -98,7 +101,7 @@ class DriverClock:
     """
 
     def __init__(self, note: Callable[[str], None]):
-        """note: receives a sentence about every pause, from a thread of its own."""
+        """note: receives a sentence about every pause, in a separate thread."""
         self._note = note
         self._lock = threading.Lock()
         self._read_at: float | None = None  # None: not open
@@ -128,13 +131,13 @@ class DriverClock:
         return self.seconds() - self._resumed_at
 
     def update(self) -> float:
-        """Read the time, and report a pause if there was one since the last reading. Returns as `seconds`."""
+        """Read the time, and report a pause since the last reading. Returns like `seconds`."""
         gap_s = 0.0
         with self._lock:
             now = time.monotonic()
             if self._read_at is not None and now - self._read_at > PAUSE_S:
                 gap_s = now - self._read_at
-                self._paused_s += gap_s - _PERIOD_S
+                self._paused_s += gap_s - _CLOCK_PERIOD_S
                 self._resumed_at = now - self._paused_s
                 self.num_pauses += 1
             self._read_at = now
@@ -145,22 +148,22 @@ class DriverClock:
         return own_s
 
     def _run(self) -> None:
-        while not self._is_over.wait(_PERIOD_S):
+        while not self._is_over.wait(_CLOCK_PERIOD_S):
             self.update()
 
 
 PATH_PERIOD_S = 10.0
-_DOUBT_S = 1.0  # a try of an intact path takes less
+_INTACT_PATH_S = 1.0  # a probe of an intact path takes less
 _MAX_GRACE_S = 10.0  # a connection that has not recovered by then does not recover soon
 
 
 class PathMonitor:
-    """Tries all paths in a thread of its own, since it takes seconds to find a path that loses or delays packets.
+    """Probe of the network paths to other nodes, in a thread: finding lost or delayed packets takes seconds.
 
     Example::
 
         paths = PathMonitor(lambda: ["the network loses large packets: 1500 bytes from train to sim get lost"])
-        paths.check()         # []: the first try has begun
+        paths.check()         # []: the first probe has started
         paths.check()         # some seconds later: the sentence
     """
 
@@ -173,7 +176,7 @@ class PathMonitor:
         self._began = self._grace_ends = float("-inf")
 
     def check(self) -> list[str]:
-        """Return what the last try found. Begins the next try when it is due."""
+        """Return the sentences of the last probe. Starts the next probe when it is due."""
         if not self._is_trying and self._clock() - self._tried >= PATH_PERIOD_S:
             self._tried = self._clock()
             self._thread = threading.Thread(target=self._try, name="path monitor", daemon=True)
@@ -182,9 +185,9 @@ class PathMonitor:
 
     @property
     def excuses_silence(self) -> bool:
-        """Whether the network may be why a worker is silent. Lost packets are sent again with a delay."""
+        """Whether the network may be the cause of a worker's silence. Lost packets are sent again with a delay."""
         now = self._clock()
-        is_doubtful = self._is_trying and _DOUBT_S < now - self._tried < PATH_PERIOD_S
+        is_doubtful = self._is_trying and _INTACT_PATH_S < now - self._tried < PATH_PERIOD_S
         return bool(self._faults) or is_doubtful or now < self._grace_ends
 
     @property

@@ -1,4 +1,4 @@
-"""The sentinel of a node: a process outside Ray that returns evidence on request, also when Ray hangs or is dead.
+"""Sentinel of a node: a process outside Ray that returns evidence on request, also when Ray hangs or is dead.
 
 It listens on one address, answers only requests with its token, and ends with the process that started it.
 """
@@ -20,17 +20,17 @@ from typing import Any
 
 from rlrun.watchdog import node_state
 from rlrun.watchdog.probes import run_with_timeout
-from rlrun.watchdog.stacks import Stack, dump_worker, grouped
+from rlrun.watchdog.stacks import Stack, dump_worker, group_by_stack
 from rlrun.watchdog.supervised import SupervisedProcess, end_with_parent, ignore_run_signals
 
 TOKEN = "RLRUN_SENTINEL_TOKEN"  # in the environment of the sentinel only
-_CONNECT_S = 3.0
-_PERIOD_S = 5.0  # between two health checks
+_CONNECT_TIMEOUT_S = 3.0
+_HEALTH_PERIOD_S = 5.0  # between two health checks
 _BACKLOG = 16
 
 
 class SentinelProcess:
-    """A sentinel as a child of this process, which keeps its address and token over a restart.
+    """A sentinel's process as a child of this one; it keeps its address and token over a restart.
 
     Example::
 
@@ -43,11 +43,11 @@ class SentinelProcess:
         self._socket = socket.create_server((host, 0), backlog=_BACKLOG)
         self._token = secrets.token_hex(16)
         self.where = f"{host}:{self._socket.getsockname()[1]}/{self._token}"
-        self._child = SupervisedProcess("sentinel", self._start, self._answers, _PERIOD_S)
+        self._child = SupervisedProcess("sentinel", self._start, self._answers, _HEALTH_PERIOD_S)
 
     @property
     def pid(self) -> int:
-        """Process id of the sentinel that serves now."""
+        """Process id of the running sentinel."""
         return self._child.process.pid
 
     def _start(self) -> subprocess.Popen:
@@ -64,7 +64,7 @@ class SentinelProcess:
 
     def _answers(self, _process: subprocess.Popen) -> bool:
         try:
-            ask(self.where, "", {}, False, _CONNECT_S)
+            request_evidence(self.where, "", {}, False, _CONNECT_TIMEOUT_S)
         except OSError:
             return False
         return True
@@ -75,15 +75,17 @@ class SentinelProcess:
         self._socket.close()
 
 
-def ask(where: str, run_dir: str, processes: Mapping[str, int], is_full: bool, timeout_s: float) -> dict:
-    """Ask the sentinel at `where` ("host:port/token") about these workers' processes; see `node_evidence`.
+def request_evidence(where: str, run_dir: str, processes: Mapping[str, int], is_full: bool, timeout_s: float) -> dict:
+    """Request evidence about workers' processes from the sentinel at `where` ("host:port/token").
+
+    Returns like `node_evidence`.
 
     Raises OSError if it cannot be reached, refuses the token, or takes longer than `timeout_s`.
     """
     address, _, token = where.partition("/")
     host, _, port = address.rpartition(":")
     request = {"token": token, "run_dir": run_dir, "processes": dict(processes), "is_full": is_full}
-    with socket.create_connection((host, int(port)), timeout=_CONNECT_S) as connection:
+    with socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S) as connection:
         connection.settimeout(timeout_s)
         connection.sendall(json.dumps(request).encode() + b"\n")
         with connection.makefile("rb") as stream:
@@ -91,17 +93,17 @@ def ask(where: str, run_dir: str, processes: Mapping[str, int], is_full: bool, t
     try:
         return json.loads(line)
     except ValueError as error:
-        raise OSError(f"the sentinel at {address} returned nothing that can be read") from error
+        raise OSError(f"the sentinel at {address} returned an unreadable answer") from error
 
 
-_PART_S = 15.0  # for one kind of evidence: a dead file system must not delay the others
+_EVIDENCE_TIMEOUT_S = 15.0  # for one kind of evidence; a dead file system must not delay the others
 
 
 def node_evidence(request: dict, folders: Sequence[str]) -> dict:
-    """Return the states of processes; if `is_full`, also their stacks, what is short on the node, and files.
+    """Return the states of processes; if `is_full`, also their stacks, the node's shortages, and files.
 
     Example request: {"run_dir": "/runs/a", "processes": {"env/1": 19016}, "is_full": true}.
-    folders: further folders whose disks are checked. Evidence that takes too long is left out and named in a file.
+    folders: more folders whose disks are checked. Evidence that takes too long is omitted and named in a file.
     """
     pids: dict[str, int] = request["processes"]
     states = {worker: node_state.state(pid) for worker, pid in pids.items()}
@@ -110,17 +112,19 @@ def node_evidence(request: dict, folders: Sequence[str]) -> dict:
     run_dir = request["run_dir"]
     watched = [*folders, *node_state.ray_folders(pids.values()).values(), run_dir, "/tmp", "/dev/shm"]
     failed: list[str] = []
-    stacks = run_with_timeout("stacks", lambda: _stacks(pids, run_dir), ({}, {}), failed, _PART_S)
-    shares = run_with_timeout("disks", lambda: node_state.disks(watched), {}, failed, _PART_S)
-    files = run_with_timeout("files", lambda: node_state.files(run_dir, pids), {}, failed, _PART_S)
+    stacks = run_with_timeout("stacks", lambda: _stacks(pids, run_dir), ({}, {}), failed, _EVIDENCE_TIMEOUT_S)
+    shares = run_with_timeout("disks", lambda: node_state.disks(watched), {}, failed, _EVIDENCE_TIMEOUT_S)
+    files = run_with_timeout("files", lambda: node_state.files(run_dir, pids), {}, failed, _EVIDENCE_TIMEOUT_S)
     files["stacks.txt"] = _stack_file(*stacks)
     if failed:
-        files["unanswered.txt"] = f"not collected within {_PART_S:.0f} s: {', '.join(failed)}\n"
+        files["unanswered.txt"] = f"not collected within {_EVIDENCE_TIMEOUT_S:.0f} s: {', '.join(failed)}\n"
     return {
         "states": states,
         "full_disks": node_state.full_disks(shares),
         "memory": node_state.short_memory(),
-        "oom_kills": run_with_timeout("kernel log", lambda: node_state.oom_kills(pids.values()), [], failed, _PART_S),
+        "oom_kills": run_with_timeout(
+            "kernel log", lambda: node_state.oom_kills(pids.values()), [], failed, _EVIDENCE_TIMEOUT_S
+        ),
         "stacks": {
             worker: {
                 "where": stack.where,
@@ -146,7 +150,8 @@ def _stacks(pids: dict[str, int], run_dir: str) -> tuple[dict[str, Stack], dict[
 
 def _stack_file(stacks: dict[str, Stack], denied: dict[str, str]) -> str:
     parts = [
-        f"=== {len(members)} of {len(stacks)}: {', '.join(members)}\n{stack.text}" for members, stack in grouped(stacks)
+        f"=== {len(members)} of {len(stacks)}: {', '.join(members)}\n{stack.text}"
+        for members, stack in group_by_stack(stacks)
     ]
     return "\n\n".join(parts + [f"=== no stack of {worker}: {why}" for worker, why in denied.items()]) + "\n"
 
@@ -156,7 +161,7 @@ MAX_REQUEST_BYTES = 1_000_000
 
 class _Handler(socketserver.StreamRequestHandler):
     server: _Server
-    timeout = 10.0  # for a whole request to arrive
+    timeout = 10.0  # for a complete request to arrive
 
     def handle(self) -> None:
         line = self.rfile.readline(MAX_REQUEST_BYTES)

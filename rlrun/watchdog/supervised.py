@@ -1,4 +1,8 @@
-"""Supervised processes: their start, what is known of their end, and the end of a private Ray."""
+"""Supervised child processes, the causes of a process's end, and the end of a private Ray.
+
+A process's end is explained by its pidfd (status and signal, also of processes that are not children, on new kernels),
+by the kernel's log on OOM kills, and by the last line of faulthandler in the worker's log.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +28,20 @@ import psutil
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.run_files import LOGS, log_name
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.local_files import holder, stale_folders
+from rlrun.system.local_files import lock_holder, stale_folders
 from rlrun.watchdog import node_state
 
 logger = logging.getLogger(__name__)
 
-_UNRESPONSIVE_S = 15.0  # without an answer before it is restarted; a loaded host may take some seconds
-_END_S = 5.0
-_MAX_RESTARTS = 20  # after so many, the next one would end as well
+_UNRESPONSIVE_S = 15.0  # time without an answer until a restart; a loaded host may take some seconds
+_KILL_WAIT_S = 5.0
+_MAX_RESTARTS = 20  # after these, the next one would end as well
 
 
 class SupervisedProcess:
-    """Supervises one child. `start` starts it; `is_healthy` is called every `period_s` and returns whether it answered.
+    """A child process that is restarted when it ends, is stopped or does not answer.
+
+    start: starts it. is_healthy: called every `period_s`; returns whether it has answered.
 
     Example::
 
@@ -63,7 +69,7 @@ class SupervisedProcess:
     def close(self) -> None:
         """End the process. Safe to call twice."""
         self._is_over.set()
-        self._thread.join(timeout=_END_S)
+        self._thread.join(timeout=_KILL_WAIT_S)
         self._end()
 
     def _watch(self) -> None:
@@ -73,7 +79,6 @@ class SupervisedProcess:
                 return
 
     def _symptom(self) -> str:
-
         status = self.process.poll()
         if status is not None:
             return f"ended ({describe_exit(status)})"
@@ -101,13 +106,13 @@ class SupervisedProcess:
         return True
 
     def _report(self, text: str) -> None:
-        """Report in a thread of its own: the log may be on a disk that hangs, and the supervision must go on."""
+        """Report in a separate thread: the log may be on a disk that hangs, and supervision must continue."""
         threading.Thread(target=self._note, args=(text,), daemon=True).start()
 
     def _end(self) -> None:
         self.process.kill()
         with suppress(subprocess.TimeoutExpired):  # the process hangs in the kernel
-            self.process.wait(timeout=_END_S)
+            self.process.wait(timeout=_KILL_WAIT_S)
 
 
 def describe_exit(status: int) -> str:
@@ -123,7 +128,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent (a pid) ends; exit now if that has happened already."""
+    """Let the kernel kill this process when its parent (a pid) ends; exit now if it has already ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit(0)
@@ -135,12 +140,12 @@ def ignore_run_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-_WAIT_S = 1.0  # Ray may report an end before the kernel has recorded it
-_INFO = struct.Struct("QQ11Ii")  # struct pidfd_info of linux/pidfd.h as far as its exit code
-_INFO_SIZE = 64
-_WANTED_EXIT = 1 << 3  # PIDFD_INFO_EXIT
-_GET_INFO = (3 << 30) | (_INFO_SIZE << 16) | (0xFF << 8) | 11  # PIDFD_GET_INFO
-_FATAL = {  # the last line that faulthandler writes
+_EXIT_RECORD_S = 1.0  # Ray may report an end before the kernel has recorded it
+_PIDFD_INFO = struct.Struct("QQ11Ii")  # struct pidfd_info of linux/pidfd.h up to its exit code
+_PIDFD_INFO_BYTES = 64
+_PIDFD_INFO_EXIT = 1 << 3  # PIDFD_INFO_EXIT
+_PIDFD_GET_INFO = (3 << 30) | (_PIDFD_INFO_BYTES << 16) | (0xFF << 8) | 11  # PIDFD_GET_INFO
+_FATAL_SIGNALS = {  # by the last line that faulthandler writes
     "Segmentation fault": "SIGSEGV",
     "Aborted": "SIGABRT",
     "Bus error": "SIGBUS",
@@ -148,34 +153,34 @@ _FATAL = {  # the last line that faulthandler writes
     "Illegal instruction": "SIGILL",
 }
 _MAX_LOG_AGE_S = 30.0  # an older log is about an earlier end
-_RESIDENT = re.compile(r"anon-rss:(\d+)kB")
+_RESIDENT_MEMORY = re.compile(r"anon-rss:(\d+)kB")
 
 
 class ProcessExits:
-    """Explains how the processes of watched workers ended."""
+    """Explanations of how the processes of watched workers ended."""
 
     def __init__(self, run_dir: Path):
         self._run_dir, self._host = run_dir, socket.gethostname()
-        self._held: dict[str, tuple[int, int]] = {}  # worker -> pid, pidfd
+        self._pidfds: dict[str, tuple[int, int]] = {}  # worker -> pid, pidfd
 
     def watch(self, statuses: Iterable[WorkerStatus]) -> None:
         """Open a pidfd of every worker process on this host."""
         for status in statuses:
-            pid, _ = self._held.get(status.worker, (0, -1))
+            pid, _ = self._pidfds.get(status.worker, (0, -1))
             if status.host != self._host or status.pid == pid:
                 continue
             self.forget(status.worker)
             with suppress(OSError):  # gone already
-                self._held[status.worker] = (status.pid, os.pidfd_open(status.pid))
+                self._pidfds[status.worker] = (status.pid, os.pidfd_open(status.pid))
 
     def forget(self, worker: str) -> None:
         """Close the pidfd of a worker that is replaced."""
-        _, descriptor = self._held.pop(worker, (0, -1))
+        _, descriptor = self._pidfds.pop(worker, (0, -1))
         if descriptor >= 0:
             os.close(descriptor)
 
     def explain(self, failure: RunError) -> None:
-        """Add to the message of a lost worker's error how its process ended, if that is known."""
+        """Add the cause of the process's end, if known, to the message of a lost worker's error."""
         if failure.worker is None or failure.exit_status is not ExitStatus.worker_lost:
             return
         how = self.describe(failure.worker)
@@ -183,39 +188,39 @@ class ProcessExits:
             failure.message = f"{failure.message}: {how}"
 
     def describe(self, worker: str) -> str:
-        """Describe how a worker's process ended; "" if that is unknown, or it still runs.
+        """Describe how a worker's process ended; "" if that is unknown, or if it still runs.
 
         Examples: "killed by SIGKILL", "it exited with status 0".
         """
-        how = describe_end(*self._held.get(worker, (0, -1)))
+        how = describe_end(*self._pidfds.get(worker, (0, -1)))
         if not how:
-            name = self._logged(worker)
+            name = self._signal_in_log(worker)
             how = f"killed by {name}" if name else ""
-        is_in_log = how.rpartition(" ")[2] in _FATAL.values()
+        is_in_log = how.rpartition(" ")[2] in _FATAL_SIGNALS.values()
         return f"{how}; its stack is in {self._log(worker)}" if is_in_log else how
 
     def close(self) -> None:
         """Close all pidfds."""
-        for worker in list(self._held):
+        for worker in list(self._pidfds):
             self.forget(worker)
 
     def _log(self, worker: str) -> Path:
         return Path(LOGS) / f"{log_name(worker)}.log"
 
-    def _logged(self, worker: str) -> str:
+    def _signal_in_log(self, worker: str) -> str:
         """Return the signal that the worker's log ends with; "" if it ends otherwise, or is too old."""
         path = self._run_dir / self._log(worker)
         with suppress(OSError):
             found = re.findall(r"Fatal Python error: (.+)", node_state.tail(path))
             if found and time.time() - path.stat().st_mtime < _MAX_LOG_AGE_S:
-                return _FATAL.get(found[-1].strip(), "")
+                return _FATAL_SIGNALS.get(found[-1].strip(), "")
         return ""
 
 
 def describe_end(pid: int, descriptor: int) -> str:
-    """Describe how a process that has ended did so; "" if that is unknown, or it still runs.
+    """Describe how a process ended; "" if that is unknown, or if it still runs.
 
-    descriptor: a pidfd of it, opened before; -1: there is none. Examples: "killed by SIGKILL", "killed by the kernel at
+    descriptor: its pidfd, opened before its end; -1: none. Examples: "killed by SIGKILL", "killed by the kernel at
     12.0 GB: out of memory on its node".
     """
     status = _wait_status(pid, descriptor) if descriptor >= 0 else None
@@ -223,11 +228,11 @@ def describe_end(pid: int, descriptor: int) -> str:
         return _out_of_memory(pid) if pid and node_state.state(pid) in ("gone", "Z") else ""
     if os.WIFEXITED(status):
         return f"it exited with status {os.WEXITSTATUS(status)}"
-    name = _signal(status)
+    name = _signal_name(status)
     return (_out_of_memory(pid) if name == "SIGKILL" else "") or f"killed by {name}"
 
 
-def _signal(status: int) -> str:
+def _signal_name(status: int) -> str:
     number = os.WTERMSIG(status)
     try:
         return signal.Signals(number).name
@@ -236,8 +241,8 @@ def _signal(status: int) -> str:
 
 
 def _wait_status(pid: int, descriptor: int) -> int | None:
-    """Return the wait status of a process that is ending; None if it goes on, or the kernel does not report it."""
-    end = time.monotonic() + _WAIT_S
+    """Return the wait status of a process that is ending; None if it still runs, or the kernel does not report it."""
+    end = time.monotonic() + _EXIT_RECORD_S
     while True:
         status = _reaped_status(descriptor)
         status = _zombie_status(pid) if status is None else status
@@ -248,14 +253,14 @@ def _wait_status(pid: int, descriptor: int) -> int | None:
 
 def _reaped_status(descriptor: int) -> int | None:
     """Return the wait status of a process that its parent has reaped."""
-    info = bytearray(_INFO_SIZE)
-    struct.pack_into("Q", info, 0, _WANTED_EXIT)
+    info = bytearray(_PIDFD_INFO_BYTES)
+    struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
     try:
-        fcntl.ioctl(descriptor, _GET_INFO, info)
+        fcntl.ioctl(descriptor, _PIDFD_GET_INFO, info)
     except OSError:  # the kernel is older, or the process still exists
         return None
-    mask, *_, status = _INFO.unpack_from(info)
-    return status if mask & _WANTED_EXIT else None
+    mask, *_, status = _PIDFD_INFO.unpack_from(info)
+    return status if mask & _PIDFD_INFO_EXIT else None
 
 
 def _zombie_status(pid: int) -> int | None:
@@ -269,56 +274,56 @@ def _zombie_status(pid: int) -> int | None:
 
 
 def _out_of_memory(pid: int) -> str:
-    """Return what the kernel's log says about a process that was killed for memory; "" if it says nothing."""
+    """Describe an OOM kill of a process from the kernel's log; "" if there is none."""
     for line in node_state.oom_kills([pid]):
-        resident = _RESIDENT.search(line)
+        resident = _RESIDENT_MEMORY.search(line)
         size = f" at {int(resident[1]) / 1e6:.1f} GB" if resident else ""
         where = "in its memory cgroup" if "emory cgroup out of memory" in line else "on its node"
         return f"killed by the kernel{size}: out of memory {where}"
     return ""
 
 
-PREFIX = "rlrun-ray-"
-_RAY_END_S = 10.0
-_POLL_S = 0.05
-_WRITABLE = os.O_WRONLY | os.O_RDWR
+RAY_FOLDER_PREFIX = "rlrun-ray-"
+_RAY_KILL_S = 10.0
+_RAY_POLL_S = 0.05
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
 
 def end_processes(folder: str) -> list[int]:
     """Kill this user's processes of the Ray in `folder`: services, agents and workers. Returns their ids.
 
-    Others that name the folder or read in it, such as a person's `tail`, are left alone.
+    Processes that only name the folder or read in it, such as `tail`, are not killed.
     """
     ended: set[int] = set()
-    end = time.monotonic() + _RAY_END_S
-    while (found := list(_processes(folder))) and time.monotonic() < end:
+    end = time.monotonic() + _RAY_KILL_S
+    while (found := list(_ray_processes(folder))) and time.monotonic() < end:
         for process in found:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         ended |= {process.pid for process in found}
-        time.sleep(_POLL_S)
+        time.sleep(_RAY_POLL_S)
     return sorted(ended)
 
 
-def end_of(pid: int, parent: str) -> list[str]:
-    """End what is left of the Rays that the dead process `pid` started in folders below `parent`.
+def end_left_over_ray(pid: int, parent: str) -> list[str]:
+    """End the left-over processes of Rays that the dead process `pid` started in folders below `parent`.
 
     Returns a sentence on each, [] if there is none.
     """
     done = []
-    for folder in stale_folders([parent], PREFIX):
-        if holder(folder) == pid:
+    for folder in stale_folders([parent], RAY_FOLDER_PREFIX):
+        if lock_holder(folder) == pid:
             ended = end_processes(str(folder))
             shutil.rmtree(folder, ignore_errors=True)
             done.append(f"ended {len(ended)} processes of its Ray, and removed {folder}")
     return done
 
 
-def _processes(folder: str) -> Iterator[psutil.Process]:
-    """Yield the processes that are of the Ray in `folder`: an option names it, or they write to a file in it.
+def _ray_processes(folder: str) -> Iterator[psutil.Process]:
+    """Yield the processes of the Ray in `folder`: an option names it, or they write to a file in it.
 
-    Only an option counts, "--option=<folder>/…", since a sentinel names the folder too. Ray's agents and workers
-    replace their command lines, but write logs there.
+    Only an option "--option=<folder>/…" counts, since a sentinel's arguments name the folder too. Ray's agents and
+    workers replace their command lines, but write logs there.
     """
     for process in psutil.process_iter(["uids"]):
         if process.pid == os.getpid() or process.info["uids"] is None or process.info["uids"].effective != os.geteuid():
@@ -336,6 +341,6 @@ def _writes_in(pid: int, folder: str) -> bool:
             if os.readlink(descriptor).startswith(f"{folder}/"):
                 info = Path(f"/proc/{pid}/fdinfo/{descriptor.name}").read_text()
                 flags = next(line.split()[1] for line in info.splitlines() if line.startswith("flags:"))
-                if int(flags, 8) & _WRITABLE:
+                if int(flags, 8) & _WRITE_FLAGS:
                     return True
     return False

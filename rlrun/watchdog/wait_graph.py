@@ -1,4 +1,8 @@
-"""The wait-for graph: from the workers that the driver waits for to the workers that block them."""
+"""Wait-for graph, from the workers that the driver waits for to those that block them, and the board of statuses.
+
+The board has the last status of every worker, from which the graph is built; transfers are arguments of requests on
+their way between nodes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from dataclasses import dataclass, replace
 from rlrun.data.messages import OpenWait, WorkerStatus
 
 IDLE = "idle"
-# Phases of rollout workers in which they run collectives with the actor ranks; actor ranks always do.
+# Phases of rollout workers with collectives that include the actor ranks; an actor's phases always have collectives.
 _SHARED_PHASES = {"form weight mesh", "receive weights"}
 
 
@@ -24,7 +28,7 @@ class Incoming:
 
 @dataclass(frozen=True)
 class Process:
-    """One worker as the board describes it.
+    """State of one worker, from its last status.
 
     Example: Process("env/1", "sim-0", 19016, "simulate", False, 214.0)
     """
@@ -33,14 +37,14 @@ class Process:
     host: str
     pid: int
     phase: str
-    is_first: bool  # its first time in this phase
+    is_first: bool  # it is in this phase for the first time
     silence_s: float  # since its last sign of progress
     waits: tuple[OpenWait, ...] = ()
     is_answering: bool = True
     status_age_s: float = 0.0  # since it last answered
     load: float = 0.0  # runnable processes per core of its host
     producers: tuple[str, ...] = ()  # workers that produced the arguments of its request
-    incoming: Incoming | None = None  # what its request waits for; it is idle and answers nothing meanwhile
+    incoming: Incoming | None = None  # arguments that its request waits for; it is idle and does not answer meanwhile
 
     @property
     def role(self) -> str:
@@ -48,13 +52,13 @@ class Process:
 
     @property
     def is_collective(self) -> bool:
-        """Whether its work needs the other ranks of its group at the same time."""
+        """Whether its phase has collectives with the other ranks of its group."""
         return self.role == "actor" or self.phase in _SHARED_PHASES
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A worker that blocks others and waits for no worker itself.
+    """Leaf of the graph: a worker that blocks others and waits for no worker itself.
 
     Example: Leaf("env/1", ("env/0", "rollout/0", "env/1")): the driver waits for env/0, which waits for rollout/0, …
     """
@@ -77,7 +81,7 @@ class Transit:
 def transit(leaf: Leaf, processes: Mapping[str, Process]) -> Transit | None:
     """Return the data that a leaf waits for if it is on its way from another node; else None.
 
-    Both ends wait then, and no process works.
+    Both ends are then waiting, and no process works.
     """
     process = processes.get(leaf.worker)
     if process is None or not process.is_answering:
@@ -125,11 +129,11 @@ def waits_for(worker: str, pending: Collection[str], processes: Mapping[str, Pro
     if process.incoming is not None:
         return []
     on = [other for wait in process.waits for other in wait.on if other != worker]
-    if not on and process.phase != IDLE and process.is_collective:  # it meets its peers before it gets far
+    if not on and process.phase != IDLE and process.is_collective:  # a collective will wait for its peers
         on = [peer.worker for peer in processes.values() if peer.role == process.role and peer.incoming is not None]
     if on or process.phase != IDLE:
         return list(dict.fromkeys(on))
-    # Idle with an open request: the request has not begun, because other workers still produce its arguments.
+    # Idle with an open request: the request has not started, because other workers still produce its arguments.
     busy = [other for other in sorted(pending) if other != worker and other in processes]
     return [other for other in busy if not _is_idle(processes[other])]
 
@@ -138,7 +142,7 @@ def _is_idle(process: Process) -> bool:
     return process.is_answering and process.phase == IDLE and not any(wait.on for wait in process.waits)
 
 
-UNRESPONSIVE_S = 5.0  # without a status, though asked at least twice
+UNRESPONSIVE_S = 5.0  # time without a status, after at least two requests
 
 
 class Board:
@@ -163,7 +167,7 @@ class Board:
         self.num_forgotten = 0
 
     def put(self, statuses: Iterable[WorkerStatus]) -> None:
-        """Store the answers of one round of polling. Workers without a status among them have missed the round."""
+        """Store the answers of one round of polling. Workers without a status have missed the round."""
         now = self._seconds()
         with self._lock:
             self._asked = now
@@ -180,7 +184,7 @@ class Board:
     def expect_data(self, incoming: Mapping[str, Incoming]) -> None:
         """Record which workers wait for arguments that have not reached their nodes; all others do not.
 
-        Such a worker answers nothing, since Ray delivers requests in their order.
+        Such a worker does not answer, since Ray delivers requests in order.
         """
         now = self._seconds()
         with self._lock:
@@ -209,13 +213,13 @@ class Board:
             return {worker: status for worker, (status, _) in self._last.items()}
 
     def processes(self) -> dict[str, Process]:
-        """Return every worker that has ever answered, as it is now."""
+        """Return the current state of every worker that has ever answered."""
         now = self._seconds()
         with self._lock:
             return {worker: self._process(status, now - came) for worker, (status, came) in self._last.items()}
 
     def _process(self, status: WorkerStatus, age_s: float) -> Process:
-        """Return a worker as it is `age_s` after a status; the lock is held."""
+        """Return the state of a worker `age_s` after its last status; the lock is held."""
         is_answering = not (self._misses[status.worker] >= 2 and age_s > UNRESPONSIVE_S)
         incoming = self._incoming.get(status.worker)
         if is_answering and status.phase != IDLE:  # it is still busy with an earlier request
@@ -236,11 +240,11 @@ class Board:
         )
 
 
-_REPORTED_S = 10.0  # shorter waits are not worth a line
+_MIN_REPORTED_S = 10.0  # shorter transfers are not reported
 
 
 class Transfers:
-    """Follows the arguments that workers wait for, check by check.
+    """Durations of the transfers of arguments that workers wait for, from check to check.
 
     Example::
 
@@ -261,7 +265,7 @@ class Transfers:
             if process is not None and process.incoming is not None:
                 continue
             del self._open[worker]
-            if process is not None and seen_s - since_s >= _REPORTED_S:
+            if process is not None and seen_s - since_s >= _MIN_REPORTED_S:
                 rate = 8 * incoming.num_bytes / (seen_s - since_s) / 1e6
                 what = f"{format_incoming(incoming, processes)} came within {seen_s - since_s:.0f} s: {rate:.2g} Mbit/s"
                 ended.append(f"{worker}@{process.host}: its input of {what}")

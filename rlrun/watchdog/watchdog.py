@@ -1,4 +1,4 @@
-"""Supervises the driver's waits: finds workers over their learned budgets, the culprit, and the evidence."""
+"""Supervision of the driver's waits: workers over their learned budgets, warnings, alarms with evidence."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rlrun.watchdog.wait_graph import IDLE, Board, Incoming, Leaf, Process, Tran
 logger = logging.getLogger(__name__)
 
 _ROUND_S = 1.0  # maximal age of the board when a decision is made
-MAX_LOAD_FACTOR = 3.0  # budgets grow with the load of a host, at most so many times and never above the ceiling
+MAX_LOAD_FACTOR = 3.0  # largest factor by which the load of a host raises budgets, up to their ceiling
 _OWN_WORK_S = 45.0  # least budget for the driver's own work between two waits
 _HOST_UNRESPONSIVE_S = 8.0
-_PATH_S = 3.0  # after so long in a wait, the paths to other nodes are tried
-_DISK_S = 5.0  # for the disk of the run folder to take a small file
-_FLAPS = 3  # a link that broke so often in a minute is reported, though the run goes on
-_ALERT_S = 10.0  # for the sinks, whose disk or server may be the problem
+_PATH_S = 3.0  # duration of a wait after which the paths to other nodes are probed
+_DISK_S = 5.0  # for a small file to be written to the run folder
+_FLAPS = 3  # failures of a link in a minute that are reported although the run continues
+_ALERT_S = 10.0  # for the metrics sinks, whose disk or server may be the problem
 
 
 class Watchdog:
@@ -83,9 +83,9 @@ class Watchdog:
         self.note(f"watchdog: {bound} ({known})")
 
     def expectations(self) -> dict[str, str]:
-        """Learn from the board, and return for each worker the usual and the longest allowed silence of its phase.
+        """Learn from the board, and return the usual and the longest allowed silence of each worker's phase.
 
-        For a worker that waits, they are those of the worker that it waits for in the end.
+        For a worker that waits, they are those of the leaf that blocks it.
         Example: {"env/1": "usual 8.2 s, alarm 41 s", "rollout/0": "env/1: usual 8.2 s, alarm 41 s"}
         """
         if not self._is_enabled:
@@ -97,7 +97,7 @@ class Watchdog:
         return expected | ({self.driver.worker: f"usual {usual_s:.2g} s"} if usual_s is not None else {})
 
     def driver_limit_s(self) -> float:
-        """Return how long the driver's main thread may go without progress; a wait marks progress once a second."""
+        """Return the limit of the driver's main thread without progress; a wait marks progress once a second."""
         if self.driver.is_waiting:
             return local_load_factor() * self.budgets.floor_s
         usual_s = self.budgets.usual("driver", self.driver.phase, False)
@@ -111,9 +111,9 @@ class Watchdog:
         return self._num_warnings + self.board.num_forgotten + self.clock.num_pauses
 
     def learn_phase(self, phase: str, seconds: float, num_disturbances: int) -> None:
-        """Learn how long a phase of the driver took.
+        """Learn the duration of a phase of the driver.
 
-        num_disturbances: their number when the phase began. A phase with a disturbance in it is not learned.
+        num_disturbances: their number when the phase began. A phase with a disturbance is not learned.
         """
         if num_disturbances == self.num_disturbances:
             self._report_changes(self.budgets.learn_driver(phase, seconds))
@@ -137,8 +137,8 @@ class Watchdog:
     ) -> Callable[[list[str]], None] | None:
         """Start watching a wait. Returns the check to call during the wait, or None if the watchdog is off.
 
-        subject: what the driver waits for, in words. poll: polls all workers and stores their statuses on the board.
-        incoming: returns what has not reached the nodes of workers whose requests need it, without waiting.
+        subject: text on the results that the driver waits for. poll: polls all workers and stores their statuses on the
+        board. incoming: returns, without waiting, the arguments of requests that have not reached their nodes.
         The check takes the workers that have not answered yet, and raises RunError for a stall.
         """
         if not self._is_enabled:
@@ -180,7 +180,7 @@ class Watchdog:
             self._alarm(Stall(subject, pending, late, processes))
 
     def _check_paths(self, waited_s: float) -> bool:
-        """Return whether workers may be silent because of the network, which is reported once."""
+        """Return whether the network may be the cause of silent workers; faults are reported once."""
         if self.paths is None or waited_s < _PATH_S:
             return False
         faults = self.paths.check()
@@ -194,7 +194,7 @@ class Watchdog:
         return self.paths.excuses_silence
 
     def _report_links(self) -> None:
-        """Report links that break again and again, once until they no longer do."""
+        """Report links that fail repeatedly, once per episode."""
         flapping = self.links.sentences(_FLAPS) if self.links is not None else []
         if flapping and not self._is_link_reported:
             self._num_warnings += 1
@@ -236,7 +236,7 @@ class Watchdog:
         return [leaf for leaf in over if not moving or not _is_collective(leaf, processes)]
 
     def _silence_and_budget(self, process: Process | None, waited_s: float) -> tuple[float, float]:
-        """Return how long a process has made no progress since the driver runs, and how long it may."""
+        """Return the silence of a process, without pauses of the driver, and its budget."""
         if process is None:
             return waited_s, self.budgets.start_s
         silence_s, budget_s = self._measured_silence_and_budget(process, waited_s)
@@ -260,7 +260,7 @@ class Watchdog:
         left: list[str],
         processes: Mapping[str, Process],
     ) -> None:
-        """Warn about a slow worker, half-way to the alarm or earlier, once per silence. left: peers that are done."""
+        """Warn about a slow worker, half-way to the alarm or earlier, once per silence. left: finished peers."""
         usual_s = self._usual(process)
         at_s = warning_after_s(usual_s if process.is_answering else None, budget_s)
         if silence_s < at_s:
@@ -299,7 +299,7 @@ class Watchdog:
             self.note(f"{format_workers(late)} has not started for {waited_s:.0f} s; alarm {limit_s:.0f} s")
 
     def _warn_of_hosts(self, processes: Mapping[str, Process]) -> None:
-        """Warn at once about another node on which no worker answers, since no worker is at fault then."""
+        """Warn about another node on which no worker answers: no worker is at fault then."""
         hosts: dict[str, list[Process]] = {}
         for process in processes.values():
             hosts.setdefault(process.host, []).append(process)
@@ -326,7 +326,7 @@ class Watchdog:
         for worker, failure in failures.items():
             row, lines = problem("thread-died"), failure.strip().splitlines()
             raise RunError(
-                f"{worker} {row.says}, {lines[0].rstrip(':')}: {lines[-1]}",
+                f"{worker} {row.predicate}, {lines[0].rstrip(':')}: {lines[-1]}",
                 cause=failure.strip(),
                 remedy=row.fix,
                 exit_status=ExitStatus.unexpected,
@@ -337,14 +337,14 @@ class Watchdog:
     def _alarm(self, stall: Stall) -> None:
         """Collect evidence, diagnose, and raise RunError.
 
-        Data that may still arrive, and a worker that waits for a hanging disk, are reported and get more time instead.
+        Data on its way and a worker that waits for a hanging disk are reported and get more time instead.
         """
         found = diagnose(stall)
         self._num_warnings += 1
         if self._waits_for_disk(stall.processes.get(found.culprit)):
             self._on_its_way.add(found.culprit)
             limit_s = self.budgets.step_s
-            disk = f"the disk of {self._run_dir} {problem('disk-hangs').says}"
+            disk = f"the disk of {self._run_dir} {problem('disk-hangs').predicate}"
             self.note(f"{found.sentence}; {disk}: waiting up to {limit_s:.0f} s for it")
             return
         logger.warning("alarm: %s", found.sentence)
@@ -356,7 +356,7 @@ class Watchdog:
             return
         archive, remark = self._evidence.pack(collected, found)
         self.note(f"alarm, evidence in {archive}{remark}")
-        title, text = f"{found.culprit} {found.problem.says}", f"{found.sentence}\n-> {found.action}\n{archive}"
+        title, text = f"{found.culprit} {found.problem.predicate}", f"{found.sentence}\n-> {found.action}\n{archive}"
         run_with_timeout("alert", lambda: self._alert(title, text), None, [], _ALERT_S)
         raise RunError(
             found.sentence,
@@ -369,11 +369,11 @@ class Watchdog:
 
     def keep_evidence(self, failure: RunError) -> None:
         """Write an archive about a failure that ends the run: logs, statuses and the state of this node."""
-        archive, remark = self._evidence.of_failure(failure)
+        archive, remark = self._evidence.pack_failure(failure)
         self.note(f"evidence in {archive}{remark}")
 
     def _waits_for_disk(self, process: Process | None) -> bool:
-        """Return whether a process hangs on the disk of the run folder, as its replacement would."""
+        """Return whether a process hangs on the disk of the run folder; its replacement would hang as well."""
         if process is None or process.worker in self._on_its_way or self._evidence.state(process) != "D":
             return False
         return not is_responsive(self._run_dir, _DISK_S)

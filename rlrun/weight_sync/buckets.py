@@ -1,7 +1,17 @@
-"""Packs tensors into buckets of bounded size: one aligned buffer per bucket, never a whole state dict.
+"""Weight buckets: packing tensors into buffers of bounded size, the sender's interface, and checks at the receiver.
 
 Sending needs memory for one bucket and the one tensor that is copied into it. Names, shapes and types are known
 before values are gathered, and therefore `num_buckets` is known too.
+
+A sender yields the buckets that its caller must carry to each rollout worker. A transport that moves them itself
+yields none, and has its own receiver. A worker therefore depends neither on Ray nor on the number of its peers::
+
+    carried = sender.send(buckets)      # actor rank 0; iterate to the end
+    for bucket in carried:              # every rollout worker: these, or those of `CollectiveReceiver.receive`
+        backend.apply(bucket)
+
+A bucket with a wrong checksum is a fault of its sender. A policy whose weights differ from the received samples, or a
+version that never arrived, is a fault of the rollout worker.
 """
 
 from __future__ import annotations
@@ -21,11 +31,12 @@ from rlrun.data.message_checks import wrong_message
 from rlrun.data.messages import SharedBucket, TensorSlice, WeightBucket
 
 ALIGNMENT_BYTES = 64  # a view needs a multiple of its item size; a cache line makes copies fast
+EMPTY_PAYLOAD = np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True)
 class BucketLayout:
-    """The bucket and offset of every tensor; the same for all policy versions.
+    """Bucket and offset of every tensor, the same for all policy versions.
 
     Example: two fp32 tensors of 10 and 20 numbers in buckets of 100 bytes: the first is at 0..40 of bucket 0, the
     second (80 bytes, which do not fit behind it) at 0..80 of bucket 1.
@@ -75,12 +86,12 @@ def pack(
     layout: BucketLayout,
     policy_version: int,
     is_checksummed: bool = False,
-    place: Callable[[int], np.ndarray | torch.Tensor] | None = None,
+    buffer: Callable[[int], np.ndarray | torch.Tensor] | None = None,
 ) -> Iterator[WeightBucket]:
     """Copy tensors (in the order of `layout`) into buckets, lazily.
 
-    place: returns the memory (uint8, on the host or an accelerator) for the payload of bucket i, which is overwritten;
-    None: new memory for each bucket, whose allocation takes three times as long as the copy itself.
+    buffer: returns the memory (uint8, on the host or an accelerator) for the payload of bucket i, which is overwritten;
+    None: allocate new memory for each bucket, which takes three times as long as the copy itself.
 
     Example::
 
@@ -91,7 +102,7 @@ def pack(
     """
     source = iter(named_tensors)
     for index, slices in enumerate(layout.buckets):
-        payload = np.empty(bucket_num_bytes(slices), np.uint8) if place is None else place(index)
+        payload = np.empty(bucket_num_bytes(slices), np.uint8) if buffer is None else buffer(index)
         sources = set()
         for wanted in slices:
             name, tensor = next(source, ("nothing", None))
@@ -119,9 +130,10 @@ def unpack(bucket: WeightBucket) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def checksum(payload: np.ndarray | torch.Tensor) -> int:
-    """Return the sum of a payload's 64-bit words modulo 2**64, as a signed number. It takes as long as reading.
+    """Return the sum of a payload's 64-bit words modulo 2**64, as a signed number.
 
-    Any single changed bit or word changes it. A CRC would also find exchanged words, and takes six times as long.
+    It takes as long as reading the payload. Any single changed bit or word changes it. A CRC would also detect swapped
+    words, and takes six times as long.
     """
     num_whole = len(payload) // 8 * 8
     tail = int.from_bytes(bytes(payload[num_whole:].tolist()), "little")
@@ -144,35 +156,32 @@ def _view(payload: np.ndarray | torch.Tensor, where: TensorSlice) -> torch.Tenso
 
 
 class WeightSender(ABC):
-    """The end of a transport at actor rank 0."""
+    """A transport's sender at actor rank 0."""
 
     @abstractmethod
     def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket] | Iterator[SharedBucket]:
         """Send one policy version. Yields buckets for the caller to carry. Raises TimeoutError naming the wait."""
 
 
-class CarriedSender(WeightSender):
-    """Object store transport: buckets are return values, of which Ray keeps one copy per node for all its workers."""
+class ObjectStoreSender(WeightSender):
+    """Sender for the object store: buckets are return values, of which Ray keeps one copy per node."""
 
     def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
         yield from buckets
 
 
-_NOTHING = np.zeros(0, np.uint8)
-
-
 class WeightStage:
-    """Holds the buckets of one version until all have arrived.
+    """Buckets of one policy version, collected and checked before they are applied.
 
     Example::
 
         stage = WeightStage({name: tuple(p.shape) for name, p in model.named_parameters()})
         if stage.add(bucket):                     # True with the last bucket of a version
-            for whole in stage.buckets(): ...
+            for bucket in stage.buckets(): ...
             stage.clear()
 
-    optional: names of `expected` that a version may leave out (weights that are not used).
-    After a ValueError the stage is empty, so the version in use stays and the next one can be staged.
+    optional: names of `expected` that a version may omit (unused weights).
+    After a ValueError the stage is empty: the version in use remains, and the next one can be staged.
     """
 
     def __init__(self, expected: Mapping[str, tuple[int, ...]], optional: Set[str] = frozenset()):
@@ -182,7 +191,7 @@ class WeightStage:
 
     @property
     def policy_version(self) -> int | None:
-        """The version being collected, or None."""
+        """Version of the staged buckets; None if there are none."""
         return next(iter(self._buckets.values())).policy_version if self._buckets else None
 
     @property
@@ -192,13 +201,13 @@ class WeightStage:
     def add(self, bucket: WeightBucket, is_kept: bool = True) -> bool:
         """Stage a bucket. Returns True if it completes its version.
 
-        is_kept: hold its payload too; else only what names it, for a caller that applies each bucket at once.
-        Raises ValueError naming the buckets of another version, a repeated bucket, and (with the last bucket) every
-        unknown, missing, repeated or mis-shaped tensor.
+        is_kept: keep its payload; False: keep its header only, for a caller that applies each bucket immediately.
+        Raises ValueError for a bucket of another version, a repeated bucket, and (with the last bucket) every unknown,
+        missing, repeated or mis-shaped tensor.
         """
         faults = self._bucket_faults(bucket)
         if not faults:
-            self._buckets[bucket.index] = bucket if is_kept else dataclasses.replace(bucket, payload=_NOTHING)
+            self._buckets[bucket.index] = bucket if is_kept else dataclasses.replace(bucket, payload=EMPTY_PAYLOAD)
             faults = self._tensor_faults() if self.is_complete else []
         if faults:
             self.clear()
@@ -243,11 +252,11 @@ class WeightStage:
         return faults
 
 
-_NUM_SAMPLED = 16  # numbers of a tensor, at least; fewer than twice as many
+_NUM_SAMPLED = 16  # fewest sampled elements of a tensor; the most are one less than twice as many
 
 
 class ArrivedWeights:
-    """Remembers the newest version that arrived, by some numbers of each tensor.
+    """Samples of the newest version that arrived, to verify that the policy has these weights.
 
     Example::
 
@@ -264,11 +273,11 @@ class ArrivedWeights:
         self._verified: int | None = None
 
     def accept(self, version: int) -> None:
-        """Take `version` as it is: its weights come from a policy folder."""
+        """Accept `version` without samples: its weights come from a policy folder."""
         self._verified = version
 
     def add(self, bucket: WeightBucket) -> None:
-        """Check a bucket, and sample it. Raises RunError naming the sender."""
+        """Verify the checksum of a bucket and sample its tensors. Raises RunError naming the sender."""
         if bucket.checksum is not None and checksum(bucket.payload) != bucket.checksum:
             raise wrong_message(
                 "actor/0",
@@ -283,37 +292,37 @@ class ArrivedWeights:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # the array is only read
             for where, (name, tensor) in zip(bucket.slices, unpack(bucket), strict=True):
-                self._samples[name] = where, sampled(tensor)
+                self._samples[name] = where, sample_values(tensor)
 
     def require(self, version: int, held: Callable[[str], Tensor | None]) -> None:
-        """Raise RunError, naming this worker, unless its policy has the weights of `version`; looks once a version.
+        """Raise RunError, naming this worker, unless its policy has the weights of `version`. Compares once a version.
 
-        held: returns a tensor of the policy by name; None: the backend keeps it in another form.
+        held: returns a tensor of the policy by name; None: the backend stores it in another form.
         """
         if version == self._verified:
             return
         if version != self._version or len(self._indices) != self._num_buckets:
-            newest = f"version {self._version}" if self._version >= 0 else "none"
+            newest = str(self._version) if self._version >= 0 else "none"
             raise wrong_message(
                 self._worker,
-                f"it acts as policy version {version}, whose weights it has not taken",
-                f"the newest weights that arrived there whole are those of {newest}",
+                f"it acts as policy version {version}, whose weights it has not received",
+                f"the newest version that arrived there completely is {newest}",
             )
         for name, (where, sample) in self._samples.items():
             found = held(name)
             if found is None or tuple(found.shape) != where.shape:
                 continue
-            have = sampled(found).to(sample.device, sample.dtype)
+            have = sample_values(found).to(sample.device, sample.dtype)
             if not torch.equal(have.view(torch.uint8), sample.view(torch.uint8)):
                 raise wrong_message(
                     self._worker,
                     f"it acts as policy version {version}, but with other weights",
-                    f"{name} has other numbers than arrived",
+                    f"{name} differs from the values that arrived",
                 )
         self._verified = version
 
 
-def sampled(tensor: Tensor) -> Tensor:
-    """Return some numbers of a tensor, evenly spaced from the first on, copied where it is."""
+def sample_values(tensor: Tensor) -> Tensor:
+    """Return evenly spaced elements of a tensor, copied on its device."""
     flat = tensor.detach().reshape(-1)
     return flat[:: max(1, flat.numel() // _NUM_SAMPLED)].clone()

@@ -26,7 +26,7 @@ from rlrun.data.messages import TensorSlice, WeightBucket
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.weight_sync.buckets import BucketLayout, WeightSender, bucket_num_bytes
 
-POLL_S = 0.05
+_CHECK_IN_POLL_S = 0.05
 
 
 class CollectiveBackend(Enum):
@@ -94,16 +94,16 @@ class CollectiveGroup:
         self.deadline_s = deadline_s
         self.device = torch.device("cuda" if backend is CollectiveBackend.nccl else "cpu")
         self._store = store  # the connection must outlive the group
-        _check_in(store, rank, size, deadline_s)
+        _await_all_ranks(store, rank, size, deadline_s)
         self._group = _process_group(store, rank, size, deadline_s, backend)
         self.broadcast(torch.zeros(1, dtype=torch.uint8))  # connects all ranks now, not at the first sync
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Broadcast rank 0's tensor. Raises TimeoutError or ConnectionError naming the suspected rank."""
-        return self.begin(tensor).end()
+        return self.start(tensor).finish()
 
-    def begin(self, tensor: torch.Tensor) -> Broadcast:
-        """Start a broadcast without waiting; `tensor` must not change before `Broadcast.end`."""
+    def start(self, tensor: torch.Tensor) -> Broadcast:
+        """Start a broadcast without waiting; `tensor` must not change before `Broadcast.finish`."""
         options = BroadcastOptions()
         options.rootRank = 0
         options.timeout = timedelta(seconds=self.deadline_s)
@@ -111,10 +111,10 @@ class CollectiveGroup:
         try:
             return Broadcast(self, moved, self._group.broadcast([moved], options))
         except RuntimeError as error:
-            raise self.explained(error, 0.0) from error
+            raise self.with_cause(error, 0.0) from error
 
-    def explained(self, error: RuntimeError, waited_s: float) -> OSError:
-        """Return the exception to raise for torch's `error`."""
+    def with_cause(self, error: RuntimeError, waited_s: float) -> OSError:
+        """Return the exception for torch's `error`, with the suspected rank."""
         side = "a rollout worker that is not receiving" if self.rank == 0 else "actor rank 0, which is not sending"
         kind = TimeoutError if waited_s >= 0.9 * self.deadline_s else ConnectionError
         return kind(f"weight sync, rank {self.rank}: broadcast failed after {waited_s:.1f} s; suspect {side} ({error})")
@@ -131,48 +131,48 @@ class Broadcast:
         self._group, self._tensor, self._work = group, tensor, work
         self._started = time.monotonic()
 
-    def end(self) -> torch.Tensor:
+    def finish(self) -> torch.Tensor:
         """Wait for rank 0's values. Raises TimeoutError or ConnectionError naming the suspected rank."""
         try:
             self._work.wait(timedelta(seconds=self._group.deadline_s))
         except RuntimeError as error:
-            raise self._group.explained(error, time.monotonic() - self._started) from error
+            raise self._group.with_cause(error, time.monotonic() - self._started) from error
         return self._tensor
 
 
 class CollectiveSender(WeightSender):
-    """The sender at rank 0. Sends a header per version, then payloads; packs the next payload during a broadcast."""
+    """Sender at rank 0: a header per version, then payloads; the next payload is packed during a broadcast."""
 
     def __init__(self, group: CollectiveGroup, layout: BucketLayout):
         self._group, self._layout = group, layout
         self._buffers = Buffers(group.device)
 
-    def place(self, index: int) -> np.ndarray | torch.Tensor:
-        """Return the memory to pack bucket `index` into: one of two buffers, reused for every version."""
-        return _payload(self._buffers.of(index % 2, bucket_num_bytes(self._layout.buckets[index])))
+    def buffer(self, index: int) -> np.ndarray | torch.Tensor:
+        """Return the memory for the payload of bucket `index`: one of two buffers, reused for every version."""
+        return _as_payload(self._buffers.of(index % 2, bucket_num_bytes(self._layout.buckets[index])))
 
     def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
         in_flight: list[Broadcast] = []
         for bucket in buckets:
             if bucket.index == 0:
                 self._send_header(bucket)
-            for broadcast in in_flight:  # two payloads at a time take longer than one after the other
-                broadcast.end()
-            in_flight = [self._group.begin(torch.as_tensor(bucket.payload))]
+            for broadcast in in_flight:  # two concurrent broadcasts take longer than two consecutive ones
+                broadcast.finish()
+            in_flight = [self._group.start(torch.as_tensor(bucket.payload))]
             if bucket.checksum is not None:
-                in_flight.append(self._group.begin(torch.tensor([bucket.checksum])))
+                in_flight.append(self._group.start(torch.tensor([bucket.checksum])))
         for broadcast in in_flight:
-            broadcast.end()
+            broadcast.finish()
         yield from ()
 
     def _send_header(self, first: WeightBucket) -> None:
-        header = _encode(first.policy_version, first.checksum is not None, self._layout)
+        header = _encode_header(first.policy_version, first.checksum is not None, self._layout)
         self._group.broadcast(torch.tensor([len(header)]))
         self._group.broadcast(torch.from_numpy(header))
 
 
 class Buffers:
-    """Memory by number, reused for every version; it grows to the largest size asked for."""
+    """Numbered buffers, reused for every version; each grows to the largest requested size."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -187,10 +187,10 @@ class Buffers:
 
 
 class CollectiveReceiver:
-    """The receiver at every other rank.
+    """Receiver at every other rank.
 
     is_kept: buckets are in host memory and valid until the next version is received, for a backend that needs all of
-    them together. Else they are on the device of the group and valid until the next one is asked for, so that this
+    them together. False: they are on the device of the group and valid until the next bucket is requested, so that this
     process holds two.
     """
 
@@ -202,33 +202,35 @@ class CollectiveReceiver:
     def receive(self) -> Iterator[WeightBucket]:
         """Yield the buckets of one policy version, in order. Raises TimeoutError naming the wait."""
         policy_version, is_checksummed, buckets = self._receive_header()
-        following = self._begin(0, buckets, is_checksummed)
+        following = self._start_bucket(0, buckets, is_checksummed)
         for index, slices in enumerate(buckets):
-            arriving, following = following, self._begin(index + 1, buckets, is_checksummed)
-            payload, *checksum = [broadcast.end() for broadcast in arriving]
+            arriving, following = following, self._start_bucket(index + 1, buckets, is_checksummed)
+            payload, *checksum = [broadcast.finish() for broadcast in arriving]
             if self._is_kept and payload.device.type == "cuda":
                 payload = self._kept.of(index, len(payload)).copy_(payload)
             expected = int(checksum[0]) if checksum else None
-            yield WeightBucket(policy_version, index, len(buckets), slices, _payload(payload), expected)
+            yield WeightBucket(policy_version, index, len(buckets), slices, _as_payload(payload), expected)
 
     def _receive_header(self) -> tuple[int, bool, list[tuple[TensorSlice, ...]]]:
         num_bytes = int(self._group.broadcast(torch.zeros(1, dtype=torch.int64)))
-        return _decode(self._group.broadcast(torch.empty(num_bytes, dtype=torch.uint8)).cpu().numpy())
+        return _decode_header(self._group.broadcast(torch.empty(num_bytes, dtype=torch.uint8)).cpu().numpy())
 
-    def _begin(self, index: int, buckets: list[tuple[TensorSlice, ...]], is_checksummed: bool) -> list[Broadcast]:
+    def _start_bucket(
+        self, index: int, buckets: list[tuple[TensorSlice, ...]], is_checksummed: bool
+    ) -> list[Broadcast]:
         """Start the broadcasts of a bucket's payload and checksum; none after the last bucket."""
         if index == len(buckets):
             return []
         number = index if self._is_kept and self._group.device.type == "cpu" else index % 2
-        begun = [self._group.begin(self._arriving.of(number, bucket_num_bytes(buckets[index])))]
-        return [*begun, self._group.begin(torch.zeros(1, dtype=torch.int64))] if is_checksummed else begun
+        begun = [self._group.start(self._arriving.of(number, bucket_num_bytes(buckets[index])))]
+        return [*begun, self._group.start(torch.zeros(1, dtype=torch.int64))] if is_checksummed else begun
 
 
-def _payload(memory: torch.Tensor) -> np.ndarray | torch.Tensor:
+def _as_payload(memory: torch.Tensor) -> np.ndarray | torch.Tensor:
     return memory if memory.device.type == "cuda" else memory.numpy()
 
 
-def _check_in(store: TCPStore, rank: int, size: int, deadline_s: float) -> None:
+def _await_all_ranks(store: TCPStore, rank: int, size: int, deadline_s: float) -> None:
     store.set(f"rank/{rank}", "here")
     ends = time.monotonic() + deadline_s
     missing = list(range(size))
@@ -239,7 +241,7 @@ def _check_in(store: TCPStore, rank: int, size: int, deadline_s: float) -> None:
                 f"weight sync, rank {rank} of {size}: ranks {missing} did not join within {deadline_s:g} s "
                 "(rank 0 is actor rank 0, rank i+1 is rollout worker i); look at their logs"
             )
-        time.sleep(POLL_S if missing else 0)
+        time.sleep(_CHECK_IN_POLL_S if missing else 0)
 
 
 def _process_group(
@@ -252,12 +254,12 @@ def _process_group(
     return nccl_group(store, rank, size, deadline_s)
 
 
-def _encode(policy_version: int, is_checksummed: bool, layout: BucketLayout) -> np.ndarray:
+def _encode_header(policy_version: int, is_checksummed: bool, layout: BucketLayout) -> np.ndarray:
     buckets = [[asdict(where) for where in slices] for slices in layout.buckets]
     return np.frombuffer(bytearray(json.dumps([policy_version, is_checksummed, buckets]).encode()), np.uint8)
 
 
-def _decode(header: np.ndarray) -> tuple[int, bool, list[tuple[TensorSlice, ...]]]:
+def _decode_header(header: np.ndarray) -> tuple[int, bool, list[tuple[TensorSlice, ...]]]:
     policy_version, is_checksummed, buckets = json.loads(header.tobytes())
     return policy_version, is_checksummed, [tuple(map(_slice, slices)) for slices in buckets]
 

@@ -1,4 +1,4 @@
-"""An NCCL group with a deadline, outside the default process group.
+"""NCCL group with a deadline, outside the default process group. A separate module: CPU builds of torch have no NCCL.
 
 torch accepts the deadline only in an attribute whose name begins with an underscore; vLLM sets it the same way.
 

@@ -19,15 +19,16 @@ import numpy as np
 import torch
 
 from rlrun.data.messages import SharedBucket, WeightBucket
-from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, BucketLayout, WeightSender, bucket_num_bytes
+from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, EMPTY_PAYLOAD, BucketLayout, WeightSender, bucket_num_bytes
 
 logger = logging.getLogger(__name__)
 
 
 def pin(memory: np.ndarray) -> bool:
-    """Register `memory` with CUDA, once for all copies. Returns False if this process uses no CUDA, or on a failure.
+    """Pin mapped memory, so that the accelerator copies it several times as fast.
 
-    Without it copies take longer and are equally right. Call `unpin` before the memory is unmapped.
+    Returns False if this process uses no CUDA, or on a failure: copies are then slower and equally correct. Call
+    `unpin` before the memory is unmapped.
     """
     if not (torch.backends.cuda.is_built() and torch.cuda.is_initialized()):
         return False
@@ -49,16 +50,13 @@ def unpin(memory: np.ndarray) -> None:
     torch.cuda.cudart().cudaHostUnregister(memory.ctypes.data)
 
 
-_NOTHING = np.zeros(0, np.uint8)
-
-
 class WeightMemory:
-    """The actor's memory for all buckets of a layout, reused for every version.
+    """Shared memory of the actor for all buckets of a layout, reused for every version.
 
     Example::
 
         memory = WeightMemory(layout)
-        buckets = pack(tensors, layout, policy_version, place=memory.place)
+        buckets = pack(tensors, layout, policy_version, buffer=memory.buffer)
         carried = SharedSender(memory).send(buckets)
     """
 
@@ -71,9 +69,9 @@ class WeightMemory:
         num_bytes = max(1, sum(steps))
         os.ftruncate(self.fd, num_bytes)
         self._memory = np.frombuffer(mmap.mmap(self.fd, num_bytes), np.uint8)
-        self.is_pinned = pin(self._memory)  # or copies between it and the device take longer
+        self.is_pinned = pin(self._memory)
 
-    def place(self, index: int) -> np.ndarray:
+    def buffer(self, index: int) -> np.ndarray:
         """Return the memory of bucket `index`, uint8 [its size]."""
         offset, num_bytes = self._ranges[index]
         return self._memory[offset : offset + num_bytes]
@@ -93,7 +91,7 @@ class WeightMemory:
 
 
 class SharedSender(WeightSender):
-    """Sends the offsets of buckets that were packed into `memory`."""
+    """Sender of offsets: buckets are packed into `memory`."""
 
     def __init__(self, memory: WeightMemory):
         self._memory = memory
@@ -101,19 +99,19 @@ class SharedSender(WeightSender):
     def send(self, buckets: Iterable[WeightBucket]) -> Iterator[SharedBucket]:
         memory = self._memory
         for bucket in buckets:
-            header = dataclasses.replace(bucket, payload=_NOTHING)
+            header = dataclasses.replace(bucket, payload=EMPTY_PAYLOAD)
             offset, num_bytes = memory.offset(bucket.index), bucket.payload.nbytes
             yield SharedBucket(header, memory.token, os.getpid(), memory.fd, offset, num_bytes)
 
 
 class SharedReceiver:
-    """The rollout worker's end: maps the actor's memory once."""
+    """Receiver at a rollout worker, which maps the actor's memory once."""
 
     def __init__(self) -> None:
         self._token = ""
-        self._memory, self._is_pinned = _NOTHING, False
+        self._memory, self._is_pinned = EMPTY_PAYLOAD, False
 
-    def opened(self, found: SharedBucket) -> WeightBucket:
+    def map_bucket(self, found: SharedBucket) -> WeightBucket:
         """Return the bucket with its payload, a view of the shared memory. Raises OSError if the actor has ended."""
         if self._token != found.token:
             fd = os.open(f"/proc/{found.pid}/fd/{found.fd}", os.O_RDWR)
@@ -131,4 +129,4 @@ class SharedReceiver:
         """Drop the mapping; payloads that are still in use keep it."""
         if self._is_pinned:
             unpin(self._memory)
-        self._memory, self._token, self._is_pinned = _NOTHING, "", False
+        self._memory, self._token, self._is_pinned = EMPTY_PAYLOAD, "", False

@@ -15,15 +15,15 @@ from rlrun.actor import checkpoint, process_group
 from rlrun.actor.checkpoint_search import CheckpointSearch
 from rlrun.actor.checkpoint_writing import BackgroundSave, CheckpointWriting, policy_export, snapshot
 from rlrun.actor.imitation import exchanged_losses, imitate
+from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
-from rlrun.actor.updates import Learner
+from rlrun.actor.updates import update
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.lerobot.reader import open_dataset
 from rlrun.data.message_checks import check_trajectories
 from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
-from rlrun.data.recording import Recording
-from rlrun.data.seeds import ranks_of
+from rlrun.data.seeds import actor_ranks_of
 from rlrun.observability.disk_speed import flush_seconds
 from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import profiled
@@ -33,13 +33,11 @@ from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observati
 from rlrun.policies.weight_files import StoredWeights
 from rlrun.system.errors import RunError
 from rlrun.system.network import free_port
-from rlrun.weight_sync.buckets import BucketLayout, CarriedSender, WeightSender, lay_out, pack
+from rlrun.weight_sync.buckets import BucketLayout, ObjectStoreSender, WeightSender, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.workers.collector import concatenate
 from rlrun.workers.demonstrations import ablation_batch, imitation_batches, require_shown
-from rlrun.workers.recorder import Recorder, ReplayedStep
-from rlrun.workers.replayed_update import recorded_shards, update_differences
 
 
 class ActorWorker:
@@ -61,7 +59,6 @@ class ActorWorker:
         self._memory: WeightMemory | None = None
         self._outgoing: Iterator[WeightBucket | SharedBucket] = iter(())
         self._gathered: Iterator[tuple[str, torch.Tensor]] = iter(())
-        self._recorder = Recorder(config, telemetry) if config.record.num_steps and rank == 0 else None
         self._sent_as = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
 
     # --- start ------------------------------------------------------------------------------
@@ -169,15 +166,12 @@ class ActorWorker:
         self.telemetry.step = step + 1
         with self.telemetry.span("update"), profile:
             self._require_right(shards, step)
-            metrics = self.learner.update(concatenate(list(shards)), step)
-        if self._recorder:
-            self._recorder.update(step, metrics)
-        return metrics
+            return update(self.learner, concatenate(list(shards)), step)
 
     def _require_right(self, shards: Sequence[Trajectory], version: int) -> None:
         """Raise the first refusal of any rank, on all ranks: the others would wait in a collective."""
         num_envs, num_ranks = self.config.env.num_workers, self.config.actor.num_workers
-        senders = [f"env/{env}" for env in range(num_envs) if self.rank in ranks_of(env, num_envs, num_ranks)]
+        senders = [f"env/{env}" for env in range(num_envs) if self.rank in actor_ranks_of(env, num_envs, num_ranks)]
         num_steps = self.config.algorithm.rollout_epochs * self.config.algorithm.horizon
         refusal: RunError | None = None
         try:
@@ -187,20 +181,6 @@ class ActorWorker:
         for other in self.learner.ranks.gather(refusal):
             if other is not None:
                 raise other
-
-    def replay(self, folder: str, step: int) -> ReplayedStep:
-        """Learn from the trajectories of a step recorded in `folder`, without simulators; all ranks call it."""
-        recording = Recording(Path(folder))
-        metrics = self.update(step, *recorded_shards(recording, step, self.config, self.rank))
-        gathered = self.learner.named_weights()
-        lines: list[str] = []
-        num_compared = 0
-        if self.rank == 0:
-            packed = pack(gathered, self.layout, step + 1)
-            lines, num_compared = update_differences(recording, step, metrics, packed)
-        for _ in gathered:  # all ranks gather, even if there is nothing to compare
-            pass
-        return ReplayedStep(self.telemetry.worker, num_compared, True, tuple(lines), len(lines))
 
     def num_buckets(self) -> int:
         """Return the number of buckets per policy version."""
@@ -234,20 +214,22 @@ class ActorWorker:
 
     def _publish(self, policy_version: int, is_shared: bool = False) -> Iterator[WeightBucket | SharedBucket]:
         self._gathered = self.learner.named_weights()
-        is_checksummed = self.config.weight_sync.is_checksum_verified
-        sender: WeightSender = CarriedSender()
-        place: Callable[[int], np.ndarray | torch.Tensor] | None = None
+        sender: WeightSender = ObjectStoreSender()
+        buffer: Callable[[int], np.ndarray | torch.Tensor] | None = None
         if is_shared:
             self._memory = self._memory or WeightMemory(self.layout)
-            sender, place = SharedSender(self._memory), self._memory.place
+            sender, buffer = SharedSender(self._memory), self._memory.buffer
         elif self._group is not None:
             if self._sender is None:
                 self._sender = CollectiveSender(self._group, self.layout)
-            sender, place = self._sender, self._sender.place
-        buckets = pack(self._gathered, self.layout, policy_version, is_checksummed, place)
-        if self._recorder:
-            buckets = self._recorder.weights(policy_version - 1, buckets)
-        return sender.send(buckets)
+            sender, buffer = self._sender, self._sender.buffer
+        return sender.send(self._packed(policy_version, buffer))
+
+    def _packed(
+        self, policy_version: int, buffer: Callable[[int], np.ndarray | torch.Tensor] | None
+    ) -> Iterator[WeightBucket]:
+        is_checksummed = self.config.weight_sync.is_checksum_verified
+        return pack(self._gathered, self.layout, policy_version, is_checksummed, buffer)
 
     def _free_memory(self) -> None:
         if self._memory is not None:
@@ -356,7 +338,7 @@ class ActorWorker:
             policy_export(self.learner).write(draft, lambda: self.telemetry.count("checksummed_pieces"))
             if self.rank == 0:
                 shutil.rmtree(whole, ignore_errors=True)
-                checksums.put_in_place(draft, whole)
+                checksums.rename_durably(draft, whole)
 
     def close(self) -> None:
         """Leave the process group and free the policy."""

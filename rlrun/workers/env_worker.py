@@ -19,8 +19,7 @@ from rlrun.data.fit import short_name
 from rlrun.data.lerobot import DemoFeatures
 from rlrun.data.message_checks import AnswerCheck
 from rlrun.data.messages import ActionChunk, EnvTally, EpisodeReport, Frames, Observation, Spaces
-from rlrun.data.recording import Recording
-from rlrun.data.seeds import ranks_of, rollout_of, sampling_keys
+from rlrun.data.seeds import actor_ranks_of, rollout_of, sampling_keys
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import NoPicture
@@ -29,7 +28,6 @@ from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import CallProfile
 from rlrun.workers.collector import Collector, EpisodeLedger
 from rlrun.workers.demo_recording import record_episodes, write_dataset
-from rlrun.workers.recorder import Recorder, ReplayedStep, converse_again
 
 Episodes = Generator[Observation, ActionChunk, tuple]
 
@@ -75,12 +73,11 @@ class EnvWorker:
         self.telemetry = telemetry
         self._num_envs = config.env.num_envs // config.env.num_workers
         self._envs = rank * self._num_envs + np.arange(self._num_envs)  # global indices of the rows
-        self._ranks = ranks_of(rank, config.env.num_workers, config.actor.num_workers)
+        self.actor_ranks = actor_ranks_of(rank, config.env.num_workers, config.actor.num_workers)  # own rows here
         self._env: RestartingEnv | None = None
         self._check_answer: AnswerCheck | None = None  # made with the simulator
         self._no_video = ""  # why the simulator cannot be recorded; "": it can, or nobody asked
         self._envs_per_rank = config.env.num_envs // config.actor.num_workers
-        self._recorder = Recorder(config, telemetry) if config.record.num_steps else None
         self._collector = Collector(config, rank, self._envs, lambda: self.env, telemetry)
 
     def load(self, shown: tuple[int, ...] | None = None) -> Spaces:
@@ -126,8 +123,7 @@ class EnvWorker:
         policy_version: the oldest version that may choose actions. Returns `Collected`, then the shard of each actor
         rank that owns rows here (`data.shards.ranks_of`). Each part is sent separately, to the process that needs it.
         """
-        collecting = self._checked(self._collect(step, policy_version))
-        return self._recorder.conversation(step, collecting, self._ranks) if self._recorder else collecting
+        return self._checked(self._collect(step, policy_version))
 
     def _checked(self, episodes: Episodes) -> Episodes:
         """Return the same generator, to which only right answers pass. Raises RunError naming the rollout worker."""
@@ -140,11 +136,6 @@ class EnvWorker:
                 observation = episodes.send(chunk)
         except StopIteration as finished:
             return finished.value
-
-    def replay(self, folder: str, step: int) -> ReplayedStep:
-        """Repeat a step recorded in `folder` with the recorded actions, without a policy."""
-        again = self._collect(step, policy_version=step)  # as in the recorded run: one policy version per step
-        return converse_again(again, Recording(Path(folder)), step, self.telemetry.worker, self._ranks)
 
     def _collect(self, step: int, policy_version: int) -> Episodes:
         num_faults = len(self.env.faults)

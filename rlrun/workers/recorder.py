@@ -1,4 +1,4 @@
-"""Recorder of the messages that a worker sends and receives in the recorded training steps."""
+"""Recorder of the messages that a worker sends and receives in the recorded training steps, and results of a replay."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import logging
 import shutil
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import ActionChunk, Observation, Trajectory, WeightBucket
-from rlrun.data.recording import FOLDER, Recording, differences, read_message, write_json, write_message
+from rlrun.data.messages import ActionChunk, Observation, WeightBucket
+from rlrun.data.recording import RECORDING_FOLDER, Recording, write_json, write_message
 from rlrun.observability.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
+
+Episodes = Generator[Observation, ActionChunk, tuple]
 
 
 class Recorder:
@@ -32,24 +33,20 @@ class Recorder:
         self._edges = set(settings.edges)
         self._share = settings.max_bytes // (config.env.num_workers + 1)
         self._telemetry = telemetry
-        self._recording = Recording(Path(config.output_dir or ".") / FOLDER)
+        self._recording = Recording(Path(config.output_dir or ".") / RECORDING_FOLDER)
         self._used = 0
         self._is_stopped = False
 
-    def conversation(
-        self, step: int, talk: Generator[Observation, ActionChunk, tuple], ranks: range
-    ) -> Generator[Observation, ActionChunk, tuple]:
+    def interaction(self, step: int, episodes: Episodes, ranks: range) -> Episodes:
         """Return the same generator, recorded: observations, actions, and finally the trajectories for `ranks`."""
-        return self._recorded(step, talk, ranks) if self._is_wanted(step) else talk
+        return self._recorded(step, episodes, ranks) if self._is_wanted(step) else episodes
 
-    def _recorded(
-        self, step: int, talk: Generator[Observation, ActionChunk, tuple], ranks: range
-    ) -> Generator[Observation, ActionChunk, tuple]:
+    def _recorded(self, step: int, episodes: Episodes, ranks: range) -> Episodes:
         self._delete(step)  # left by an earlier process of this worker
         number, answer = 0, None
         while True:
             try:
-                observation = next(talk) if answer is None else talk.send(answer)
+                observation = next(episodes) if answer is None else episodes.send(answer)
             except StopIteration as finished:
                 parts = finished.value
                 break
@@ -107,10 +104,10 @@ class Recorder:
         logger.warning("recording ends before step %d: %s", step, why)
 
     def _delete(self, step: int) -> None:
-        shutil.rmtree(self._recording.of_worker(step, self._telemetry.worker), ignore_errors=True)
+        shutil.rmtree(self._recording.worker_folder(step, self._telemetry.worker), ignore_errors=True)
 
 
-_MAX_LINES = 20  # differences in the result; further ones are only counted
+_MAX_LINES = 20  # differences in a result; further ones are only counted
 
 
 @dataclass(frozen=True)
@@ -126,46 +123,7 @@ class ReplayedStep:
     lines: tuple[str, ...]  # the first differences, in order of occurrence
     num_differences: int
 
-
-def converse_again(
-    talk: Generator[Observation, ActionChunk, tuple], recording: Recording, step: int, worker: str, ranks: range
-) -> ReplayedStep:
-    """Replay an env worker's step: answer every observation with the recorded actions.
-
-    ranks: the actor ranks that get shards at its end. If the recording ends within the step, its last actions are still
-    executed.
-    """
-    num_answers = recording.count(step, worker, "actions")
-    found: list[str] = []
-    number = num_compared = 0
-    observation, parts = next(talk), None
-    while parts is None:
-        if recording.message(step, worker, "observation", number).exists():
-            was = read_message(recording.message(step, worker, "observation", number), Observation)
-            found += [f"observation {number}: {line}" for line in differences(was, observation)]
-            num_compared += 1
-        if number == num_answers:
-            return _result(worker, num_compared, False, found)
-        chunk = read_message(recording.message(step, worker, "actions", number), ActionChunk)
-        if len(chunk.actions) != len(observation.frames):
-            found.append(
-                f"observation {number}: {len(chunk.actions)} rows were answered, {len(observation.frames)} ask"
-            )
-            return _result(worker, num_compared, True, found)
-        number += 1
-        try:
-            observation = talk.send(chunk)
-        except StopIteration as finished:
-            parts = finished.value
-    for rank, shard in zip(ranks, parts[1:], strict=True):
-        path = recording.message(step, worker, "trajectory", rank)
-        if path.exists():
-            found += [
-                f"trajectory for actor/{rank}: {line}" for line in differences(read_message(path, Trajectory), shard)
-            ]
-            num_compared += 1
-    return _result(worker, num_compared, True, found)
-
-
-def _result(worker: str, num_compared: int, is_whole: bool, found: list[str]) -> ReplayedStep:
-    return ReplayedStep(worker, num_compared, is_whole, tuple(islice(found, _MAX_LINES)), len(found))
+    @classmethod
+    def from_lines(cls, worker: str, num_compared: int, is_whole: bool, lines: list[str]) -> ReplayedStep:
+        """Return the result with the first of its differences."""
+        return cls(worker, num_compared, is_whole, tuple(lines[:_MAX_LINES]), len(lines))

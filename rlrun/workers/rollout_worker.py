@@ -93,7 +93,7 @@ class RolloutWorker:
         Raises RunError naming the sender if its bytes are not those that were sent.
         """
         if isinstance(bucket, SharedBucket):
-            bucket = self._shared.opened(bucket)
+            bucket = self._shared.map_bucket(bucket)
         self._arrived.add(bucket)
         with self.telemetry.span("apply weights", f"version {bucket.policy_version}"):
             self.backend.apply(bucket)

@@ -15,7 +15,15 @@ import torch
 from rlrun.config.schema import WeightTransport
 from rlrun.data.messages import WeightBucket
 from rlrun.system.errors import RunError
-from rlrun.weight_sync.buckets import ArrivedWeights, CarriedSender, WeightSender, WeightStage, lay_out, pack, unpack
+from rlrun.weight_sync.buckets import (
+    ArrivedWeights,
+    ObjectStoreSender,
+    WeightSender,
+    WeightStage,
+    lay_out,
+    pack,
+    unpack,
+)
 from rlrun.weight_sync.collective import (
     CollectiveGroup,
     CollectiveReceiver,
@@ -87,7 +95,7 @@ def linked(request: pytest.FixtureRequest) -> Iterator[tuple[WeightSender, list[
         processes[-1].start()
         pipes.append(ours)
     group = CollectiveGroup(store, 0, NUM_RECEIVERS + 1, DEADLINE_S) if store else None
-    yield CollectiveSender(group, LAYOUT) if group else CarriedSender(), pipes
+    yield CollectiveSender(group, LAYOUT) if group else ObjectStoreSender(), pipes
     for pipe in pipes:
         pipe.send(None)
     for process in processes:
@@ -97,7 +105,7 @@ def linked(request: pytest.FixtureRequest) -> Iterator[tuple[WeightSender, list[
 
 def sync(sender: WeightSender, pipes: list[Connection], policy_version: int) -> list[object]:
     """As in a cluster: receivers of a collective wait before the sender starts; carried buckets are sent first."""
-    if isinstance(sender, CarriedSender):
+    if isinstance(sender, ObjectStoreSender):
         carried = list(sender.send(buckets_of(policy_version)))
         for pipe in pipes:
             pipe.send(carried)
@@ -172,7 +180,7 @@ def test_shared_memory_is_read_where_it_was_written() -> None:
     process = context.Process(target=take_shared, args=(theirs,), daemon=True)
     process.start()
     for policy_version in (1, 2):
-        buckets = pack(weights(policy_version).items(), layout, policy_version, True, memory.place)
+        buckets = pack(weights(policy_version).items(), layout, policy_version, True, memory.buffer)
         ours = list(SharedSender(memory).send(buckets))
         assert len(ours) > 1 and all(found.bucket.payload.size == 0 for found in ours)
         pipe.send(ours)
@@ -191,7 +199,7 @@ def take_shared(pipe: Connection) -> None:
     while (carried := pipe.recv()) is not None:
         stage, received, arrived = WeightStage(SHAPES), {}, ArrivedWeights("rollout/0")
         for found in carried:
-            bucket = receiver.opened(found)
+            bucket = receiver.map_bucket(found)
             arrived.add(bucket)  # verifies checksums
             stage.add(bucket)
             received |= dict(unpack(bucket))

@@ -32,6 +32,6 @@ def test_step_path_lists_what_a_step_enters() -> None:
     assert "policies/openvla_oft/model.py" not in rows and "plan.py" not in rows
     hops = {name: int(number) for name, number in re.findall(r"^hops of (\w+): (\d+)", text, re.M)}
     assert hops.keys() == {"update", "save", "act"} and all(number > 2 for number in hops.values()), text
-    assert "OnPolicyUpdates.update" in text and "ActorCriticPolicy.__call__" in text
+    assert "on_policy_update" in text and "ActorCriticPolicy.__call__" in text
     assert re.search(r"^files besides .*: \d\d ", text, re.M)
     assert re.search(r"^their lines: \d,\d{3}, of which ran: [\d,]+ ", text, re.M)

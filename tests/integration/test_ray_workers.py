@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.controller.workers import EnvGroup
+from rlrun.controller.workers import WorkerGroup
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import RunError
@@ -40,7 +40,7 @@ def test_a_stopped_worker_and_a_killed_one_are_named(tmp_path):
     try:
         pid = pid_of(workers, "env/1")
         os.kill(pid, signal.SIGSTOP)
-        waiting = EnvGroup(workers).load()
+        waiting = WorkerGroup(workers, "env").submit_all(lambda env: env.load())
         with pytest.raises(RunError, match=r"env\[1\]@.* is stopped \(state T\)"):
             workers.wait(waiting, "simulators", 30.0)
         os.kill(pid, signal.SIGKILL)
@@ -55,7 +55,7 @@ def test_a_worker_whose_node_is_gone_is_not_waited_for(tmp_path, monkeypatch):
     workers = start_workers(config, plan(config, known_inventory(config)), ["env"], tmp_path)
     try:
         assert workers.replace("env", 0) == [("env", 0)]
-        assert workers.wait(EnvGroup(workers).load(), "simulators", 120.0)
+        assert workers.wait(WorkerGroup(workers, "env").submit_all(lambda env: env.load()), "simulators", 120.0)
         monkeypatch.setattr(workers._connection, "nodes", list)
         with pytest.raises(RunError, match="has left the cluster; the run does not fit on what is left"):
             workers.replace("env", 0)

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from rlrun.cluster.launch import Machines
 from rlrun.config.loader import load
-from rlrun.data.recording import FOLDER, Recording
+from rlrun.data.recording import RECORDING_FOLDER, Recording
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.train import train
 from rlrun.training.replay import replay
@@ -48,7 +48,7 @@ def again(recorded, tmp_path, capsys):
 @pytest.fixture
 def copied(recorded, tmp_path):
     """A recording that may be spoilt."""
-    shutil.copytree(recorded / FOLDER, tmp_path / "copy")
+    shutil.copytree(recorded / RECORDING_FOLDER, tmp_path / "copy")
     return Recording(tmp_path / "copy")
 
 
@@ -79,7 +79,7 @@ def test_another_learning_rate_is_told_and_found(again):
 
 def test_a_crash_in_the_update_can_be_had_again(again, copied):
     """The run ended while it learned: the trajectories are there, and no result."""
-    shutil.rmtree(copied.of_worker(2, "actor/0"))
+    shutil.rmtree(copied.worker_folder(2, "actor/0"))
     status, told = again("actor", path=copied.folder)
     assert status == ExitStatus.ok and "step 2: actor/0 came through; no result of it was recorded" in told
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.controller.workers import EnvGroup
+from rlrun.controller.workers import WorkerGroup
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import RunError
@@ -43,8 +43,10 @@ class SmallRun:
         config = load([*SETTINGS, f"output_dir={folder}/{name}", f"cache_dir={folder}/cache"])
         self.fault = folder / "fault"
         self.workers = start_workers(config, plan(config, known_inventory(config)), ["env"], folder / name)
-        self.workers.wait(EnvGroup(self.workers).load(), "simulators", 100.0)
-        (self.recording,) = EnvGroup(self.workers).record_demos(f"{folder}/{name}/demos")
+        WorkerGroup(self.workers, "env").call(lambda env: env.load(), "simulators", 100.0)
+        (self.recording,) = WorkerGroup(self.workers, "env").submit_all(
+            lambda env: env.record_demos(f"{folder}/{name}/demos")
+        )
 
     def status(self):
         """Return the status of the worker, once it answers."""

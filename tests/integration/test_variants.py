@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.data.checkpoint_folder import damages
+from rlrun.data.checkpoint_folder import find_corruption
 from rlrun.train import train
 
 pytestmark = pytest.mark.integration
@@ -79,7 +79,7 @@ def test_checkpoints_in_the_background_are_those_of_a_run_that_waits(run):
     folders = [run(f"saves-{value}", *often, f"checkpoint.is_asynchronous={value}")[0] for value in ("false", "true")]
     for step in ("step_00000001", "step_00000002", "step_00000003"):
         plain, beside = (folder / "checkpoints" / step for folder in folders)
-        assert damages(beside) == []
+        assert find_corruption(beside) == []
         weights = [next((folder / "policy").glob("*.safetensors")) for folder in (plain, beside)]
         assert weights[0].read_bytes() == weights[1].read_bytes()
     assert not list((folders[1] / "checkpoints").glob(".*writing*"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.controller.workers import EnvGroup
+from rlrun.controller.workers import WorkerGroup
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import ExitStatus, RunError
@@ -47,7 +47,7 @@ def environments(folder):
     config = load([*SETTINGS, f"output_dir={folder}", f"cache_dir={folder}/cache"])
     workers = start_workers(config, plan(config, known_inventory(config)), ["env"], folder)
     try:
-        workers.wait(EnvGroup(workers).load(), "simulators", 100.0)
+        WorkerGroup(workers, "env").call(lambda env: env.load(), "simulators", 100.0)
         yield workers
     finally:
         workers.close()
@@ -57,7 +57,7 @@ def environments(folder):
 
 def stall(workers, folder, misbehave):
     """Record demonstrations on both, and let the second one misbehave. Returns the alarm and its delay."""
-    futures = EnvGroup(workers).record_demos(f"{folder}/demos")
+    futures = WorkerGroup(workers, "env").submit_all(lambda env: env.record_demos(f"{folder}/demos"))
     started = []
 
     def later():
@@ -83,7 +83,7 @@ def bound_s():
 def restart(workers):
     for rank in range(2):
         workers.replace("env", rank)
-    workers.wait(EnvGroup(workers).load(), "simulators", 100.0)
+    WorkerGroup(workers, "env").call(lambda env: env.load(), "simulators", 100.0)
 
 
 def files_of(alarm):

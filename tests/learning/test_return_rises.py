@@ -9,7 +9,7 @@ from statistics import mean
 
 import pytest
 
-from rlrun.algorithms.settings import PPOConfig
+from rlrun.algorithms.spec import PPOConfig
 from rlrun.config.loader import load
 from rlrun.train import train
 

@@ -73,6 +73,6 @@ def test_our_client_takes_single_actions_from_the_official_server(port: int) -> 
         for episode in range(2):
             client.reset()
             for step in range(3):
-                client.ask(observation(num_proprio=256, seed=episode), chunk_size=4)
+                client.request(observation(num_proprio=256, seed=episode), chunk_size=4)
                 action = client.receive()
                 assert action.shape == (1, 23) and np.all(action == step + 1)

@@ -8,6 +8,7 @@ from importlib import import_module
 
 import pytest
 
+from rlrun.actor.updates import update
 from tests.pretended_cuda import small
 from tests.pretended_cuda.conftest import Run
 
@@ -27,7 +28,7 @@ def step() -> None:
     small.send(actor, acting)
     acting.act([small.observation("push", "push")])  # without padding
     acting.act([small.observation(*small.SENTENCES)])
-    actor.update(small.experience())
+    update(actor, small.experience())
 
 
 def step_with(module_name: str, function: str, right: str, wrong: str) -> str:

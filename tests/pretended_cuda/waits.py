@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from rlrun.actor.updates import Learner
+from rlrun.actor.learner import Learner
+from rlrun.actor.updates import update
 from tests.pretended_cuda import small
 from tests.pretended_cuda.events import EVENTS, Event
 
@@ -34,7 +35,7 @@ def phases() -> dict[str, Counter[Event]]:
     run, few, many = small.config(), small.learner(small.config(16)), small.learner(small.config(8))
     acting, seen = small.backend(run), [small.observation(*small.SENTENCES)]
     for source in (few, many):
-        source.update(small.experience())
+        update(source, small.experience())
     small.send(many, acting)
     acting.act(seen)
     return {
@@ -46,7 +47,7 @@ def phases() -> dict[str, Counter[Event]]:
 
 def _per_micro_batch(few: Learner, many: Learner) -> Counter[Event]:
     """Two updates of the same rows in two and in four micro-batches differ by two micro-batches."""
-    of_two, of_four = (counted(lambda source=source: source.update(small.experience())) for source in (few, many))
+    of_two, of_four = (counted(lambda source=source: update(source, small.experience())) for source in (few, many))
     difference = {event: count - of_two[event] for event, count in of_four.items() if count > of_two[event]}
     assert all(count % 2 == 0 for count in difference.values()), difference
     return Counter({event: count // 2 for event, count in difference.items()})

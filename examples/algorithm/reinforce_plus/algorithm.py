@@ -16,13 +16,10 @@ from rlrun.algorithms.algorithm import (
     Losses,
     LossTerm,
     Outputs,
-    Over,
+    Reduction,
     Targets,
-    entropy_bonus,
-    joined,
-    reference_penalty,
 )
-from rlrun.algorithms.losses import aggregate, kept
+from rlrun.algorithms.losses import aggregate, combine_losses, entropy_bonus, masked, reference_penalty
 
 
 class ReinforcePlus(Algorithm):
@@ -31,23 +28,23 @@ class ReinforcePlus(Algorithm):
     def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
         returns = torch.zeros_like(steps.rewards)
         following = torch.zeros_like(steps.rewards[0])
-        rewards = kept(steps.rewards, steps.valid)
+        rewards = masked(steps.rewards, steps.valid)
         for t in reversed(range(len(rewards))):
             following = rewards[t] + torch.where(steps.goes_on[t], steps.discount[t] * following, 0.0)
             returns[t] = following
         raw = returns
         if self.config.section(ReinforcePlusConfig).has_baseline:
             num_others = steps.valid.sum(1, keepdim=True) - steps.valid.int()
-            others = kept(returns, steps.valid).sum(1, keepdim=True) - kept(returns, steps.valid)
+            others = masked(returns, steps.valid).sum(1, keepdim=True) - masked(returns, steps.valid)
             raw = returns - others / num_others.clamp(min=1)
         return Advantages(normalize(raw, steps.valid, reduce), steps.valid, raw)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Losses:
         mask = targets.unit_mask
-        log_ratio = kept(outputs.unit_logprobs - targets.proximal_logprobs, mask)
+        log_ratio = masked(outputs.unit_logprobs - targets.proximal_logprobs, mask)
         weights = log_ratio.exp().clamp(max=2.0).detach()  # of an importance-weighted gradient
-        gain = weights * kept(outputs.unit_logprobs, mask) * targets.advantages.unsqueeze(-1)
+        gain = weights * masked(outputs.unit_logprobs, mask) * targets.advantages.unsqueeze(-1)
         mean = aggregate(-gain, mask, self.config.aggregation.value)
-        reinforce = Losses([LossTerm(mean, Over.units, name="policy_loss")])
+        reinforce = Losses([LossTerm(mean, Reduction.units, name="policy_loss")])
         shared = (outputs, targets)
-        return joined(reinforce, entropy_bonus(self.config, *shared), reference_penalty(self.config, *shared))
+        return combine_losses(reinforce, entropy_bonus(self.config, *shared), reference_penalty(self.config, *shared))

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
-from rlrun.config.schema import AlgorithmConfig, RunConfig
+from rlrun.config.schema import RunConfig
 from rlrun.config.sections import Section
 from rlrun.system.errors import RunError
-
-if TYPE_CHECKING:
-    from reinforce_plus.algorithm import ReinforcePlus
 
 
 @dataclass
@@ -20,12 +16,6 @@ class ReinforcePlusConfig(Section):
     """For algorithm.name=reinforce_plus."""
 
     has_baseline: bool = True  # subtract the mean return of the other rows at the same chunk step
-
-
-def make(config: AlgorithmConfig) -> ReinforcePlus:
-    from reinforce_plus.algorithm import ReinforcePlus as Class
-
-    return Class(config)
 
 
 def check(config: RunConfig) -> Iterator[RunError]:
@@ -43,7 +33,7 @@ def check(config: RunConfig) -> Iterator[RunError]:
 
 SPEC = AlgorithmSpec(
     "reinforce_plus",
-    make,
+    "reinforce_plus.algorithm:ReinforcePlus",
     rollout=lambda config: RolloutRule(needs_values=False),
     section=ReinforcePlusConfig,
     has_critic=False,

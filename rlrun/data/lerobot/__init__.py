@@ -1,4 +1,4 @@
-"""Reads demonstrations of any LeRobot dataset (v2.0, v2.1, v3.0; images or video), and writes them as v3.0."""
+"""LeRobot datasets: demonstrations are read from v2.0, v2.1 and v3.0, with images or video, and written as v3.0."""
 
 from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
 from rlrun.data.lerobot.reader import DemoDataset

@@ -1,6 +1,6 @@
-"""Reads the numbers of all frames: state, actions, time and sentence of each, and where its pictures lie.
+"""Numbers of all frames of a dataset: state, actions, time and task of each frame, and the location of its pictures.
 
-Numbers of 256 MB and more are kept in a temporary file, mapped into memory, that has no name.
+Arrays of 256 MB and more are kept in an unnamed temporary file, mapped into memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlrun.data.lerobot.layout import COPY_AGAIN, DatasetError
-from rlrun.data.lerobot.tables import DatasetFiles, EpisodeRow, reading
+from rlrun.data.lerobot.tables import DatasetFiles, EpisodeRow, checked_read
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 FRAME_SUCCESS = "next.success"  # a feature of LeRobot's datasets with rewards
 _IN_MEMORY_BYTES = 256 * 2**20
 _ROWS_AT_ONCE = 8192
-_CORRECT = "correct the features of meta/info.json, or " + COPY_AGAIN
+_CORRECT_FEATURES = "correct the features of meta/info.json, or " + COPY_AGAIN
 
 
 @dataclass(frozen=True, eq=False)
-class Frames:
-    """F frames of E episodes, ordered by episode and step."""
+class FrameTable:
+    """Numbers of F frames of E episodes, ordered by episode and step."""
 
     state: np.ndarray  # float32 [F, P]
     action: np.ndarray  # float32 [F, A]
-    time_s: np.ndarray  # float64 [F], since the begin of the episode
+    time_s: np.ndarray  # float64 [F], since the start of the episode
     task: np.ndarray  # int64 [F]: task_index; -1: the dataset names none
     success: np.ndarray  # bool [F]: next.success; False without such a feature
     lengths: np.ndarray  # int64 [E]
@@ -41,7 +41,7 @@ class Frames:
     file: np.ndarray  # int32 [F]: index into `files`
     row: np.ndarray  # int64 [F]: row in the file
 
-    def place(self, frame: int) -> tuple[int, int]:
+    def episode_and_step(self, frame: int) -> tuple[int, int]:
         """Return episode_index and step of a frame."""
         ends = np.cumsum(self.lengths)
         episode = int(np.searchsorted(ends, frame, side="right"))
@@ -49,11 +49,11 @@ class Frames:
 
 
 class _Columns:
-    """Arrays for all frames, which are filled file by file. file, row and order are those of the reading."""
+    """Arrays for all frames, filled file by file in the order of reading."""
 
     def __init__(self, num_rows: int, num_proprio: int, num_actions: int):
         self.num_frames = 0
-        self.state, self.action = _room(num_rows, num_proprio), _room(num_rows, num_actions)
+        self.state, self.action = _allocate(num_rows, num_proprio), _allocate(num_rows, num_actions)
         self.time_s = np.zeros(num_rows)
         self.task, self.step, self.row, self.episode = (np.zeros(num_rows, np.int64) for _ in range(4))
         self.success = np.zeros(num_rows, bool)
@@ -66,17 +66,17 @@ class _Columns:
             getattr(self, name)[begin : self.num_frames] = values
 
     def ordered(self) -> None:
-        """Order by episode and step."""
+        """Sort all arrays by episode and step."""
         used = slice(0, self.num_frames)
         order = None
         if (np.diff(self.episode[used]) < 0).any() or _steps_fall(self.episode[used], self.step[used]):
             order = np.lexsort((self.step[used], self.episode[used]))
         for name in ("state", "action", "time_s", "task", "success", "step", "row", "file", "episode"):
             values = getattr(self, name)[used]
-            setattr(self, name, values if order is None else _taken(values, order))
+            setattr(self, name, values if order is None else _reorder(values, order))
 
 
-def read_frames(files: DatasetFiles, episodes: list[EpisodeRow]) -> Frames:
+def read_frames(files: DatasetFiles, episodes: list[EpisodeRow]) -> FrameTable:
     """Read the numbers of the frames of `episodes`, which are ordered by index. Raises DatasetError."""
     paths = _data_files(files, episodes)
     roles = files.roles
@@ -93,7 +93,7 @@ def read_frames(files: DatasetFiles, episodes: list[EpisodeRow]) -> Frames:
             said = "" if episode.length is None else f", its table says {episode.length}"
             cause = f"episode {episode.index} has {length} frames{said}"
             raise DatasetError(episode.data_file or files.path("data"), cause, COPY_AGAIN)
-    frames = Frames(
+    frames = FrameTable(
         columns.state,
         columns.action,
         np.where(np.isfinite(columns.time_s), columns.time_s, columns.step / files.fps),
@@ -107,7 +107,7 @@ def read_frames(files: DatasetFiles, episodes: list[EpisodeRow]) -> Frames:
 
 
 def _data_files(files: DatasetFiles, episodes: list[EpisodeRow]) -> list[Path]:
-    """Return the files with these episodes' frames; all of data/ if the table of episodes does not say."""
+    """Return the files with the frames of these episodes; all of data/ if the table of episodes names none."""
     named = list(dict.fromkeys(episode.data_file for episode in episodes))
     found = [file for file in named if file is not None]
     if len(found) < len(named):
@@ -123,19 +123,19 @@ def _num_rows(files: DatasetFiles, path: Path) -> int:
 
 
 def _read_file(files: DatasetFiles, path: Path, indices: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
-    """Yield pieces of the arrays of _Columns, of the rows whose episode_index is in `indices` (sorted)."""
+    """Yield arrays for `_Columns`, batch by batch, of the rows whose episode_index is in `indices` (sorted)."""
     import pyarrow as pa
 
     first = 0
     with files.parquet(path) as table:
         wanted = _columns_of(files, path, set(table.schema_arrow.names))
         batches = table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=wanted)
-        while (batch := reading(path, lambda: next(batches, None))) is not None:
+        while (batch := checked_read(path, lambda: next(batches, None))) is not None:
             try:
-                found = _numbers(batch, files, indices)
+                found = _read_batch(batch, files, indices)
             except (LookupError, ValueError, TypeError, AttributeError, pa.ArrowException) as error:
                 cause = f"its columns do not fit the features of info.json ({error})"
-                raise DatasetError(path, cause, _CORRECT) from error
+                raise DatasetError(path, cause, _CORRECT_FEATURES) from error
             rows = found.pop("at")
             yield {name: values[rows] for name, values in found.items()} | {"row": first + rows}
             first += len(batch)
@@ -148,12 +148,12 @@ def _columns_of(files: DatasetFiles, path: Path, known: set[str]) -> list[str]:
     absent = [name for name in needed if name not in known]
     if absent:
         cause = f"it has no column {' and no column '.join(absent)}; its columns: {', '.join(sorted(known))}"
-        raise DatasetError(path, cause, _CORRECT)
+        raise DatasetError(path, cause, _CORRECT_FEATURES)
     return needed + [name for name in ("timestamp", "task_index", FRAME_SUCCESS) if name in known]
 
 
-def _numbers(batch: pa.RecordBatch, files: DatasetFiles, indices: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the arrays of all rows of a batch; "at": the rows whose episode is taken."""
+def _read_batch(batch: pa.RecordBatch, files: DatasetFiles, indices: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the arrays of all rows of a batch; "at": the rows of selected episodes."""
     index = _whole_numbers(batch, "episode_index")
     episode = np.searchsorted(indices, index).clip(max=len(indices) - 1)
     names = batch.schema.names
@@ -163,22 +163,24 @@ def _numbers(batch: pa.RecordBatch, files: DatasetFiles, indices: np.ndarray) ->
         "at": np.flatnonzero(indices[episode] == index),
         "episode": episode,
         "step": _whole_numbers(batch, "frame_index"),
-        "time_s": _flat(batch, "timestamp", np.float64) if "timestamp" in names else np.full(len(batch), np.nan),
+        "time_s": _column_values(batch, "timestamp", np.float64)
+        if "timestamp" in names
+        else np.full(len(batch), np.nan),
         "task": _whole_numbers(batch, "task_index") if "task_index" in names else nothing,
-        "success": _flat(batch, FRAME_SUCCESS, np.float64) > 0 if FRAME_SUCCESS in names else nothing > 0,
+        "success": _column_values(batch, FRAME_SUCCESS, np.float64) > 0 if FRAME_SUCCESS in names else nothing > 0,
         "action": _vector(batch, files.roles.action.key, files.roles.action.size),
         "state": _vector(batch, state.key, state.size) if state else np.zeros((len(batch), 0), np.float32),
     }
 
 
 def _whole_numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    values = _flat(batch, name, None)
+    values = _column_values(batch, name, None)
     if values.dtype.kind not in "iu" or (len(values) and values.min() < 0):
         raise ValueError(f"{name} must hold whole numbers from 0")
     return values
 
 
-def _flat(batch: pa.RecordBatch, name: str, kind: type | None) -> np.ndarray:
+def _column_values(batch: pa.RecordBatch, name: str, kind: type | None) -> np.ndarray:
     """Return one number per row, also of a column whose cells are lists of one."""
     column = batch.column(name)
     column = column.flatten() if column.type.num_fields else column
@@ -188,16 +190,16 @@ def _flat(batch: pa.RecordBatch, name: str, kind: type | None) -> np.ndarray:
 
 def _vector(batch: pa.RecordBatch, key: str, size: int) -> np.ndarray:
     """Return float32 [rows, size]."""
-    return _flat(batch, key, np.float32).reshape(len(batch), size)
+    return _column_values(batch, key, np.float32).reshape(len(batch), size)
 
 
-def _require_finite(key: str, values: np.ndarray, frames: Frames) -> None:
-    """Refuse vectors [F, D] with a number that is not finite, which would train a policy to give such actions."""
+def _require_finite(key: str, values: np.ndarray, frames: FrameTable) -> None:
+    """Raise DatasetError for vectors [F, D] with NaN or infinity."""
     wrong = np.argwhere(~np.isfinite(values))
     if not len(wrong):
         return
     frame, dimension = (int(number) for number in wrong[0])
-    episode, step = frames.place(frame)
+    episode, step = frames.episode_and_step(frame)
     raise DatasetError(
         frames.files[frames.file[frame]],
         f"{key}[{dimension}] of frame {step} of episode {episode} is {values[frame, dimension]}, and "
@@ -210,7 +212,7 @@ def _steps_fall(episode: np.ndarray, step: np.ndarray) -> bool:
     return bool(((np.diff(step) < 0) & (np.diff(episode) == 0)).any())
 
 
-def _room(num_rows: int, size: int) -> np.ndarray:
+def _allocate(num_rows: int, size: int) -> np.ndarray:
     """Return an empty float32 [num_rows, size], in memory or in a temporary file."""
     if num_rows * size * 4 < _IN_MEMORY_BYTES:
         return np.empty((num_rows, size), np.float32)
@@ -219,16 +221,16 @@ def _room(num_rows: int, size: int) -> np.ndarray:
         return np.memmap(file, np.float32, "r+", shape=(num_rows, size))  # which keeps the file open
 
 
-def _taken(values: np.ndarray, order: np.ndarray) -> np.ndarray:
+def _reorder(values: np.ndarray, order: np.ndarray) -> np.ndarray:
     if values.ndim == 1:
         return values[order]
-    sorted_values = _room(*values.shape)
+    sorted_values = _allocate(*values.shape)
     for begin in range(0, len(order), _ROWS_AT_ONCE):
         sorted_values[begin : begin + _ROWS_AT_ONCE] = values[order[begin : begin + _ROWS_AT_ONCE]]
     return sorted_values
 
 
-def time_remark(frames: Frames, fps: float) -> Iterator[str]:
+def time_warning(frames: FrameTable, fps: float) -> Iterator[str]:
     """Yield a sentence if the frames' times disagree with the frame rate."""
     steps = np.diff(frames.time_s)
     inside = np.ones(len(steps), bool)

@@ -1,6 +1,6 @@
-"""Names, versions and limits of LeRobot's layouts, and the error of a dataset that cannot be used.
+"""LeRobot's layouts (names, versions, limits), the features of a dataset by info.json, and the error DatasetError.
 
-v3.0, which rlrun also writes, images embedded as PNG:
+v3.0, which rlrun also writes, with images embedded as PNG:
 
     meta/info.json                              features, counts, frame rate, path templates
     meta/stats.json                             per feature: min max mean std count q01 q10 q50 q90 q99
@@ -15,7 +15,7 @@ v2.0 and v2.1:
     data/chunk-000/episode_000000.parquet
     videos/chunk-000/CAMERA/episode_000000.mp4
 
-`seed` and `success` are columns of ours in the episode table; LeRobot's reader carries them along.
+`seed` and `success` are rlrun's columns of the episode table; LeRobot's reader keeps them.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ IMAGE_PREFIX = "observation.images."
 STATE = "observation.state"
 ACTION = "action"
 MAX_SIZE = 16_384  # of an image's side, of a vector, and of the frame rate
-MAX_ROWS = 100_000_000  # of a file; compressed, absurd numbers of equal rows take no space
+MAX_ROWS = 100_000_000  # of a file; any number of equal rows takes little space when compressed
 COPY_AGAIN = "copy the dataset again from an undamaged source"
 RECORD_AGAIN = "record the dataset again"
-INDEX_COLUMNS = {  # LeRobot's own columns, in its order
+INDEX_COLUMNS = {  # LeRobot's columns, in its order
     "timestamp": "float32",
     "frame_index": "int64",
     "episode_index": "int64",
@@ -74,17 +74,17 @@ class DatasetError(ValueError):
 
 
 def whole_number(name: str, value: object, low: int, high: int) -> int:
-    """Return a whole number of a dataset's description. Raises ValueError for anything else, or out of range."""
+    """Return an integer of a dataset's description. Raises ValueError for other values, or out of range."""
     is_whole = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
     if not is_whole or value != int(value):  # type: ignore[call-overload]
         raise ValueError(f"{name} is {value!r}, and must be a whole number from {low} to {high}")
     return int(value)  # type: ignore[call-overload]
 
 
-STATE_NAMES = (STATE, "state")  # tried in this order, where demos.keys names none
+STATE_NAMES = (STATE, "state")  # tried in this order if demos.keys names none
 ACTION_NAMES = (ACTION, "actions")
-NO_PICTURES = {"depth", "seg", "segmentation"}  # words of a key that say that its channels are no colours
-AXES = {"c": "c", "h": "h", "w": "w", "channel": "c", "channels": "c", "rgb": "c", "height": "h", "width": "w"}
+_NO_COLOUR_WORDS = {"depth", "seg", "segmentation"}  # in a key: its channels are not colours
+_AXES = {"c": "c", "h": "h", "w": "w", "channel": "c", "channels": "c", "rgb": "c", "height": "h", "width": "w"}
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Vector:
 
 @dataclass(frozen=True)
 class Roles:
-    """The features that imitation takes, and sentences on those that it leaves out."""
+    """Features used by imitation, and sentences on those that are not used."""
 
     state: Vector | None
     action: Vector
@@ -151,7 +151,7 @@ class Roles:
     left_out: tuple[str, ...]
 
 
-def roles_of(features: dict[str, Any], keys: DemoKeysConfig, cameras: Sequence[str] | None, path: Path) -> Roles:
+def find_roles(features: dict[str, Any], keys: DemoKeysConfig, cameras: Sequence[str] | None, path: Path) -> Roles:
     """Return the roles of info.json's features.
 
     keys: demos.keys. cameras: names of the cameras to take, in this order; None: all. path: the file that errors name.
@@ -162,14 +162,14 @@ def roles_of(features: dict[str, Any], keys: DemoKeysConfig, cameras: Sequence[s
     if action is None:
         cause = f"no feature is called {' or '.join(ACTION_NAMES)}; it has {_listing(features)}"
         raise DatasetError(path, cause, "name the feature that holds the actions: demos.keys.action=FEATURE")
-    found, left_out = _cameras(features, keys.images, path)
+    found, left_out = _find_cameras(features, keys.images, path)
     if cameras is not None:
-        found = tuple(_camera(found, name, path) for name in cameras)
+        found = tuple(_camera_by_name(found, name, path) for name in cameras)
     return Roles(state, action, found, left_out)
 
 
 def _listing(features: dict[str, Any]) -> str:
-    """Return the features that may play a role, with their types."""
+    """Return the features except index columns, with their types."""
     shown = [f"{k} ({s['dtype']} {list(s['shape'])})" for k, s in features.items() if k not in INDEX_COLUMNS]
     return ", ".join(shown) or "no features"
 
@@ -189,15 +189,15 @@ def _named_vector(
         cause = f"{key} is {spec['dtype']} {sizes}, and must be one vector of numbers; it has {_listing(features)}"
         raise DatasetError(path, cause, f"name another feature in demos.keys.{role}")
     size = math.prod(sizes)
-    return Vector(key, size, names_of(spec.get("names"), size))
+    return Vector(key, size, read_names(spec.get("names"), size))
 
 
-def names_of(names: Any, size: int) -> tuple[str, ...]:
-    """Return the names of a vector's numbers, from any of the forms in use; (): there are none, or another number.
+def read_names(names: Any, size: int) -> tuple[str, ...]:
+    """Return the names of a vector's numbers from any of the forms in use; () if there are none, or too few or many.
 
     Forms: null, a list, {"motors": a list}, {"left": …, "right": …}, a list of lists, {"x": 0, "y": 1}.
     """
-    pairs = list(_flat(names, ""))
+    pairs = list(_flatten_names(names, ""))
     if isinstance(names, dict) and names and all(type(one) is int for one in names.values()):
         pairs = [("", str(key)) for key in sorted(names, key=lambda key: names[key])]
     found = tuple(name for _, name in pairs)
@@ -206,26 +206,26 @@ def names_of(names: Any, size: int) -> tuple[str, ...]:
     return found if len(found) == size else ()
 
 
-def _flat(names: Any, place: str) -> Iterator[tuple[str, str]]:
+def _flatten_names(names: Any, place: str) -> Iterator[tuple[str, str]]:
     """Yield (place in the tree, name), in order."""
     if isinstance(names, dict):
         for key, below in names.items():
-            yield from _flat(below, f"{place}{key}/")
+            yield from _flatten_names(below, f"{place}{key}/")
     elif isinstance(names, (list, tuple)):
         for below in names:
-            yield from _flat(below, place)
+            yield from _flatten_names(below, place)
     elif names is not None:
         yield place, str(names)
 
 
-def _cameras(
+def _find_cameras(
     features: dict[str, Any], named: Sequence[str] | None, path: Path
 ) -> tuple[tuple[Camera, ...], tuple[str, ...]]:
-    """Return the cameras, and sentences on the pictures that are left out."""
+    """Return the cameras, and sentences on pictures that are not used."""
     pictures = {key: spec for key, spec in features.items() if spec["dtype"] in ("image", "video")}
     left_out = {}
     for key, spec in pictures.items():
-        because = _no_camera(key, spec, is_named=named is not None)
+        because = _camera_fault(key, spec, is_named=named is not None)
         if because:
             left_out[key] = f"{key} is left out: {because}."
         elif named is not None and key not in named:
@@ -243,15 +243,15 @@ def _cameras(
     return tuple(cameras), tuple(left_out.values())
 
 
-def _no_camera(key: str, spec: dict[str, Any], is_named: bool) -> str | None:
-    """Return why a feature shows no colours; None: it does."""
+def _camera_fault(key: str, spec: dict[str, Any], is_named: bool) -> str | None:
+    """Return the reason why a feature is not a colour camera; None: it is one."""
     channels = _channels(key, spec)
     if channels not in (3, 4):
         return f"it has {channels} channel{'s' if channels > 1 else ''}, no colours"
     info = spec.get("info") or spec.get("video_info") or {}
     if any(str(name).endswith("is_depth_map") and value is True for name, value in info.items()):
         return "info.json calls it a depth map"
-    word = next((word for word in re.split(r"[._/\-]", key.lower()) if word in NO_PICTURES), None)
+    word = next((word for word in re.split(r"[._/\-]", key.lower()) if word in _NO_COLOUR_WORDS), None)
     if word and not is_named:
         return f"by its name it shows {word}, no colours; demos.keys.images takes it all the same"
     return None
@@ -265,13 +265,13 @@ def _channels(key: str, spec: dict[str, Any]) -> int:
     if len(shape) != 3:
         raise ValueError(f"{key} has the shape {shape}, and pictures have [height, width, channels]")
     names = spec.get("names")
-    axes = [AXES.get(str(name).lower()) for name in names] if isinstance(names, (list, tuple)) else []
+    axes = [_AXES.get(str(name).lower()) for name in names] if isinstance(names, (list, tuple)) else []
     if axes.count("c") == 1 and len(axes) == 3 and shape[axes.index("c")] <= 4:
         return shape[axes.index("c")]
     return next((shape[axis] for axis in (2, 0) if shape[axis] in (1, 3, 4)), shape[2])
 
 
-def _camera(cameras: Sequence[Camera], name: str, path: Path) -> Camera:
+def _camera_by_name(cameras: Sequence[Camera], name: str, path: Path) -> Camera:
     for camera in cameras:
         if name in (camera.name, camera.key):
             return camera

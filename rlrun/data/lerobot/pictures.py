@@ -1,4 +1,8 @@
-"""Reads the pictures of frames from disk when they are wanted, and keeps as many in memory as a budget allows."""
+"""Pictures of frames, decoded from PNG, JPEG or video when they are needed; as many as a budget allows stay in memory.
+
+Video frames are read by their time with PyAV: the nearest frame, at most half a control step away. Video stores
+differences to earlier frames, so that a reader seeks to the key frame before, and decodes from there.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from rlrun.data.lerobot import layout
-from rlrun.data.lerobot.frames import Frames
+from rlrun.data.lerobot.frames import FrameTable
 from rlrun.data.lerobot.layout import COPY_AGAIN, DatasetError
-from rlrun.data.lerobot.tables import DatasetFiles, damaged, missing, reading
+from rlrun.data.lerobot.tables import DatasetFiles, checked_read, missing_file_error, unreadable_file_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,20 +26,22 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
 
-MAX_OPEN = 8  # decoders at a time; each keeps a few frames
-_GO_ON_S = 1.0  # decode on to a frame that is at most this far ahead; else go to its key frame
+MAX_OPEN = 8  # open videos, and open tables; each decoder keeps a few frames
+_MAX_DECODE_AHEAD_S = 1.0  # a frame at most this far ahead is reached by decoding, a later one by seeking
+_PICTURES_AT_ONCE = 64  # encoded pictures read from a table at a time
+_MAX_PIXELS = 2**26  # of one picture
 
 
 class VideoReader:
-    """One open video file."""
+    """Reader of one open video file."""
 
     def __init__(self, file: Path):
-        """Open it. Raises DatasetError if it cannot be read, or PyAV is missing."""
+        """Open the file. Raises DatasetError if it cannot be read, or if PyAV is missing."""
         self.file = file
         self._begin()
 
     def _begin(self) -> None:
-        self._container = _opened(self.file)
+        self._container = _open_video(self.file)
         if not self._container.streams.video:
             raise DatasetError(self.file, "it holds no video", COPY_AGAIN)
         self._stream = self._container.streams.video[0]
@@ -51,13 +57,13 @@ class VideoReader:
 
     def frame_at(self, time_s: float, tolerance_s: float) -> np.ndarray:
         """Return uint8 [H, W, 3], the frame nearest to `time_s`. Raises DatasetError if it is too far away."""
-        errors = _errors()
+        errors = _decode_errors()
         try:
             frame = self._nearest(time_s)
         except errors as error:
-            raise damaged(self.file, f"it cannot be decoded at {time_s:.3f} s ({error})") from error
-        if frame is None or abs(_time(frame) - time_s) > tolerance_s:
-            nearest = "no frame" if frame is None else f"the nearest frame at {_time(frame):.4f} s"
+            raise unreadable_file_error(self.file, f"it cannot be decoded at {time_s:.3f} s ({error})") from error
+        if frame is None or abs(_frame_time(frame) - time_s) > tolerance_s:
+            nearest = "no frame" if frame is None else f"the nearest frame at {_frame_time(frame):.4f} s"
             cause = f"a frame is wanted at {time_s:.4f} s, and the video has {nearest}"
             raise DatasetError(self.file, cause, f"{COPY_AGAIN}, or leave the episode out (demos.episodes)")
         return frame.to_ndarray(format="rgb24")
@@ -68,23 +74,27 @@ class VideoReader:
 
     def _nearest(self, time_s: float) -> VideoFrame | None:
         last, before = self._last, self._before
-        is_behind = last is None or (before is not None and time_s < _time(before))
-        if is_behind or time_s > _time(last) + _GO_ON_S or (before is None and time_s < _time(last)):
+        is_behind = last is None or (before is not None and time_s < _frame_time(before))
+        if (
+            is_behind
+            or time_s > _frame_time(last) + _MAX_DECODE_AHEAD_S
+            or (before is None and time_s < _frame_time(last))
+        ):
             self._go_to(time_s)
-        while self._last is None or _time(self._last) < time_s:
+        while self._last is None or _frame_time(self._last) < time_s:
             found = next(self._frames, None)
             if found is None:
                 break
             self._before, self._last = self._last, found
         near = [frame for frame in (self._before, self._last) if frame is not None]
-        return min(near, key=lambda frame: abs(_time(frame) - time_s), default=None)
+        return min(near, key=lambda frame: abs(_frame_time(frame) - time_s), default=None)
 
     def _go_to(self, time_s: float) -> None:
-        """Go to the key frame at `time_s` or before it; to the begin if the file's index leads beyond it."""
+        """Seek to the key frame at or before `time_s`; to the start of the file if its index is wrong."""
         base = self._stream.time_base or 1
         self._container.seek(max(0, int(time_s / base)), stream=self._stream, backward=True, any_frame=False)
         self._restart()
-        if self._last is None or _time(self._last) > time_s:
+        if self._last is None or _frame_time(self._last) > time_s:
             self._container.close()
             self._begin()
             self._restart()
@@ -95,12 +105,12 @@ class VideoReader:
 
 
 class VideoReaders:
-    """The readers of a dataset's videos, of which the MAX_OPEN that were used last stay open."""
+    """Cache of a dataset's open videos: the MAX_OPEN most recently used."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, VideoReader] = OrderedDict()
 
-    def of(self, file: Path) -> VideoReader:
+    def get(self, file: Path) -> VideoReader:
         """Return the reader of a file. Raises DatasetError."""
         if file not in self._open:
             while len(self._open) >= MAX_OPEN:
@@ -110,36 +120,32 @@ class VideoReaders:
         return self._open[file]
 
 
-def _time(frame: Any) -> float:
+def _frame_time(frame: Any) -> float:
     return float(frame.pts * frame.time_base)
 
 
-def _errors() -> tuple[type[Exception], ...]:
+def _decode_errors() -> tuple[type[Exception], ...]:
     import av
 
     return av.FFmpegError, ValueError, OSError
 
 
-def _opened(file: Path) -> InputContainer:
+def _open_video(file: Path) -> InputContainer:
     try:
         import av
     except ImportError as error:
         cause = f"its cameras are stored as video, and PyAV, which decodes it, is missing ({error})"
         raise DatasetError(file, cause, "pip install 'av>=15', or pip install 'rlrun[video]'") from error
     if not file.is_file():
-        raise missing(file)
+        raise missing_file_error(file)
     try:
         return av.open(str(file))
-    except _errors() as error:
-        raise damaged(file, f"it is no video that can be read ({error})") from error
-
-
-_ROWS_AT_ONCE = 64  # of encoded pictures
-_MAX_PIXELS = 2**26  # of one picture
+    except _decode_errors() as error:
+        raise unreadable_file_error(file, f"it is no video that can be read ({error})") from error
 
 
 class PictureSource(Protocol):
-    """The stored pictures of one camera."""
+    """Stored pictures of one camera."""
 
     def size(self) -> tuple[int, int]:
         """Return height and width of its pictures, in pixels. Raises DatasetError."""
@@ -154,7 +160,7 @@ class PictureSource(Protocol):
 class StoredPictures:
     """Pictures as PNG or JPEG, in the rows of parquet files or in files that the rows name."""
 
-    def __init__(self, files: DatasetFiles, frames: Frames, key: str, opened: OpenTables):
+    def __init__(self, files: DatasetFiles, frames: FrameTable, key: str, opened: OpenTables):
         self._files, self._frames, self._key, self._opened = files, frames, key, opened
         self._size: tuple[int, int] | None = None
 
@@ -176,8 +182,8 @@ class StoredPictures:
     def _in_place(self, frame: int, read: Any) -> Any:
         try:
             return read()
-        except Exception as error:  # Pillow raises many kinds for damaged bytes
-            episode, step = self._frames.place(frame)
+        except Exception as error:  # Pillow raises various exceptions for corrupted bytes
+            episode, step = self._frames.episode_and_step(frame)
             file = self._frames.files[self._frames.file[frame]]
             cause = f"{self._key} of frame {step} of episode {episode} is no image ({error})"
             raise DatasetError(file, cause, f"{COPY_AGAIN}, or leave the episode out (demos.episodes)") from error
@@ -194,7 +200,7 @@ class StoredPictures:
                 yield place, self._in_place(int(frames[place]), lambda: self._bytes_of(cell))  # noqa: B023
 
     def _bytes_of(self, cell: Any) -> bytes:
-        """Return the encoded picture of a cell, whose bytes it holds or whose file it names. Raises ValueError."""
+        """Return the encoded picture of a cell, which has its bytes or its file name. Raises ValueError."""
         data, path = (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
         if isinstance(data, str):
             data, path = None, data
@@ -206,7 +212,7 @@ class StoredPictures:
         tail = (
             Path(*Path(path).parts[Path(path).parts.index("images") :]) if "images" in Path(path).parts else Path(path)
         )
-        for place in (folder / path, folder / tail):  # a path of the machine that recorded it begins elsewhere
+        for place in (folder / path, folder / tail):  # the path may be that of the recording machine
             if place.resolve().is_relative_to(folder) and place.is_file():
                 return place.read_bytes()
         raise ValueError(f"there is no file {path} in the dataset")
@@ -215,13 +221,13 @@ class StoredPictures:
 class VideoPictures:
     """Pictures in video files."""
 
-    def __init__(self, frames: Frames, key: str, fps: float):
+    def __init__(self, frames: FrameTable, key: str, fps: float):
         self._frames, self._key, self._tolerance_s = frames, key, 0.5 / fps
         self._readers = VideoReaders()
         self._episode = np.repeat(np.arange(len(frames.lengths)), frames.lengths)
 
     def size(self) -> tuple[int, int]:
-        """Return the size that the first video names."""
+        """Return the size in the first video's header."""
         return self._reader(0)[0].size
 
     def read(self, frames: np.ndarray, out: np.ndarray) -> None:
@@ -229,16 +235,16 @@ class VideoPictures:
         of = [self._frames.episodes[self._episode[frame]].videos[self._key] for frame in frames]
         times = [part.from_s + self._frames.time_s[frame] for part, frame in zip(of, frames, strict=True)]
         for place in sorted(range(len(frames)), key=lambda place: (of[place].file, times[place])):
-            reader = self._readers.of(of[place].file)
+            reader = self._readers.get(of[place].file)
             out[place] = scaled(reader.frame_at(times[place], self._tolerance_s), *out.shape[1:3])
 
     def _reader(self, frame: int) -> tuple[VideoReader, float]:
         part = self._frames.episodes[self._episode[frame]].videos[self._key]
-        return self._readers.of(part.file), part.from_s
+        return self._readers.get(part.file), part.from_s
 
 
 class OpenTables:
-    """The parquet files of a dataset, of which the MAX_OPEN that were used last stay open."""
+    """Cache of a dataset's open parquet files: the MAX_OPEN most recently used."""
 
     def __init__(self, files: DatasetFiles):
         self._files = files
@@ -253,16 +259,16 @@ class OpenTables:
         group_of = np.searchsorted(begins, rows, side="right") - 1
         for group in np.unique(group_of):
             places = np.flatnonzero(group_of == group)
-            batches = table.iter_batches(_ROWS_AT_ONCE, row_groups=[int(group)], columns=[key])
+            batches = table.iter_batches(_PICTURES_AT_ONCE, row_groups=[int(group)], columns=[key])
             yield from self._cells_of(path, key, batches, places, rows[places] - begins[group])
 
     @staticmethod
     def _cells_of(
         path: Path, key: str, batches: Iterator[pa.RecordBatch], places: np.ndarray, rows: np.ndarray
     ) -> Iterator[tuple[int, Any]]:
-        """Yield the cells of rows of one group, and stop reading behind the last one."""
+        """Yield the cells of rows of one row group; reading stops after the last one."""
         begin = taken = 0
-        while taken < len(rows) and (batch := reading(path, lambda: next(batches, None))) is not None:
+        while taken < len(rows) and (batch := checked_read(path, lambda: next(batches, None))) is not None:
             column = batch.column(key)
             while taken < len(rows) and rows[taken] < begin + len(batch):
                 yield int(places[taken]), column[int(rows[taken] - begin)].as_py()
@@ -281,10 +287,10 @@ class OpenTables:
 
 
 class PictureMemory:
-    """The pictures of a dataset, of which those that were read first stay in memory.
+    """Cache of a dataset's pictures, without eviction: those read first stay in memory.
 
-    Frames are taken in random order, each about as often as any other, so that it gains nothing to drop some for
-    others. While there is room, the whole episode of a wanted frame is read, since its pictures lie side by side.
+    Frames are used in random order, all equally often, so that eviction would not help. While there is room, the entire
+    episode of a requested frame is read, since its pictures are stored next to each other.
     """
 
     def __init__(self, sources: Sequence[PictureSource], lengths: np.ndarray, size: tuple[int, int], num_bytes: float):
@@ -313,7 +319,7 @@ class PictureMemory:
         return pictures
 
     def _fill(self, frames: np.ndarray) -> None:
-        """Read the whole episodes of frames that are not in memory, as far as there is room."""
+        """Read the episodes of frames that are not in memory, as long as there is room."""
         if self._num_used >= len(self._held):
             return
         lacking = frames[self._place[frames] < 0]
@@ -331,7 +337,7 @@ class PictureMemory:
 
 
 def encode_png(image: np.ndarray) -> bytes:
-    """Encode uint8 [H, W, 3] as PNG, with light compression: time matters more than disk space."""
+    """Encode uint8 [H, W, 3] as PNG, with light compression, since time matters more than disk space."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -340,7 +346,7 @@ def encode_png(image: np.ndarray) -> bytes:
 
 
 def picture_size(data: bytes) -> tuple[int, int]:
-    """Return height and width of a PNG or JPEG, whose pixels are not decoded. Raises ValueError for an absurd size."""
+    """Return height and width of a PNG or JPEG from its header. Raises ValueError for too large a size."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
@@ -352,7 +358,7 @@ def picture_size(data: bytes) -> tuple[int, int]:
 def decode_image(data: bytes, height: int, width: int) -> np.ndarray:
     """Decode PNG or JPEG to uint8 [height, width, 3]; a fourth channel is dropped.
 
-    Raises ValueError for an image of another size, whose pixels are not decoded, and what Pillow raises for damage.
+    Raises ValueError for an image of another size, without decoding it, and Pillow's exceptions for corrupted data.
     """
     from PIL import Image
 
@@ -363,7 +369,7 @@ def decode_image(data: bytes, height: int, width: int) -> np.ndarray:
 
 
 def scaled(picture: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return uint8 [H, W, 3] as uint8 [height, width, 3]; its aspect is not kept, as in simulators' pictures."""
+    """Scale uint8 [H, W, 3] to uint8 [height, width, 3]; the aspect ratio may change, as in simulators' pictures."""
     from PIL import Image
 
     if picture.shape[:2] == (height, width):

@@ -1,4 +1,7 @@
-"""A dataset of demonstrations: its frames, batches of action chunks, and statistics for normalization."""
+"""Dataset of demonstrations: batches of frames with action chunks, normalization statistics, and chosen episodes.
+
+Episodes are chosen by demos.episodes and demos.only_successful.
+"""
 
 from __future__ import annotations
 
@@ -10,95 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlrun.data.fit import Demonstrated
+from rlrun.data.fit import DatasetInfo
 from rlrun.data.lerobot import layout, statistics
-from rlrun.data.lerobot.frames import FRAME_SUCCESS, Frames, read_frames, time_remark
+from rlrun.data.lerobot.frames import FRAME_SUCCESS, FrameTable, read_frames, time_warning
 from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
 from rlrun.data.lerobot.pictures import OpenTables, PictureMemory, StoredPictures, VideoPictures
-from rlrun.data.lerobot.statistics import rare_motions, widened
+from rlrun.data.lerobot.statistics import rare_motions, widen
 from rlrun.data.lerobot.tables import DatasetFiles, EpisodeRow
 from rlrun.system.errors import ExitStatus, RunError
 
 if TYPE_CHECKING:
     from rlrun.config.schema import DemosConfig
-
-
-def chosen(files: DatasetFiles, demos: DemosConfig) -> tuple[Frames, list[str]]:
-    """Read the frames of the chosen episodes. Returns them and sentences on the others. Raises DatasetError."""
-    rows = by_index(files, demos.episodes)
-    remarks = [] if len(rows) == len(files.episodes) else [_left(len(files.episodes) - len(rows), "demos.episodes")]
-    is_known = all(row.success is not None for row in rows)
-    if is_known and demos.only_successful:
-        rows, failed = [row for row in rows if row.success], [row for row in rows if not row.success]
-        remarks += [_left(len(failed), "demos.only_successful=true")] if failed else []
-        _require_some(files, rows)
-    frames = read_frames(files, rows)
-    if not is_known:
-        frames = _judged_by_frames(files, frames, is_needed=demos.only_successful)
-        if demos.only_successful and not all(row.success for row in frames.episodes):
-            failed = [row for row in frames.episodes if not row.success]
-            remarks.append(_left(len(failed), "demos.only_successful=true"))
-            successful = [row for row in frames.episodes if row.success]
-            _require_some(files, successful)
-            frames = read_frames(files, successful)
-    num_failed = sum(row.success is False for row in frames.episodes)
-    if num_failed:
-        remarks.append(
-            f"{num_failed} of {len(frames.episodes)} episodes did not succeed, and are imitated like the others; "
-            "demos.only_successful=true leaves them out."
-        )
-    return frames, remarks
-
-
-def by_index(files: DatasetFiles, episodes: Sequence[int] | str | None) -> list[EpisodeRow]:
-    """Return the episodes that demos.episodes names: indices, or a range "10:50" of them; None: all."""
-    rows = files.episodes
-    if episodes is None:
-        return rows
-    if isinstance(episodes, str):
-        begin, _, end = episodes.partition(":")
-        taken = [row for row in rows if int(begin or 0) <= row.index < int(end or layout.MAX_ROWS)]
-    else:
-        known = {row.index: row for row in rows}
-        absent = [index for index in episodes if index not in known]
-        if absent:
-            cause = f"demos.episodes names {absent[0]}, and there is no such episode_index"
-            raise DatasetError(files.folder, cause, _of_these(rows))
-        taken = [known[index] for index in sorted(set(episodes))]
-    if not taken:
-        raise DatasetError(files.folder, f"demos.episodes={episodes} names no episode of it", _of_these(rows))
-    return taken
-
-
-def _of_these(rows: list[EpisodeRow]) -> str:
-    return f"name some of its {len(rows)} episodes, whose episode_index is from {rows[0].index} to {rows[-1].index}"
-
-
-def _left(count: int, key: str) -> str:
-    return f"{count} episode{'s are' if count > 1 else ' is'} left out by {key}."
-
-
-def _judged_by_frames(files: DatasetFiles, frames: Frames, is_needed: bool) -> Frames:
-    """Take the success of each episode from the feature next.success: of any of its frames."""
-    from dataclasses import replace
-
-    if FRAME_SUCCESS not in files.info["features"]:
-        if is_needed:
-            cause = (
-                "demos.only_successful is true, and neither meta/episodes has a column success nor data/ next.success"
-            )
-            raise DatasetError(files.folder, cause, "set demos.only_successful=false, and choose by demos.episodes")
-        return frames
-    begins = np.cumsum(frames.lengths) - frames.lengths
-    success = np.logical_or.reduceat(frames.success, begins)
-    rows = [replace(row, success=bool(found)) for row, found in zip(frames.episodes, success, strict=True)]
-    return replace(frames, episodes=tuple(rows))
-
-
-def _require_some(files: DatasetFiles, rows: list[EpisodeRow]) -> None:
-    if not rows:
-        cause = "demos.only_successful is true, and none of the chosen episodes succeeded"
-        raise DatasetError(files.folder, cause, "set demos.only_successful=false, or choose others by demos.episodes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +41,9 @@ class DemoBatch:
 
 
 class DemoDataset:
-    """The chosen episodes of a LeRobot dataset: F frames, E episodes, N cameras, P state numbers, A actions.
+    """Chosen episodes of a LeRobot dataset: F frames, E episodes, N cameras, P state numbers, A actions.
 
-    Numbers are in memory (from 256 MB on in a temporary file), pictures are read from disk when they are wanted.
+    Numbers are in memory (from 256 MB on in a temporary file), pictures are read from disk when they are needed.
 
     Example::
 
@@ -129,13 +54,13 @@ class DemoDataset:
     def __init__(
         self,
         features: DemoFeatures,
-        frames: Frames,
+        frames: FrameTable,
         pictures: PictureMemory,
         sentences: tuple[tuple[str, ...], np.ndarray],
         stats: dict[str, dict],
         left_out: tuple[str, ...],
     ):
-        """sentences: the distinct ones, and the index of each frame's, int [F]."""
+        """sentences: the distinct ones, and the index of each frame's sentence, int [F]."""
         self.features = features
         self.proprio = frames.state  # float32 [F, P]
         self.actions = frames.action  # float32 [F, A]
@@ -144,7 +69,7 @@ class DemoDataset:
         self.seeds = np.array([row.seed for row in frames.episodes], np.int64)  # [E]; -1: unknown
         self.success = np.array([row.success is not False for row in frames.episodes], bool)  # [E]; True: unknown, too
         self.stats = stats  # in the form of meta/stats.json, by "observation.state", "action" and the cameras' features
-        self.left_out = left_out  # sentences on what is left out, or does not agree, for a person
+        self.left_out = left_out  # sentences for the user on unused parts and inconsistencies
         self._pictures = pictures
         self._indices = np.repeat([row.index for row in frames.episodes], frames.lengths)
 
@@ -153,7 +78,7 @@ class DemoDataset:
 
     @classmethod
     def load(cls, folder: Path | str) -> DemoDataset:
-        """Open all of a dataset under the usual names, without a configuration. Raises DatasetError."""
+        """Open all episodes of a dataset with default settings. Raises DatasetError."""
         from rlrun.config.schema import DemosConfig
 
         return cls.open(folder, DemosConfig())
@@ -166,14 +91,14 @@ class DemoDataset:
         cameras: Sequence[str] | None = None,
         size: tuple[int, int] | None = None,
     ) -> DemoDataset:
-        """Open a dataset, and check all of it but the pictures. Raises DatasetError: file, cause and remedy.
+        """Open a dataset, and check everything but its pictures. Raises DatasetError: file, cause and remedy.
 
         demos: keys, episodes, only_successful and memory_gb are read. cameras: names of the cameras to take, in this
         order; None: all, in the dataset's order. size: height and width to which pictures are scaled; None: they are
         scaled only if cameras differ, to the largest.
         """
         files = DatasetFiles(Path(folder).expanduser(), demos, cameras)
-        frames, remarks = chosen(files, demos)
+        frames, remarks = read_chosen_episodes(files, demos)
         tables, roles = OpenTables(files), files.roles
         sources = [
             VideoPictures(frames, camera.key, files.fps)
@@ -193,9 +118,9 @@ class DemoDataset:
             action_names=roles.action.names,
         )
         taken = size or max(sizes, key=lambda one: one[0] * one[1], default=(0, 0))
-        stats = statistics.of_dataset(files, frames)
+        stats = statistics.dataset_stats(files, frames)
         sentences = _sentences(files, frames)
-        told = [*roles.left_out, *remarks, *time_remark(frames, files.fps), *_empty(*sentences)]
+        told = [*roles.left_out, *remarks, *time_warning(frames, files.fps), *_empty_sentence_warning(*sentences)]
         told += rare_motions(stats[layout.ACTION], "action", roles.action.names)
         told += rare_motions(stats[layout.STATE], "state", state.names) if state else []
         try:
@@ -218,13 +143,13 @@ class DemoDataset:
         return DemoBatch(images, np.asarray(self.proprio[indices]), instructions, self.actions[steps], step_valid)
 
     def episode_of(self, frame: int) -> int:
-        """Return the dataset's own episode_index of a frame."""
+        """Return the dataset's episode_index of a frame."""
         return int(self._indices[frame])
 
     def norm_stats(self, action_mask: Sequence[bool] | None = None) -> dict[str, Any]:
         """Return normalization statistics in OpenVLA's format: {"action": {"q01", "q99", "mask", …}, "proprio": …}.
 
-        action_mask: A values, False: that dimension is used as it is; None: all are normalised.
+        action_mask: A values, False: that dimension is not normalised; None: all are.
         """
         num_actions = self.features.num_actions
         mask = list(action_mask) if action_mask is not None else [True] * num_actions
@@ -232,15 +157,15 @@ class DemoDataset:
             raise ValueError(f"action_mask has {len(mask)} values, actions {num_actions} dimensions")
         entries = {"action": layout.ACTION, "proprio": layout.STATE}
         stats: dict[str, Any] = {
-            name: {s: list(self.stats[key][s]) for s in statistics.OF_VECTORS} for name, key in entries.items()
+            name: {s: list(self.stats[key][s]) for s in statistics.VECTOR_STATS} for name, key in entries.items()
         }
-        stats = {name: widened(found, is_action=name == "action").statistics for name, found in stats.items()}
+        stats = {name: widen(found, is_action=name == "action").statistics for name, found in stats.items()}
         stats["action"]["mask"] = mask
         return stats | {"num_transitions": len(self), "num_trajectories": len(self.seeds)}
 
 
-def _sentences(files: DatasetFiles, frames: Frames) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the distinct sentences, sorted, and the index of each frame's: by task_index, else its episode's first."""
+def _sentences(files: DatasetFiles, frames: FrameTable) -> tuple[tuple[str, ...], np.ndarray]:
+    """Return the distinct sentences, sorted, and each frame's index: by task_index, else the first of its episode."""
     number: dict[str, int] = {}
     sentence = np.zeros(len(frames.task), np.int64)
     ends = np.cumsum(frames.lengths)
@@ -257,15 +182,93 @@ def _sentences(files: DatasetFiles, frames: Frames) -> tuple[tuple[str, ...], np
     return tuple(order), renumbered[sentence]
 
 
-def _empty(sentences: tuple[str, ...], sentence: np.ndarray) -> Iterator[str]:
+def _empty_sentence_warning(sentences: tuple[str, ...], sentence: np.ndarray) -> Iterator[str]:
     """Yield a sentence if frames have an empty one."""
     count = int(np.isin(sentence, [i for i, text in enumerate(sentences) if not text.strip()]).sum())
     if count:
         yield f"{count} of {len(sentence)} frames have no sentence: they are trained with an empty one."
 
 
+def read_chosen_episodes(files: DatasetFiles, demos: DemosConfig) -> tuple[FrameTable, list[str]]:
+    """Read the frames of the chosen episodes. Returns them and sentences on the others. Raises DatasetError."""
+    rows = select_episodes(files, demos.episodes)
+    remarks = [] if len(rows) == len(files.episodes) else [_omitted(len(files.episodes) - len(rows), "demos.episodes")]
+    is_known = all(row.success is not None for row in rows)
+    if is_known and demos.only_successful:
+        rows, failed = [row for row in rows if row.success], [row for row in rows if not row.success]
+        remarks += [_omitted(len(failed), "demos.only_successful=true")] if failed else []
+        _require_some(files, rows)
+    frames = read_frames(files, rows)
+    if not is_known:
+        frames = _success_from_frames(files, frames, is_needed=demos.only_successful)
+        if demos.only_successful and not all(row.success for row in frames.episodes):
+            failed = [row for row in frames.episodes if not row.success]
+            remarks.append(_omitted(len(failed), "demos.only_successful=true"))
+            successful = [row for row in frames.episodes if row.success]
+            _require_some(files, successful)
+            frames = read_frames(files, successful)
+    num_failed = sum(row.success is False for row in frames.episodes)
+    if num_failed:
+        remarks.append(
+            f"{num_failed} of {len(frames.episodes)} episodes did not succeed, and are imitated like the others; "
+            "demos.only_successful=true leaves them out."
+        )
+    return frames, remarks
+
+
+def select_episodes(files: DatasetFiles, episodes: Sequence[int] | str | None) -> list[EpisodeRow]:
+    """Return the episodes of demos.episodes. episodes: indices, or a range such as "10:50"; None: all."""
+    rows = files.episodes
+    if episodes is None:
+        return rows
+    if isinstance(episodes, str):
+        begin, _, end = episodes.partition(":")
+        taken = [row for row in rows if int(begin or 0) <= row.index < int(end or layout.MAX_ROWS)]
+    else:
+        known = {row.index: row for row in rows}
+        absent = [index for index in episodes if index not in known]
+        if absent:
+            cause = f"demos.episodes names {absent[0]}, and there is no such episode_index"
+            raise DatasetError(files.folder, cause, _choose_remedy(rows))
+        taken = [known[index] for index in sorted(set(episodes))]
+    if not taken:
+        raise DatasetError(files.folder, f"demos.episodes={episodes} names no episode of it", _choose_remedy(rows))
+    return taken
+
+
+def _choose_remedy(rows: list[EpisodeRow]) -> str:
+    return f"name some of its {len(rows)} episodes, whose episode_index is from {rows[0].index} to {rows[-1].index}"
+
+
+def _omitted(count: int, key: str) -> str:
+    return f"{count} episode{'s are' if count > 1 else ' is'} left out by {key}."
+
+
+def _success_from_frames(files: DatasetFiles, frames: FrameTable, is_needed: bool) -> FrameTable:
+    """Set the success of each episode by next.success: true if it is true in any frame."""
+    from dataclasses import replace
+
+    if FRAME_SUCCESS not in files.info["features"]:
+        if is_needed:
+            cause = (
+                "demos.only_successful is true, and neither meta/episodes has a column success nor data/ next.success"
+            )
+            raise DatasetError(files.folder, cause, "set demos.only_successful=false, and choose by demos.episodes")
+        return frames
+    begins = np.cumsum(frames.lengths) - frames.lengths
+    success = np.logical_or.reduceat(frames.success, begins)
+    rows = [replace(row, success=bool(found)) for row, found in zip(frames.episodes, success, strict=True)]
+    return replace(frames, episodes=tuple(rows))
+
+
+def _require_some(files: DatasetFiles, rows: list[EpisodeRow]) -> None:
+    if not rows:
+        cause = "demos.only_successful is true, and none of the chosen episodes succeeded"
+        raise DatasetError(files.folder, cause, "set demos.only_successful=false, or choose others by demos.episodes")
+
+
 def open_dataset(demos: DemosConfig, folder: str, cameras: tuple[str, ...] | None = None) -> DemoDataset:
-    """Open a dataset as `demos` chooses from it. Raises RunError naming an unusable file.
+    """Open the episodes of a dataset that `demos` chooses. Raises RunError naming an unusable file.
 
     cameras: names of the cameras to take, in this order; None: all.
     """
@@ -273,11 +276,11 @@ def open_dataset(demos: DemosConfig, folder: str, cameras: tuple[str, ...] | Non
         return DemoDataset.open(folder, demos, cameras)
 
 
-def demonstrated(demos: DemosConfig, folder: str) -> Demonstrated:
-    """Return what a dataset holds. Raises RunError naming an unusable file."""
+def dataset_info(demos: DemosConfig, folder: str) -> DatasetInfo:
+    """Return the description of a dataset for the comparison with a world. Raises RunError naming an unusable file."""
     found = open_dataset(demos, folder)
     known = found.features
-    return Demonstrated(
+    return DatasetInfo(
         cameras=known.cameras,
         camera_sizes=known.camera_sizes,
         num_proprio=known.num_proprio,

@@ -1,4 +1,10 @@
-"""Statistics of a dataset: exact for vectors; mean, standard deviation and range of images from running sums."""
+"""Statistics of a dataset, and their widening for dimensions that move rarely.
+
+Statistics of vectors are exact; mean, standard deviation and range of images come from running sums. Quantiles of a
+dimension that moves in less than one of a hundred frames are equal, or nearly so: its motion would be millions of times
+too large for a flow policy, and cut off by action bins. Such a dimension is normalized by its range. Only new policies
+use widened statistics; those of a given checkpoint are not changed.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +17,19 @@ import numpy as np
 from rlrun.data.lerobot import layout
 
 if TYPE_CHECKING:
-    from rlrun.data.lerobot.frames import Frames
+    from rlrun.data.lerobot.frames import FrameTable
     from rlrun.data.lerobot.tables import DatasetFiles
 
 
-OF_VECTORS = ("min", "max", "mean", "std", "q01", "q99")
+VECTOR_STATS = ("min", "max", "mean", "std", "q01", "q99")
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _NUMBERS_AT_ONCE = 2**23
 
 
-def of_vectors(rows: np.ndarray) -> dict[str, list]:
+def vector_stats(rows: np.ndarray) -> dict[str, list]:
     """Return statistics of rows [M, D] as in stats.json: {"min": D numbers, …, "count": [M]}."""
     stats: dict[str, list] = {name: [] for name in ("min", "max", "mean", "std", *QUANTILES)}
-    at_once = max(1, _NUMBERS_AT_ONCE // len(rows))  # of the D columns, since they are copied as float64
+    at_once = max(1, _NUMBERS_AT_ONCE // len(rows))  # columns at a time, since they are copied as float64
     for begin in range(0, rows.shape[1], at_once):
         part = rows[:, begin : begin + at_once].astype(np.float64)
         found = {"min": part.min(0), "max": part.max(0), "mean": part.mean(0), "std": part.std(0)}
@@ -33,13 +39,13 @@ def of_vectors(rows: np.ndarray) -> dict[str, list]:
     return stats | {"count": [len(rows)]}
 
 
-def of_dataset(files: DatasetFiles, frames: Frames) -> dict[str, dict]:
+def dataset_stats(files: DatasetFiles, frames: FrameTable) -> dict[str, dict]:
     """Return the statistics of the chosen frames, by "observation.state", "action" and the cameras' features.
 
     Those of vectors are always computed: LeRobot stores averages of the episodes' quantiles, which are narrower than
-    the quantiles of all frames. Those of cameras are as meta/stats.json has them.
+    the quantiles of all frames. Those of cameras are read from meta/stats.json.
     """
-    stats = {layout.STATE: of_vectors(frames.state), layout.ACTION: of_vectors(frames.action)}
+    stats = {layout.STATE: vector_stats(frames.state), layout.ACTION: vector_stats(frames.action)}
     cameras = [camera.key for camera in files.roles.cameras]
     return stats | {key: files.stats[key] for key in cameras if key in files.stats}
 
@@ -74,28 +80,28 @@ class ImageMoments:
         return {name: value.reshape(3, 1, 1).tolist() for name, value in stats.items()} | {"count": [self.num_frames]}
 
 
-LIMIT = 10.0  # of normalized numbers
-# A range below it, relative to the numbers, is rounding in float32 and no motion.
+NORMALIZED_LIMIT = 10.0  # largest absolute value after normalization
+# A smaller range, relative to the numbers, is rounding in float32 and no motion.
 RESOLUTION = 1e-6
-# -1 and 1 lie half a bin beyond the range, so that action bins give rest and extremes back as they were.
+# -1 and 1 lie half a bin beyond the range, so that action bins reproduce rest and extremes exactly.
 HALF_BIN = 255 / 254
 Statistics = Mapping[str, Sequence[float]]  # min, max, mean, std, q01, q99; one number per dimension
 
 
 @dataclass(frozen=True, eq=False)
-class Widened:
+class WidenedStats:
     """The statistics of one vector, such that every demonstrated number is normalized to between -LIMIT and LIMIT."""
 
     statistics: dict[str, list[float]]
     rare: tuple[int, ...]  # dimensions whose motion is rare
-    told: tuple[str, ...]  # a sentence on each of them, without its name
+    told: tuple[str, ...]  # a sentence on each rare dimension, without its name
 
 
-def widened(found: Statistics, is_action: bool) -> Widened:
-    """Return statistics that keep rare motion.
+def widen(found: Statistics, is_action: bool) -> WidenedStats:
+    """Return statistics that preserve rare motion.
 
-    is_action: dimensions that never move then get a range as small as rounding, to which their numbers stay close;
-    policies treat such numbers of the state themselves.
+    is_action: dimensions that never move get a range as small as rounding, so that actions stay close to their value;
+    policies handle such dimensions of the state themselves.
     """
     stats = {name: np.asarray(values, np.float64) for name, values in found.items() if name != "mask"}
     low, high, mean, std, q01, q99 = (stats[name] for name in ("min", "max", "mean", "std", "q01", "q99"))
@@ -103,8 +109,8 @@ def widened(found: Statistics, is_action: bool) -> Widened:
     moves = high - low > resolution
     middle, half = (low + high) / 2, (high - low) / 2
     reach = np.maximum(high - (q01 + q99) / 2, (q01 + q99) / 2 - low)
-    is_rare = moves & (reach > LIMIT * (q99 - q01) / 2)
-    deviation = np.maximum(std, np.maximum(high - mean, mean - low) / LIMIT)
+    is_rare = moves & (reach > NORMALIZED_LIMIT * (q99 - q01) / 2)
+    deviation = np.maximum(std, np.maximum(high - mean, mean - low) / NORMALIZED_LIMIT)
     is_far = moves & (deviation > std)
     new_half = np.where(is_rare, half * HALF_BIN, (q99 - q01) / 2)
     new_middle = np.where(is_rare, middle, (q01 + q99) / 2)
@@ -129,11 +135,11 @@ def widened(found: Statistics, is_action: bool) -> Widened:
         )
         for i in rare
     )
-    return Widened({name: values.tolist() for name, values in stats.items()}, tuple(map(int, rare)), told)
+    return WidenedStats({name: values.tolist() for name, values in stats.items()}, tuple(map(int, rare)), told)
 
 
 def rare_motions(found: Statistics, what: str, names: Sequence[str] = ()) -> list[str]:
     """Return a sentence on each dimension that moves rarely. Example of `what`: "action"; names: of its dimensions."""
-    kept = widened(found, is_action=False)
+    kept = widen(found, is_action=False)
     labels = [f"{what}[{i}]" + (f" ({names[i]})" if i < len(names) else "") for i in kept.rare]
     return [f"{label} {told}" for label, told in zip(labels, kept.told, strict=True)]

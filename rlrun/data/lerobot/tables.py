@@ -1,4 +1,4 @@
-"""Reads the description of a dataset: info.json, episodes, sentences, statistics, and a digest of all of it."""
+"""Description of a dataset: info.json, episodes, sentences, statistics, and a digest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.data import checksums
 from rlrun.data.lerobot import layout
-from rlrun.data.lerobot.layout import COPY_AGAIN, DatasetError, Roles, roles_of, whole_number
+from rlrun.data.lerobot.layout import COPY_AGAIN, DatasetError, Roles, find_roles, whole_number
 from rlrun.system.local_files import MAX_JSON_BYTES, parse_json, read_json, read_text
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rlrun.config.schema import DemosConfig
 
-_LFS = b"version https://git-lfs"
+_LFS_POINTER = b"version https://git-lfs"
 _LONG_NUMBER = re.compile(r"\d{3,}")
 _CONVERT = (
     "convert it with LeRobot: python -m lerobot.datasets.v30.convert_dataset_v21_to_v30, after "
@@ -45,7 +45,7 @@ class EpisodeRow:
     """One episode of the table of episodes."""
 
     index: int  # episode_index of the dataset
-    length: int | None  # frames; None: the table does not say
+    length: int | None  # frames; None: unknown
     tasks: tuple[str, ...]  # its sentences; (): the table names none
     seed: int  # -1: unknown
     success: bool | None  # None: unknown
@@ -54,7 +54,7 @@ class EpisodeRow:
 
 
 class DatasetFiles:
-    """The files of one dataset. Reading a file checks it; every error is a DatasetError that names the file."""
+    """Files of a dataset. Reading a file validates it; every error is a DatasetError that names the file."""
 
     def __init__(self, folder: Path, demos: DemosConfig, cameras: Sequence[str] | None = None):
         """cameras: names of the cameras to take, in this order; None: all."""
@@ -71,7 +71,7 @@ class DatasetFiles:
             )
         try:
             self.fps = _frame_rate(self.info["fps"])
-            self.roles: Roles = roles_of(self.info["features"], demos.keys, cameras, self.path(layout.INFO))
+            self.roles: Roles = find_roles(self.info["features"], demos.keys, cameras, self.path(layout.INFO))
         except DatasetError:
             raise
         except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
@@ -84,8 +84,8 @@ class DatasetFiles:
         return self.version in layout.OLD_VERSIONS
 
     def _compare_checksums(self) -> None:
-        """Compare checksums if the dataset has them: datasets that rlrun recorded do, others do not."""
-        if (self.folder / checksums.CHECKSUMS).is_file() and (damages := checksums.damages(self.folder)):
+        """Verify the checksums if the dataset has them: those recorded by rlrun do."""
+        if (self.folder / checksums.CHECKSUMS).is_file() and (damages := checksums.find_corruption(self.folder)):
             raise DatasetError(
                 self.folder,
                 "; ".join(damages[:3]),
@@ -100,7 +100,7 @@ class DatasetFiles:
 
     @cached_property
     def episodes(self) -> list[EpisodeRow]:
-        """Return one row per episode, ordered by episode_index, which may have holes."""
+        """Return one row per episode, ordered by episode_index, which may have gaps."""
         file, raw = self._old_episodes() if self.is_old else self._new_episodes()
         rows = sorted((self._episode(file, row) for row in raw), key=lambda row: row.index)
         twice = [row.index for row, other in pairwise(rows) if row.index == other.index]
@@ -121,10 +121,10 @@ class DatasetFiles:
         return files[0], [row for file in files for row in self._episode_table(file).to_pylist()]
 
     def _episode_table(self, file: Path) -> pa.Table:
-        """Read a table of episodes without its statistics, which are most of it."""
+        """Read a table of episodes without its statistics, which are its largest part."""
         parquet = self.parquet(file)
         wanted = [name for name in parquet.schema_arrow.names if not name.startswith("stats/")]
-        return reading(file, lambda: parquet.read(columns=wanted))
+        return checked_read(file, lambda: parquet.read(columns=wanted))
 
     def _episode(self, file: Path, row: dict) -> EpisodeRow:
         try:
@@ -167,7 +167,7 @@ class DatasetFiles:
         return VideoPart(self._named_by_info("video_path", layout.VIDEOS, index, place), float(begin))
 
     def _named_by_info(self, template_key: str, usual: str, index: int, place: dict[str, Any]) -> Path:
-        """Return a file by info.json's template. Raises ValueError if it would lie outside of the dataset."""
+        """Return a file by info.json's template. Raises ValueError if it lies outside of the dataset."""
         numbers = {
             name: value if name == "video_key" else whole_number(name, value, 0, layout.MAX_ROWS)
             for name, value in place.items()
@@ -199,10 +199,10 @@ class DatasetFiles:
             raise DatasetError(file, f"it holds no column task_index with task ({error})", COPY_AGAIN) from error
 
     def _task_rows(self, file: Path) -> list[dict]:
-        """Return rows of task_index and task, which pandas writes as a column or as an index of another name."""
+        """Return rows of task_index and task; pandas writes task as a column, or as an index of another name."""
         import pyarrow as pa
 
-        table = reading(file, lambda: self.parquet(file).read())
+        table = checked_read(file, lambda: self.parquet(file).read())
         texts = [f.name for f in table.schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
         column = "task" if "task" in texts else texts[0]
         return [{"task_index": row["task_index"], "task": row[column]} for row in table.to_pylist()]
@@ -215,10 +215,10 @@ class DatasetFiles:
     # --- files ------------------------------------------------------------------------------
 
     def parquet(self, file: Path) -> pq.ParquetFile:
-        """Open a parquet file, to be read piece by piece. Raises DatasetError."""
+        """Open a parquet file for reading in parts. Raises DatasetError."""
         import pyarrow.parquet as pq
 
-        found = reading(file, lambda: pq.ParquetFile(file, buffer_size=2**20))
+        found = checked_read(file, lambda: pq.ParquetFile(file, buffer_size=2**20))
         if found.metadata.num_rows > layout.MAX_ROWS:
             raise DatasetError(file, f"it is damaged (it would have {found.metadata.num_rows} rows)", COPY_AGAIN)
         return found
@@ -230,9 +230,9 @@ class DatasetFiles:
                 raise ValueError(f"it holds a {type(content).__name__}, not an object")
             return content
         except FileNotFoundError as error:
-            raise missing(self.path(name)) from error
+            raise missing_file_error(self.path(name)) from error
         except ValueError as error:
-            raise damaged(self.path(name), f"it is not JSON ({error})") from error
+            raise unreadable_file_error(self.path(name), f"it is not JSON ({error})") from error
 
     def _json_lines(self, name: str) -> list[dict]:
         try:
@@ -242,20 +242,20 @@ class DatasetFiles:
                 raise ValueError("a line is no object")
             return rows
         except FileNotFoundError as error:
-            raise missing(self.path(name)) from error
+            raise missing_file_error(self.path(name)) from error
         except ValueError as error:
-            raise damaged(self.path(name), f"it is not JSON, line by line ({error})") from error
+            raise unreadable_file_error(self.path(name), f"it is not JSON, line by line ({error})") from error
 
 
-def missing(file: Path) -> DatasetError:
-    """Return the error of a file that is not there."""
+def missing_file_error(file: Path) -> DatasetError:
+    """Return the error for a missing file."""
     return DatasetError(file, "the file is missing", COPY_AGAIN)
 
 
-def damaged(file: Path, cause: str) -> DatasetError:
-    """Return the error of a file that cannot be read; a Git LFS pointer in its place is told."""
+def unreadable_file_error(file: Path, cause: str) -> DatasetError:
+    """Return the error for a file that cannot be read, or that is a Git LFS pointer."""
     with file.open("rb") as opened:
-        is_pointer = opened.read(len(_LFS)) == _LFS
+        is_pointer = opened.read(len(_LFS_POINTER)) == _LFS_POINTER
     if is_pointer:
         return DatasetError(
             file, "it is a pointer of Git LFS, not the file itself", "run `git lfs pull` in the dataset"
@@ -263,22 +263,22 @@ def damaged(file: Path, cause: str) -> DatasetError:
     return DatasetError(file, cause, COPY_AGAIN)
 
 
-def reading(file: Path, read: Any) -> Any:
-    """Return `read()` of a parquet file. Raises DatasetError."""
+def checked_read(file: Path, read: Any) -> Any:
+    """Return the result of `read`, which reads a parquet file. Raises DatasetError."""
     import pyarrow as pa
 
     try:
         return read()
     except FileNotFoundError as error:
-        raise missing(file) from error
+        raise missing_file_error(file) from error
     except (pa.ArrowException, OSError) as error:
-        raise damaged(file, f"it is damaged ({error})") from error
+        raise unreadable_file_error(file, f"it is damaged ({error})") from error
 
 
 def dataset_digest(folder: Path | str) -> str:
     """Return a SHA-256 of the contents of meta/, and of the names and sizes of all other files. Raises OSError.
 
-    Other data in the same folder gives another digest, without the time that a reading of all frames takes.
+    Other data in the same folder gives another digest; the frames themselves are not read, which would take long.
     """
     folder, digest = Path(folder), hashlib.sha256()
     for name in _file_names(folder):
@@ -288,7 +288,7 @@ def dataset_digest(folder: Path | str) -> str:
 
 
 def _file_names(folder: Path) -> Iterator[str]:
-    """Yield the files that a dataset consists of, without those of Git and of caches."""
+    """Yield the files of a dataset, without those of Git and of caches."""
     for name in checksums.file_names(folder):
         if not any(part.startswith(".") for part in Path(name).parts):
             yield name

@@ -1,4 +1,4 @@
-"""Writes a dataset episode by episode; it appears atomically."""
+"""Writer of a dataset, episode by episode; the folder appears atomically at the end."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Episode:
 
 
 class DemoWriter:
-    """Collects episodes in a temporary folder beside `folder` and renames it at the end.
+    """Writer that collects episodes in a temporary folder next to `folder` and renames it at the end.
 
     Example::
 
-        with DemoWriter(Path("demos"), features) as writer:      # an exception inside leaves nothing behind
+        with DemoWriter(Path("demos"), features) as writer:      # an exception inside removes the folder
             writer.add(Episode(images, proprio, actions, "turn on the radio", success=True, seed=17))
             writer.finish()
     """
 
     def __init__(self, folder: Path | str, features: DemoFeatures):
-        """Begin a dataset. Raises DatasetError if `folder` exists."""
+        """Start a dataset. Raises DatasetError if `folder` exists."""
         self.folder = Path(folder)
         self.features = features
         if self.folder.exists():
@@ -66,7 +66,7 @@ class DemoWriter:
 
     def add(self, episode: Episode) -> int:
         """Append an episode. Returns its index. Raises ValueError naming an array that does not fit the features."""
-        _check(self.features, episode)
+        _check_episode(self.features, episode)
         columns: dict[str, Any] = {layout.STATE: episode.proprio, layout.ACTION: episode.actions}
         for camera, key in enumerate(self.features.image_keys):
             frames = episode.images[:, camera]
@@ -90,7 +90,7 @@ class DemoWriter:
         self._write_json(layout.STATS, self._stats())
         self._write_json(layout.INFO, self._info())
         checksums.write(self._partial)
-        checksums.put_in_place(self._partial, self.folder)
+        checksums.rename_durably(self._partial, self.folder)
         return self.folder
 
     def abort(self) -> None:
@@ -106,7 +106,7 @@ class DemoWriter:
         self.abort()
 
     def _append(self, columns: dict[str, Any], instruction: str, success: bool, seed: int) -> int:
-        """Return the table of `columns`: vectors [L, D] and, per camera, L PNG byte strings."""
+        """Append an episode. columns: vectors [L, D] and, per camera, L PNG byte strings. Returns its index."""
         episode, start = len(self._episodes), self._num_frames
         length = len(columns[layout.ACTION])
         task = self._tasks.setdefault(instruction, len(self._tasks))
@@ -166,7 +166,7 @@ class DemoWriter:
             self._file = None
 
     def _stats(self) -> dict[str, dict]:
-        vectors = {key: statistics.of_vectors(np.concatenate(rows)) for key, rows in self._vectors.items()}
+        vectors = {key: statistics.vector_stats(np.concatenate(rows)) for key, rows in self._vectors.items()}
         return vectors | {key: moments.to_stats() for key, moments in self._moments.items()}
 
     def _info(self) -> dict:
@@ -180,7 +180,7 @@ class DemoWriter:
             "chunks_size": layout.FILES_PER_CHUNK,
             "data_files_size_in_mb": layout.FILE_MEGABYTES,
             "video_files_size_in_mb": layout.FILE_MEGABYTES,
-            "fps": int(fps) if fps.is_integer() else fps,  # LeRobot wants a whole number
+            "fps": int(fps) if fps.is_integer() else fps,  # LeRobot expects an integer
             "splits": {"train": f"0:{len(self._episodes)}"},
             "data_path": layout.DATA,
             "video_path": None,
@@ -191,10 +191,10 @@ class DemoWriter:
         (self._partial / name).write_text(json.dumps(content, indent=2, allow_nan=False))
 
 
-def _check(features: DemoFeatures, episode: Episode) -> None:
+def _check_episode(features: DemoFeatures, episode: Episode) -> None:
     f, length = features, len(episode.actions)
     wanted = {
-        "images": (episode.images, np.uint8, (length, len(f.cameras), *_size(f), 3)),
+        "images": (episode.images, np.uint8, (length, len(f.cameras), *_image_size(f), 3)),
         "proprio": (episode.proprio, np.float32, (length, f.num_proprio)),
         "actions": (episode.actions, np.float32, (length, f.num_actions)),
     }
@@ -205,8 +205,8 @@ def _check(features: DemoFeatures, episode: Episode) -> None:
             raise ValueError(f"{name} holds a NaN or an infinity; this episode must not become a demonstration")
 
 
-def _size(features: DemoFeatures) -> tuple[int, int]:
-    """Return the size of all cameras, since an Episode has one array of them. Raises ValueError."""
+def _image_size(features: DemoFeatures) -> tuple[int, int]:
+    """Return the common size of all cameras, since an Episode has one array of images. Raises ValueError."""
     sizes = set(features.camera_sizes)
     if len(sizes) > 1:
         raise ValueError(f"an Episode's cameras have one size, and the features name {sorted(sizes)}")

@@ -1,1 +1,1 @@
-"""The report of a run: one self-contained page."""
+"""Report of a run, or a comparison of runs, as one self-contained HTML page."""

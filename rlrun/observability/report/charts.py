@@ -1,4 +1,7 @@
-"""Charts as inline SVG: axes with round ticks, gaps where values are missing, values on hover, no script."""
+"""Charts of the report as inline SVG, and its style sheet.
+
+Axes have round ticks, missing values are gaps, hovering shows values; no script is needed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison of runs as one page: final success, curves over seeds with bands, and what differs."""
+"""Comparison of runs as one page: final success, curves over seeds with bands, differing settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from rlrun.observability.records import EvaluationRecord, RunRecord, read_run
 from rlrun.observability.report.charts import STYLE, Axis, Band, Series, line_chart
 from rlrun.observability.report.curves import main_curves_of
-from rlrun.observability.report.differences import SEED, Difference, RunGroup, curve, evaluation_curve, grouped
+from rlrun.observability.report.differences import SEED, Difference, RunGroup, curve, evaluation_curve, group_runs
 from rlrun.observability.run_files import METRICS, REPORT
 from rlrun.observability.step_line import percent
 from rlrun.system.errors import visible
@@ -46,7 +46,7 @@ def write_comparison(folders: Sequence[Path], path: Path) -> Path:
 
 def comparison_page(runs: Sequence[RunRecord], place: Path) -> str:
     """Return the page as HTML. place: its folder, from which links lead to the runs' own reports."""
-    groups = grouped(runs)
+    groups = group_runs(runs)
     title = f"{len(runs)} runs · rlrun report"
     sections = (
         f'<header><span class="brand">rlrun</span><h1>{len(runs)} runs compared</h1></header>',
@@ -117,16 +117,16 @@ def best_of(groups: Sequence[RunGroup]) -> tuple[RunGroup | None, dict[int, Diff
     best = max((group for group in groups if group.success), key=lambda group: group.success or (), default=None)
     if best is None:
         return None, {}
-    found = {number: group.less(best) for number, group in enumerate(groups) if group is not best}
+    found = {number: group.difference_to(best) for number, group in enumerate(groups) if group is not best}
     return best, {number: one for number, one in found.items() if one is not None}
 
 
 def _less(difference: Difference | None) -> str:
-    return "" if difference is None else f"{in_words(difference)}<br><small>{escape(difference.basis)}</small>"
+    return "" if difference is None else f"{format_difference(difference)}<br><small>{escape(difference.basis)}</small>"
 
 
-def in_words(difference: Difference) -> str:
-    """Example: "+12 % (+3 to +21 %)"."""
+def format_difference(difference: Difference) -> str:
+    """Return a difference with its interval. Example: "+12 % (+3 to +21 %)"."""
     value, low, high = (f"{100 * number:+.0f}" for number in (difference.value, difference.low, difference.high))
     return f"{value} % ({low} to {high} %)"
 

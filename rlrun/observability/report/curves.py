@@ -1,4 +1,4 @@
-"""The curves of the report, drawn from metrics.jsonl and evaluations.jsonl."""
+"""Curves of the report, drawn from metrics.jsonl and evaluations.jsonl."""
 
 from __future__ import annotations
 
@@ -33,8 +33,12 @@ MAIN = (
     Curve("noise_entropy", "Entropy of the first noise", Axis(unit="nat"), 4),
     Curve("env_steps_per_second", "Throughput", Axis(low=0.0, unit="env steps/s"), 7),
 )
-OF_EVERY_RUN = {"success_rate", "episode_return", "env_steps_per_second"}  # of MAIN; an algorithm logs its own beside
-NOT_CURVES = {"step", "time_s", "num_nonfinite", "policy_version", "elapsed_s"}  # known without a picture
+_COMMON_METRICS = {
+    "success_rate",
+    "episode_return",
+    "env_steps_per_second",
+}  # of MAIN; an algorithm logs its own beside
+_NO_CURVES = {"step", "time_s", "num_nonfinite", "policy_version", "elapsed_s"}  # known without a picture
 STAGE_COLOURS = {"collect": 2, "update": 4, "sync": 3}
 ROLE_COLOURS = {"env": 2, "rollout": 1, "actor": 4, "driver": 8}  # as the placement's chips
 
@@ -45,7 +49,7 @@ def main_curves_of(records: Sequence[RunRecord]) -> list[Curve]:
     def is_logged(metric: str) -> bool:
         return any(record.has(metric) for record in records)
 
-    return [curve for curve in MAIN if curve.metric in OF_EVERY_RUN or is_logged(curve.metric)]
+    return [curve for curve in MAIN if curve.metric in _COMMON_METRICS or is_logged(curve.metric)]
 
 
 def main_curves(record: RunRecord) -> str:
@@ -59,7 +63,7 @@ def main_curves(record: RunRecord) -> str:
 
 def other_curves(record: RunRecord) -> str:
     """Return the curves of all other metrics, folded and by group; those that are always 0 are only named."""
-    shown = {curve.metric for curve in MAIN} | NOT_CURVES
+    shown = {curve.metric for curve in MAIN} | _NO_CURVES
     found = dict.fromkeys(name for line in record.metrics for name in line if name not in shown)
     names = sorted((name for name in found if not name.startswith(BUSY)), key=training_tag)
     flat = [name for name in names if not any(record.values(name))]

@@ -53,15 +53,17 @@ class Difference:
         return self.low > 0 or self.high < 0
 
 
-def between(a: Sequence[EvaluationRecord], b: Sequence[EvaluationRecord], seeds: Sequence[Sequence[int]]) -> Difference:
-    """Return how the success of B differs from that of A; each is an evaluation per training seed, with episodes.
+def compare_success(
+    a: Sequence[EvaluationRecord], b: Sequence[EvaluationRecord], seeds: Sequence[Sequence[int]]
+) -> Difference:
+    """Return the difference of B's success from A's; each is an evaluation per training seed, with episodes.
 
     seeds: the training seeds of A and of B. One run each: pairs of equal reset seeds. Several: Student's interval over
     the training seeds, which are paired if they are the same, but never narrower than that of the episodes.
     """
     if len(a) == len(b) == 1:
-        return _one_each(a[0], b[0])
-    episodes = _unpaired(*_counted(a), *_counted(b))
+        return _compare_evaluations(a[0], b[0])
+    episodes = _unpaired(*_count_episodes(a), *_count_episodes(b))
     if min(len(a), len(b)) < 2:
         return Difference(*episodes, f"all episodes of {len(a)} and {len(b)} runs; one run shows no spread of seeds")
     rates = [[one.success_rate for one in records] for records in (a, b)]
@@ -101,12 +103,14 @@ def _joined(one: float, other: float, phi: float) -> float:
     return sqrt(max(0.0, one**2 - 2 * phi * one * other + other**2))
 
 
-def _one_each(a: EvaluationRecord, b: EvaluationRecord) -> Difference:
+def _compare_evaluations(a: EvaluationRecord, b: EvaluationRecord) -> Difference:
     """Compare by pairs; evaluations without equal seeds, or without listed episodes, as independent ones."""
     in_a, in_b = ({one.seed: one.success for one in record.outcomes if not one.is_void} for record in (a, b))
     common = sorted(in_a.keys() & in_b.keys())
     if not common:
-        return Difference(*_unpaired(*_counted([a]), *_counted([b])), "all episodes; no pairs of equal seeds")
+        return Difference(
+            *_unpaired(*_count_episodes([a]), *_count_episodes([b])), "all episodes; no pairs of equal seeds"
+        )
     pairs = [(in_a[seed], in_b[seed]) for seed in common]
     only_a, only_b = pairs.count((True, False)), pairs.count((False, True))
     interval = paired_interval(pairs.count((True, True)), only_a, only_b, pairs.count((False, False)))
@@ -117,7 +121,7 @@ def _one_each(a: EvaluationRecord, b: EvaluationRecord) -> Difference:
     return Difference(*interval, words)
 
 
-def _counted(records: Sequence[EvaluationRecord]) -> tuple[int, int]:
+def _count_episodes(records: Sequence[EvaluationRecord]) -> tuple[int, int]:
     return sum(one.successes for one in records), sum(one.episodes for one in records)
 
 
@@ -138,7 +142,7 @@ def _paired_seeds(
 ) -> tuple[float, float, float]:
     of_a = dict(zip(seeds_a, a, strict=True))
     changes = [rate - of_a[seed] for seed, rate in zip(seeds_b, b, strict=True)]
-    value, half = mean(changes), _t(len(changes) - 1) * stdev(changes) / sqrt(len(changes))
+    value, half = mean(changes), _t_quantile(len(changes) - 1) * stdev(changes) / sqrt(len(changes))
     return value, value - half, value + half
 
 
@@ -149,11 +153,11 @@ def _welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]
     if total == 0:
         return value, value, value
     freedom = total**2 / sum(one**2 / (len(rates) - 1) for one, rates in zip(variances, (a, b), strict=True))
-    half = _t(int(freedom)) * sqrt(total)  # rounded down, which widens it
+    half = _t_quantile(int(freedom)) * sqrt(total)  # rounded down, which widens it
     return value, value - half, value + half
 
 
-def _t(freedom: int) -> float:
+def _t_quantile(freedom: int) -> float:
     """Return Student's 0.975 quantile; beyond the table by the first term of the Cornish-Fisher expansion."""
     if freedom <= len(_T_975):
         return _T_975[max(1, freedom) - 1]
@@ -175,7 +179,7 @@ class RunGroup:
 
     @property
     def label(self) -> str:
-        """What distinguishes the group. Example: "actor.lr 0.0001"."""
+        """Distinguishing settings of the group. Example: "actor.lr 0.0001"."""
         return ", ".join(f"{key} {value}" for key, value in self.settings.items()) or "all runs"
 
     @property
@@ -183,11 +187,11 @@ class RunGroup:
         """The last evaluation of each run that has one."""
         return [run.evaluations[-1] for run in self.runs if run.evaluations]
 
-    def less(self, other: RunGroup) -> Difference | None:
-        """How much higher the success of this group is than that of `other`; None if one was not evaluated."""
+    def difference_to(self, other: RunGroup) -> Difference | None:
+        """Return the success of this group less that of `other`; None if one was not evaluated."""
         if self.success is None or other.success is None:
             return None
-        return between(other.last, self.last, [other.seeds, self.seeds])
+        return compare_success(other.last, self.last, [other.seeds, self.seeds])
 
     @property
     def seeds(self) -> list[int]:
@@ -201,12 +205,12 @@ class RunGroup:
         return (successes / episodes, *wilson_interval(successes, episodes)) if episodes else None
 
 
-def grouped(runs: Sequence[RunRecord]) -> list[RunGroup]:
+def group_runs(runs: Sequence[RunRecord]) -> list[RunGroup]:
     """Return the groups in the order of their first run.
 
     Runs that are equal in the seed, too, may differ in their code or files: they are told by their folders.
     """
-    flat = [_flat(run.config) for run in runs]
+    flat = [_flatten(run.config) for run in runs]
     compared = [{key: value for key, value in config.items() if key not in NOT_COMPARED} for config in flat]
     if any(one in compared[:number] for number, one in enumerate(compared)):
         flat = [config | {"folder": str(run.folder)} for run, config in zip(runs, flat, strict=True)]
@@ -249,11 +253,11 @@ def _over_seeds(label: str, by_run: Sequence[dict[float, float | None]], colour:
     return (Series(label, steps, means, colour), Band(steps, lows, highs, colour)) if steps else None
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, str]:
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in tree.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
+            found |= _flatten(value, f"{prefix}{key}.")
         else:
             found[prefix + key] = "null" if value is None else str(value)
     return found

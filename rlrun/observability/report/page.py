@@ -1,4 +1,4 @@
-"""The report of a run as one page: result, curves, placement, timeline, videos, config; it opens without a network."""
+"""Report of a run as one page: result, curves, placement, timeline, videos, config; it opens without a network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from rlrun.observability.metrics import CATALOGUE, Group
+from rlrun.observability.metrics import CATALOGUE, MetricGroup
 from rlrun.observability.records import RunRecord, read_run
 from rlrun.observability.report import curves
 from rlrun.observability.report.charts import STYLE
@@ -16,7 +16,7 @@ from rlrun.observability.report.result import placement_picture, result_section
 from rlrun.observability.run_files import REPORT
 from rlrun.observability.step_line import duration, percent
 from rlrun.observability.timeline import is_work
-from rlrun.observability.trends import slope_of
+from rlrun.observability.trends import theil_sen_slope
 from rlrun.system.errors import visible
 
 MAX_VIDEOS = 6
@@ -34,12 +34,12 @@ def write_report(folder: Path) -> Path:
 
 
 def page(record: RunRecord) -> str:
-    """Return the whole page as HTML."""
+    """Return the page as HTML."""
     title = f"{record.name} · rlrun report"
     sections = (
         _header(record),
         result_section(record),
-        _looks(record),
+        _ablation(record),
         _videos(record),
         _section("Curves", curves.main_curves(record), "thin: as logged, bold: averaged; hover for values"),
         curves.other_curves(record),
@@ -58,7 +58,7 @@ def page(record: RunRecord) -> str:
     )
 
 
-def missing(what: str) -> str:
+def missing_card(what: str) -> str:
     """Return a card that says which data is missing."""
     return f'<div class="card missing">{escape(what)}</div>'
 
@@ -73,8 +73,8 @@ def _header(record: RunRecord) -> str:
     return f'<header>{title}<span class="where">{where}</span></header>'
 
 
-def _looks(record: RunRecord) -> str:
-    """Show what the policy looks at, if this run imitated; a policy from the cache was told when it was made."""
+def _ablation(record: RunRecord) -> str:
+    """Show the ablation's result if this run imitated; for a cached policy it was shown when the policy was made."""
     if record.ablation is None:
         return ""
     return _section(
@@ -85,16 +85,16 @@ def _looks(record: RunRecord) -> str:
 def _videos(record: RunRecord) -> str:
     if not record.videos:
         return _section(
-            "Videos", missing("No video: none was recorded (logging.video_every_steps, logging.video_episodes).")
+            "Videos", missing_card("No video: none was recorded (logging.video_every_steps, logging.video_episodes).")
         )
-    chosen, left_out = _chosen(record.videos)
+    chosen, left_out = _choose_videos(record.videos)
     figures = "".join(_figure(path) for path in chosen)
     names = ", ".join(path.name for path in left_out)
     rest = f"<p><small>Not embedded, in the folder videos: {escape(names)}</small></p>" if left_out else ""
     return _section("Videos", f'<div class="videos">{figures}</div>{rest}')
 
 
-def _chosen(videos: list[Path]) -> tuple[list[Path], list[Path]]:
+def _choose_videos(videos: list[Path]) -> tuple[list[Path], list[Path]]:
     """Return the videos to embed (the last, the first and some between, as many as fit), and the others."""
     count = min(MAX_VIDEOS, len(videos))
     spread = [videos[round(i * (len(videos) - 1) / max(1, count - 1))] for i in range(count)]
@@ -117,7 +117,7 @@ def _figure(path: Path) -> str:
 
 def _worker_time(record: RunRecord) -> str:
     if not record.worker_seconds:
-        return missing("No timeline: timeline.json is missing or empty.")
+        return missing_card("No timeline: timeline.json is missing or empty.")
     by_worker = _longest_phases(record.worker_seconds)
     phases = dict.fromkeys(p for seconds in by_worker.values() for p in seconds if is_work(p) and p != OTHER)
     colours = {phase: f"var(--c{number})" for number, phase in enumerate(phases, 1)}
@@ -164,35 +164,35 @@ def _worker_bar(worker: str, seconds: dict[str, float], colours: dict[str, str])
 def _memory(record: RunRecord) -> str:
     """Return a table of the memory metrics: their last values, and how fast they grow."""
     rows = []
-    for name in (metric.name for metric in CATALOGUE if metric.group is Group.memory):
+    for name in (metric.name for metric in CATALOGUE if metric.group is MetricGroup.memory):
         second_half = record.metrics[len(record.metrics) // 2 :]
         known = [line for line in second_half if line.get(name) is not None]
         if known:
-            per_step = slope_of([(line["step"], line[name]) for line in known])
-            per_hour = 3600 * slope_of([(line.get("elapsed_s") or 0.0, line[name]) for line in known])
+            per_step = theil_sen_slope([(line["step"], line[name]) for line in known])
+            per_hour = 3600 * theil_sen_slope([(line.get("elapsed_s") or 0.0, line[name]) for line in known])
             label = name.removeprefix("memory_")
             rows.append((label, f"{known[-1][name]:.0f} MB", f"{per_step:+.3g} MB", f"{per_hour:+.3g} MB"))
     if not rows:
-        return missing("No memory was logged.")
+        return missing_card("No memory was logged.")
     head = "".join(f"<th class=num>{name}</th>" for name in ("of", "at the end", "a step", "an hour"))
     return f'<div class="card"><table class="narrow"><tr>{head}</tr>{_rows(rows)}</table></div>'
 
 
 def _placement(record: RunRecord) -> str:
     if record.plan is None:
-        return missing("No placement: plan.json is missing.")
+        return missing_card("No placement: plan.json is missing.")
     try:
         picture = placement_picture(record.plan)
     except (KeyError, TypeError) as error:
-        return missing(f"plan.json is of an unknown form: {error!r}.")
-    return f'<div class="card">{picture}</div>' if picture else missing("plan.json names no slots.")
+        return missing_card(f"plan.json is of an unknown form: {error!r}.")
+    return f'<div class="card">{picture}</div>' if picture else missing_card("plan.json names no slots.")
 
 
 def _faults(record: RunRecord) -> str:
     logged = sum(int(value or 0) for value in record.values("num_infra_faults"))
     count = max(logged, len(record.faulty_episodes))
     if not record.metrics and not count and not record.losses:
-        return missing("Unknown: no training step was logged.")
+        return missing_card("Unknown: no training step was logged.")
     if not count and not record.losses:
         return '<div class="card">None.</div>'
     lead = f"{count} episode{' was' if count == 1 else 's were'} void; the logs of the env workers have the causes."
@@ -221,7 +221,7 @@ def _rows(records: Iterable[Iterable[object]]) -> str:
 
 def _config(record: RunRecord) -> str:
     if record.config_diff is None:
-        diff = missing("config_diff.yaml is missing.")
+        diff = missing_card("config_diff.yaml is missing.")
     else:
         text = record.config_diff.strip()
         all_defaults = text in ("", "{}")
@@ -232,7 +232,7 @@ def _config(record: RunRecord) -> str:
 
 def _versions(record: RunRecord) -> str:
     if record.provenance is None:
-        return missing("Versions unknown: provenance.json is missing.")
+        return missing_card("Versions unknown: provenance.json is missing.")
     facts: dict[str, object] = {}
     for key, value in record.provenance.items():
         facts.update(value if isinstance(value, dict) else {key.replace("is_", ""): value})

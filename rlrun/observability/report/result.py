@@ -1,4 +1,4 @@
-"""The first section of the report: the result of the run, with confidence intervals."""
+"""Sections of the report on the result of the run, with confidence intervals, and on the placement of its workers."""
 
 from __future__ import annotations
 

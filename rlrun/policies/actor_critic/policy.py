@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.config.schema import PolicyConfig
 from rlrun.data.messages import Spaces
 from rlrun.policies.actor_critic.settings import ActorCriticConfig, CnnSettings, MlpSettings
-from rlrun.policies.distributions import ActionDistribution, Bins, Gaussian
+from rlrun.policies.distributions import Bins, Gaussian
 from rlrun.policies.policy import Policy
 from rlrun.policies.weight_files import WEIGHTS_FILE, write_weights
 

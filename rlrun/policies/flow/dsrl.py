@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.policies import distributions
-from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.flow.method import ChunkShape, Field, FlowMethod, FlowSde
 from rlrun.policies.flow.model import Answer, Point
 

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.policies import distributions
-from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.flow.method import ChunkShape, Field, FlowChain, FlowMethod, normal_logprobs
 from rlrun.policies.flow.model import Answer, Point
 from rlrun.policies.flow.settings import FirstNoise

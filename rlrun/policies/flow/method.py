@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.policies import distributions
-from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.flow.model import Answer, Point
 from rlrun.policies.flow.settings import FirstNoise
 

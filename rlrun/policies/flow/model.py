@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlrun.algorithms.losses import masked_mean
-from rlrun.data.seeds import mixed
+from rlrun.data.seeds import splitmix64
 from rlrun.policies import distributions
 from rlrun.policies.flow.settings import NOISE_SIZES, CriticInput, Steering, Trains
 from rlrun.policies.value_head import ValueHead, linear_in_float32
@@ -265,7 +265,7 @@ class Matching:
         count: of losses before this one. The same count gives the same draws, so that a resumed run repeats itself.
         """
         num_rows, num_numbers = len(actions), actions[0].numel()
-        keys = mixed((np.uint64(count) << np.uint64(32)) + np.arange(num_rows, dtype=np.uint64))
+        keys = splitmix64((np.uint64(count) << np.uint64(32)) + np.arange(num_rows, dtype=np.uint64))
         numbers = distributions.normals(keys, num_numbers + 1).float()
         noise = numbers[:, 1:].view(actions.shape).to(actions)
         low, high = TIME_RANGE

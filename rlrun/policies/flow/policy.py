@@ -18,8 +18,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.config.schema import RunConfig, SftConfig
-from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.flow.dsrl import Dsrl, SteeredChoice, SteeredNoise
 from rlrun.policies.flow.flow_noise import FlowNoise
 from rlrun.policies.flow.lerobot_config import LeRobotConfig

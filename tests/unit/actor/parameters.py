@@ -6,7 +6,7 @@ import zlib
 
 import torch
 
-from rlrun.actor.updates import Learner
+from rlrun.actor.learner import Learner
 
 
 def checksum_of(learner: Learner) -> int:

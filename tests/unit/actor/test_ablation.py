@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from rlrun.actor.imitation import ablation_rows, exchanged_losses, imitation_step
-from rlrun.observability.records import EXCHANGED, HELD, ablation_sentence
+from rlrun.observability.records import EXCHANGED_LOSSES, HELD_LOSS, ablation_sentence
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import demonstrations, learner, tiny_config
 
@@ -27,12 +27,12 @@ def measured(instructions: tuple[str, ...]) -> list[dict[str, float]]:
 def test_the_same_batch_gives_the_same_losses(two_ranks: RankPool) -> None:
     first, again, trained = two_ranks.run(measured, ("push", "pull it"))[0]
     assert first == again
-    assert first.keys() == {HELD, *EXCHANGED.values()}
-    assert trained[HELD] != first[HELD]  # it is the present policy's
+    assert first.keys() == {HELD_LOSS, *EXCHANGED_LOSSES.values()}
+    assert trained[HELD_LOSS] != first[HELD_LOSS]  # it is the present policy's
 
 
 def test_one_sentence_is_not_exchanged(one_rank: RankPool) -> None:
-    assert EXCHANGED["instructions"] not in one_rank.run(measured, ("push",))[0][0]
+    assert EXCHANGED_LOSSES["instructions"] not in one_rank.run(measured, ("push",))[0][0]
 
 
 def test_rows_are_spread_over_the_demonstrations() -> None:
@@ -42,13 +42,13 @@ def test_rows_are_spread_over_the_demonstrations() -> None:
 
 
 def test_it_is_told_in_words() -> None:
-    seen = {HELD: 0.31, EXCHANGED["pictures"]: 0.95, EXCHANGED["instructions"]: 0.312}
+    seen = {HELD_LOSS: 0.31, EXCHANGED_LOSSES["pictures"]: 0.95, EXCHANGED_LOSSES["instructions"]: 0.312}
     looks = ablation_sentence(seen)
     assert looks is not None and looks.is_blind
     assert looks.words == (
         "with pictures exchanged: loss 0.31 -> 0.95; with instructions exchanged: loss 0.31 -> 0.31: the policy does "
         "not look at its instructions"
     )
-    sharp = ablation_sentence(seen | {EXCHANGED["instructions"]: 0.5})
+    sharp = ablation_sentence(seen | {EXCHANGED_LOSSES["instructions"]: 0.5})
     assert sharp is not None and not sharp.is_blind
     assert ablation_sentence({"imitation_loss": 0.3}) is None

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor import checkpoint
-from rlrun.actor.updates import Learner
+from rlrun.actor.learner import Learner
+from rlrun.actor.updates import update
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Frames, Observation, Spaces, Trajectory
 from rlrun.observability.telemetry import Telemetry
@@ -68,14 +69,14 @@ def two_steps(folder: Path) -> tuple[list[dict[str, float]], list[float], int, i
     config = gaussian_config()
     learner, backend = gaussian_learner(config), HFBackend(new_policy(config))
     publish(learner, backend, 0)
-    metrics = [learner.update(share(acted(backend, 1)))]
+    metrics = [update(learner, share(acted(backend, 1)))]
     checkpoint.save(learner, folder, {"step": 1})
     publish(learner, backend, 1)
     second = share(acted(backend, 2))
-    metrics.append(learner.update(second))
+    metrics.append(update(learner, second))
     restored = gaussian_learner(config)
     checkpoint.restore(restored, folder)
-    restored.update(second)
+    update(restored, second)
     seen = learner.policy.module.statistics
     return metrics, seen.mean.tolist(), checksum_of(learner), checksum_of(restored)
 

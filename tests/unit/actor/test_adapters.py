@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor import checkpoint
-from rlrun.actor.updates import Learner
+from rlrun.actor.learner import Learner
+from rlrun.actor.updates import update
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.observability.telemetry import Telemetry
@@ -64,13 +65,15 @@ def trained(folder: Path, run: RunConfig) -> tuple[dict, dict, set[str], int]:
     learner = adapted(folder, run)
     before = sent(learner)
     for seed in range(2):
-        learner.update(my_share(seed))
+        update(learner, my_share(seed))
     trains = {name for name, p in learner.sharded.module.named_parameters() if p.requires_grad}
     return before, sent(learner), trains, checksum_of(learner)
 
 
 @pytest.mark.order_of_sums
-@pytest.mark.parametrize("sharding", [ShardingStrategy.full_shard, ShardingStrategy.no_shard])
+@pytest.mark.parametrize(
+    "sharding", [ShardingStrategy.full_shard, pytest.param(ShardingStrategy.no_shard, marks=pytest.mark.long)]
+)
 def test_two_ranks_equal_one_rank(
     one_rank: RankPool, two_ranks: RankPool, folder: Path, sharding: ShardingStrategy
 ) -> None:
@@ -88,7 +91,7 @@ def followed(folder: Path, algorithm: str, is_merged: bool = True) -> tuple[floa
     run = adapted_run()
     run.algorithm.name, run.actor.lora.is_sent_merged = algorithm, is_merged
     learner = adapted(folder, run)
-    learner.update(my_share(0))
+    update(learner, my_share(0))
     policy = open_to_act(folder, torch.float32, "cpu", run)
     backend = HFBackend(policy, unsent_names(policy, run))
     layout = lay_out(learner.weight_layout(), 1_000_000)
@@ -124,7 +127,7 @@ def resumed_apart(folder: Path, root: Path) -> float:
     run = adapted_run()
     run.actor.lora.is_sent_merged = False
     learner = adapted(folder, run)
-    learner.update(my_share(0))
+    update(learner, my_share(0))
     saved = folder_of_step(root, 1)
     checkpoint.save(learner, saved, {"step": learner.num_updates})
     again = adapted(saved / "policy", run)
@@ -189,7 +192,7 @@ def test_resumed_equals_uninterrupted_and_the_export_is_merged(
 
 def types_and_state(folder: Path) -> tuple[set[str], set[str], int, int]:
     learner = adapted(folder, adapted_run(param_precision=Precision.bf16))
-    learner.update(my_share(0))
+    update(learner, my_share(0))
     by_type = {True: set(), False: set()}
     for parameter in learner.sharded.module.parameters():
         by_type[parameter.requires_grad].add(str(parameter.dtype))

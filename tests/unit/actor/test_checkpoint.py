@@ -17,8 +17,9 @@ import torch.distributed as dist
 
 from rlrun.actor import checkpoint
 from rlrun.actor.checkpoint_writing import BackgroundSave, CheckpointWriting, snapshot
+from rlrun.actor.learner import Learner
 from rlrun.actor.process_group import Ranks, group_beside
-from rlrun.actor.updates import Learner
+from rlrun.actor.updates import update
 from rlrun.config.schema import RunConfig
 from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step, latest
 from rlrun.system.errors import ExitStatus, RunError
@@ -70,7 +71,7 @@ def test_resumed_equals_uninterrupted_bit_for_bit(two_ranks: RankPool, tmp_path:
 def saved(folder: Path, seed: int = 0) -> dict[str, np.ndarray]:
     """Return a learner after one update. seed: of its batch."""
     actor = learner(config())
-    actor.update(share(trajectory(seed)))
+    update(actor, share(trajectory(seed)))
     checkpoint.save(actor, folder, {"step": 1})
     return weights(actor)
 
@@ -82,7 +83,7 @@ def restored(folder: Path, width: int = 16) -> tuple[dict[str, np.ndarray], floa
     read = weights(actor)
     moments = [whole for p in actor.optimizer.parameters for whole in [actor.optimizer.inner.state[p]["exp_avg"]]]
     size = float(sum(m.full_tensor().abs().sum() for m in moments))
-    actor.update(share(trajectory(5)))
+    update(actor, share(trajectory(5)))
     return read, size, checksum_of(actor)
 
 
@@ -156,7 +157,7 @@ def test_missing_incomplete_foreign_and_damaged_checkpoints_are_refused(two_rank
 def save_on_full_disk(folder: Path, where: str) -> tuple[str, int]:
     """Save while `where` finds no space left on rank 1 (or on rank 0, which alone asks for room and renames)."""
     actor = learner(config())
-    actor.update(share(trajectory()))
+    update(actor, share(trajectory()))
     module, name, rank = {
         "before writing": (shutil, "disk_usage", 0),
         "writing random numbers": (torch, "save", 1),
@@ -184,7 +185,7 @@ def save_on_full_disk(folder: Path, where: str) -> tuple[str, int]:
 def test_a_full_disk_costs_only_the_new_checkpoint(two_ranks: RankPool, tmp_path: Path, where: str) -> None:
     written = two_ranks.run(saved, folder_of_step(tmp_path, 1))[0]
     for text, status in two_ranks.run(save_on_full_disk, folder_of_step(tmp_path, 2), where):
-        assert "No space left on device" in text and "MB free" in text and "its checkpoints are whole" in text
+        assert "No space left on device" in text and "MB free" in text and "its checkpoints are valid" in text
         assert status == ExitStatus.storage
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000001"]
     assert latest(tmp_path) == folder_of_step(tmp_path, 1)
@@ -199,7 +200,7 @@ def save_with_file_limit(folder: Path) -> str:
     import signal
 
     actor = learner(config())
-    actor.update(share(trajectory()))
+    update(actor, share(trajectory()))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, hard))
@@ -245,12 +246,12 @@ def begun(actor: Learner, folder: Path, has_begun: threading.Event, may_end: thr
 def saved_while_training(folder: Path) -> tuple:
     """Save after one update, and let the next update change everything before the first byte is written."""
     actor, has_begun, may_end = learner(config()), threading.Event(), threading.Event()
-    actor.update(share(trajectory(0)))
+    update(actor, share(trajectory(0)))
     torch.rand(3)
     then, drawn_then = fingerprint(actor), torch.get_rng_state()
     saving = begun(actor, folder, has_begun, may_end)
     assert has_begun.wait(60)
-    actor.update(share(trajectory(1)))
+    update(actor, share(trajectory(1)))
     torch.rand(5)
     assert not saving.is_done and fingerprint(actor) != then
     may_end.set()

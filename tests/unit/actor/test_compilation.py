@@ -51,6 +51,7 @@ def test_updates_are_those_of_the_uncompiled_policy(two_ranks: RankPool, actor: 
         assert_learned_alike(plain, compiled)
 
 
+@pytest.mark.long
 def test_packed_rows_of_any_length_share_their_graphs() -> None:
     """Return outputs and gradients of the whole model for varying numbers of rows of different lengths."""
     model, processor = small_policy()
@@ -69,6 +70,7 @@ def test_packed_rows_of_any_length_share_their_graphs() -> None:
 
 @pytest.mark.order_of_sums
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler here")
+@pytest.mark.long
 def test_fused_kernels_learn_the_same(one_rank: RankPool) -> None:
     plain, _ = one_rank.run(trained, None, {})[0]
     fused, num_graphs = one_rank.run(trained, CompileBackend.inductor, {})[0]

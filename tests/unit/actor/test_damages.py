@@ -224,7 +224,7 @@ def edit(checkpoint: Path, change: Callable[[dict], object]) -> None:
     change(state)
     (checkpoint / "state.json").write_text(json.dumps(state))
     (checkpoint / COMPLETE).unlink()
-    checkpoint_folder.mark(checkpoint, checksums.write(checkpoint))
+    checkpoint_folder.mark_complete(checkpoint, checksums.write(checkpoint))
 
 
 @pytest.mark.parametrize(

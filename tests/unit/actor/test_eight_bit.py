@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from rlrun.actor import checkpoint, optimizer
-from rlrun.actor.updates import Learner
+from rlrun.actor.learner import Learner
+from rlrun.actor.updates import update
 from rlrun.config.schema import OptimizerKind, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.system.errors import RunError
@@ -37,12 +38,19 @@ def trained(run: RunConfig, library: Path | None) -> tuple[dict[str, np.ndarray]
     actor = learner(run, WIDTH)
     before = weights(actor)
     for i in range(3):
-        actor.update(share(trajectory(i)))
+        update(actor, share(trajectory(i)))
     return before, weights(actor), state_bytes(actor)
 
 
 @pytest.mark.order_of_sums
-@pytest.mark.parametrize("actor", [{}, {"sharding": ShardingStrategy.no_shard}, {"cpu_offload": True}])
+@pytest.mark.parametrize(
+    "actor",
+    [
+        {},
+        pytest.param({"sharding": ShardingStrategy.no_shard}, marks=pytest.mark.long),
+        pytest.param({"cpu_offload": True}, marks=pytest.mark.long),
+    ],
+)
 def test_it_follows_plain_adamw_with_a_quarter_of_the_state(
     two_ranks: RankPool, library: Path | None, actor: dict
 ) -> None:
@@ -92,7 +100,7 @@ def gone_on(run: RunConfig, folder: Path, library: Path | None) -> tuple[Weights
     actor = learner(run, WIDTH)
     checkpoint.restore(actor, folder)
     saved = weights(actor)
-    actor.update(share(trajectory(1)))
+    update(actor, share(trajectory(1)))
     return saved, weights(actor), state_bytes(actor)
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rlrun.actor.updates import Learner
+from rlrun.actor.learner import Learner
+from rlrun.actor.updates import update
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
@@ -71,7 +72,7 @@ def followed(folder: str, kind: str, of_vlm: bool, is_merged: bool) -> tuple[flo
     learner = Learner(settings, policy, rank, dist.get_world_size(), "cpu", Telemetry(f"actor/{rank}"), weights=weights)
     serving = open_to_act(folder, torch.float32, "cpu", settings)
     assert isinstance(serving, FlowPolicy)
-    metrics = learner.update(share(acted(serving, 0)))
+    metrics = update(learner, share(acted(serving, 0)))
     assert metrics["rollout_logprob_gap"] < 1e-4
     backend = HFBackend(serving, unsent_names(serving, settings))
     layout = lay_out(learner.weight_layout(), 1_000_000)
@@ -87,8 +88,17 @@ def followed(folder: str, kind: str, of_vlm: bool, is_merged: bool) -> tuple[flo
     return gap, trained, [name for name, _ in learner.weight_layout()]
 
 
-@pytest.mark.parametrize("kind", ["smolvla", "pi05"])
-@pytest.mark.parametrize(("of_vlm", "is_merged"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("kind", "of_vlm", "is_merged"),
+    [
+        ("smolvla", True, False),
+        ("pi05", False, True),
+        pytest.param("smolvla", True, True, marks=pytest.mark.long),
+        pytest.param("smolvla", False, True, marks=pytest.mark.long),
+        pytest.param("pi05", True, True, marks=pytest.mark.long),
+        pytest.param("pi05", True, False, marks=pytest.mark.long),
+    ],
+)
 def test_a_rollout_worker_follows_the_adapters(
     two_ranks: RankPool, tmp_path: Path, kind: str, of_vlm: bool, is_merged: bool
 ) -> None:

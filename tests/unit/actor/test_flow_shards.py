@@ -57,8 +57,15 @@ def largest_error(folder: str, sampling: str, sharding: ShardingStrategy) -> tup
     return max(errors), len(errors)
 
 
-@pytest.mark.parametrize("sampling", ["flow_sde", "flow_noise"])
-@pytest.mark.parametrize("sharding", [ShardingStrategy.full_shard, ShardingStrategy.shard_grad_op])
+@pytest.mark.parametrize(
+    ("sampling", "sharding"),
+    [
+        ("flow_noise", ShardingStrategy.full_shard),
+        ("flow_sde", ShardingStrategy.shard_grad_op),
+        pytest.param("flow_sde", ShardingStrategy.full_shard, marks=pytest.mark.long),
+        pytest.param("flow_noise", ShardingStrategy.shard_grad_op, marks=pytest.mark.long),
+    ],
+)
 def test_gradients_are_those_of_the_whole_policy(
     two_ranks: RankPool, tmp_path: Path, sampling: str, sharding: ShardingStrategy
 ) -> None:

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor.learning_batch import revalued
-from rlrun.algorithms.settings import PPOConfig
+from rlrun.actor.updates import update
+from rlrun.algorithms.spec import PPOConfig
 from rlrun.config.schema import Aggregation, Precision, RatioLevel, RunConfig, ShardingStrategy
 from tests.numerics import assert_moved_alike
 from tests.unit.actor import tiny_run
@@ -36,7 +37,7 @@ def updated(config: RunConfig, num_updates: int = 2) -> tuple[Weights, dict[str,
     """Weights, last metrics and checksum after some updates on this rank's share."""
     actor = learner(config)
     for i in range(num_updates):
-        metrics = actor.update(share(trajectory(i)))
+        metrics = update(actor, share(trajectory(i)))
     return weights(actor), metrics, checksum_of(actor)
 
 
@@ -62,8 +63,14 @@ def test_two_ranks_equal_one_rank(one_rank: RankPool, two_ranks: RankPool, strat
 
 
 @pytest.mark.order_of_sums
-@pytest.mark.parametrize("level", list(RatioLevel))
-@pytest.mark.parametrize("aggregation", list(Aggregation))
+@pytest.mark.parametrize(
+    ("level", "aggregation"),
+    [  # each level and each aggregation once, all pairs in the long tests
+        pytest.param(level, aggregation, marks=() if i % len(RatioLevel) == j else pytest.mark.long)
+        for i, aggregation in enumerate(Aggregation)
+        for j, level in enumerate(RatioLevel)
+    ],
+)
 def test_levels_and_aggregations_do_not_depend_on_how_rows_are_cut(
     one_rank: RankPool, two_ranks: RankPool, level: RatioLevel, aggregation: Aggregation
 ) -> None:
@@ -91,7 +98,7 @@ def updated_off_policy(cap: float | None, level: RatioLevel) -> tuple[Weights, d
             [acted.instructions[i] for i in acted.instruction_index.flatten()],
             acted.proprio.reshape(-1, tiny_run.P),
         )
-    metrics = actor.update(revalued(acted, values.numpy(), config.algorithm), int(acted.policy_version.max()) + 1)
+    metrics = update(actor, revalued(acted, values.numpy(), config.algorithm), int(acted.policy_version.max()) + 1)
     return weights(actor), metrics
 
 
@@ -112,7 +119,7 @@ def test_decoupled_gradients_equal_those_of_plain_ratios_without_clipping(
 
 def updated_again(version: int | None) -> dict[str, float]:
     actor, acted = learner(tiny_config()), share(trajectory())
-    return actor.update(acted, None if version is None else int(acted.policy_version.min()) + version)
+    return update(actor, acted, None if version is None else int(acted.policy_version.min()) + version)
 
 
 def test_only_what_an_older_policy_chose_is_weighted(two_ranks: RankPool) -> None:
@@ -127,7 +134,7 @@ def updated_with_values(version: int | None, gone_wrong: bool) -> Weights:
     actor = learner(config)
     if gone_wrong:
         acted = revalued(acted, 9 - acted.values.flatten(), config.algorithm)
-    actor.update(acted, version)
+    update(actor, acted, version)
     return weights(actor)
 
 
@@ -146,7 +153,7 @@ def updated_with_little(valid_rows: int) -> tuple[Weights, dict[str, float]]:
     valid[:, 4:] = False
     valid[0, 4 : 4 + valid_rows] = True
     actor = learner(config)
-    metrics = actor.update(share(dataclasses.replace(whole, valid=valid)))
+    metrics = update(actor, share(dataclasses.replace(whole, valid=valid)))
     return weights(actor), metrics
 
 
@@ -165,7 +172,7 @@ def test_a_rank_with_few_or_no_usable_rows_takes_every_step(
 def nothing_usable() -> tuple[bool, dict[str, float]]:
     actor = learner(tiny_config())
     before = checksum_of(actor)
-    metrics = actor.update(share(dataclasses.replace(trajectory(), valid=np.zeros((T, tiny_run.B), bool))))
+    metrics = update(actor, share(dataclasses.replace(trajectory(), valid=np.zeros((T, tiny_run.B), bool))))
     return checksum_of(actor) == before, metrics
 
 
@@ -183,9 +190,9 @@ def poisoned(rank: int) -> tuple[int, int, dict[str, float], int]:
     before, mine = checksum_of(actor), share(trajectory())
     if dist.get_rank() == rank:
         mine.rewards[0, 0, 0] = np.inf
-    metrics = actor.update(mine)
+    metrics = update(actor, mine)
     after = checksum_of(actor)
-    actor.update(share(trajectory()))
+    update(actor, share(trajectory()))
     return before, after, metrics, actor.optimizer.num_steps
 
 
@@ -205,7 +212,7 @@ def moved_far(rank: int) -> tuple[dict[str, float], int, int]:
     mine = share(trajectory())
     if dist.get_rank() == rank:
         mine.logprobs[:] -= 2.0
-    metrics = actor.update(mine)
+    metrics = update(actor, mine)
     return metrics, before, checksum_of(actor)
 
 
@@ -221,7 +228,7 @@ def gathers(config: RunConfig) -> int:
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
 
     actor = learner(config)
-    actor.update(share(trajectory()))
+    update(actor, share(trajectory()))
     calls = []
     plain = collectives.DefaultAllGather.__call__
 
@@ -231,7 +238,7 @@ def gathers(config: RunConfig) -> int:
 
     collectives.DefaultAllGather.__call__ = counted
     try:
-        actor.update(share(trajectory()))
+        update(actor, share(trajectory()))
     finally:
         collectives.DefaultAllGather.__call__ = plain
     return len(calls)
@@ -255,7 +262,7 @@ def precisions() -> dict[str, set[str]]:
         actor = learner(tiny_config(param_precision=Precision(param), optimizer_precision=Precision(optimizer)))
         seen = []
         actor.sharded.module.blocks[0].register_forward_pre_hook(lambda _, x, seen=seen: seen.append(x[0].dtype))
-        actor.update(share(trajectory()))
+        update(actor, share(trajectory()))
         states = [s["exp_avg"].dtype for s in actor.optimizer.inner.state.values()]
         masters = [p.dtype for p in actor.sharded.module.parameters() if p.requires_grad]
         found[name] = {str(x) for x in masters + states} | {f"computes in {seen[0]}"}
@@ -275,7 +282,7 @@ def critic_first() -> tuple[set[str], set[str]]:
     actor = learner(config)
     states = [weights(actor)]
     for i in range(2):
-        actor.update(share(trajectory(i)))
+        update(actor, share(trajectory(i)))
         states.append(weights(actor))
     return tuple({n for n in a if not np.array_equal(a[n], b[n])} for a, b in itertools.pairwise(states))
 
@@ -291,7 +298,7 @@ def grpo(version: int | None = None) -> tuple[dict[str, float], bool, int]:
     config.algorithm.name = "grpo"
     actor = learner(config)
     before = weights(actor)
-    metrics = actor.update(share(trajectory()), version)
+    metrics = update(actor, share(trajectory()), version)
     after = weights(actor)
     is_head_kept = np.array_equal(before["value_head.weight"], after["value_head.weight"])
     return (
@@ -326,7 +333,7 @@ def on_policy_gap(shift: float) -> float:
     logits = distribution.logits
     taken = logits.log_softmax(-1).gather(-1, torch.from_numpy(rows).long()[..., None]).squeeze(-1)
     logprobs = taken.numpy().reshape(mine.tokens.shape) + np.float32(shift)
-    return actor.update(dataclasses.replace(mine, logprobs=logprobs))["rollout_logprob_gap"]
+    return update(actor, dataclasses.replace(mine, logprobs=logprobs))["rollout_logprob_gap"]
 
 
 def test_rollout_logprob_gap_is_measured_before_the_first_step(two_ranks: RankPool) -> None:
@@ -349,7 +356,8 @@ def bandit(num_updates: int) -> list[float]:
         shape = mine.tokens.shape
         earned = (tokens < 128).float().view(*shape[:2], tiny_run.C, tiny_run.A).mean(-1).numpy()
         rewards.append(float(earned.mean()))
-        metrics = actor.update(
+        metrics = update(
+            actor,
             dataclasses.replace(
                 mine,
                 instructions=("push",),
@@ -362,7 +370,7 @@ def bandit(num_updates: int) -> list[float]:
                 terminated=np.ones(shape[:2], bool),
                 truncated=np.zeros(shape[:2], bool),
                 valid=np.ones(shape[:2], bool),
-            )
+            ),
         )
         assert metrics["rollout_logprob_gap"] < 1e-5
     return rewards

@@ -11,7 +11,7 @@ import torch
 from rlrun.actor import learning_batch as module
 from rlrun.actor.learning_batch import BatchPlan, LearningBatch, revalued
 from rlrun.algorithms.advantages import Reduce, on_one_rank
-from rlrun.algorithms.settings import PPOConfig
+from rlrun.algorithms.spec import PPOConfig
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import Aggregation, AlgorithmConfig, RatioLevel, RewardType
 from rlrun.data.messages import Trajectory
@@ -176,9 +176,9 @@ class TwoRanks:
 
 
 def test_the_plan_fits_the_fuller_rank() -> None:
-    assert BatchPlan.of(96, TwoRanks(100, 96), 64, 16) == BatchPlan(4, 2)
-    assert BatchPlan.of(0, TwoRanks(128, 0), 256, 64) == BatchPlan(1, 2)
-    assert BatchPlan.of(0, TwoRanks(0, 0), 256, 64).epoch(np.arange(0), np.random.default_rng(0)) == []
+    assert BatchPlan.for_rows(96, TwoRanks(100, 96), 64, 16) == BatchPlan(4, 2)
+    assert BatchPlan.for_rows(0, TwoRanks(128, 0), 256, 64) == BatchPlan(1, 2)
+    assert BatchPlan.for_rows(0, TwoRanks(0, 0), 256, 64).epoch(np.arange(0), np.random.default_rng(0)) == []
 
 
 @pytest.mark.parametrize("level", RatioLevel)

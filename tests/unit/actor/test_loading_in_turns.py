@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from rlrun.actor.learner import Learner
 from rlrun.actor.process_group import Ranks
 from rlrun.actor.sharding import form_mesh
-from rlrun.actor.updates import Learner
 from rlrun.config.schema import RunConfig, ShardingStrategy
 from rlrun.observability.telemetry import Telemetry
 from tests.unit.actor.rank_pool import RankPool

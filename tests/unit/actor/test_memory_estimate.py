@@ -12,7 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rlrun.actor.updates import Learner
+from rlrun.actor.learner import Learner
+from rlrun.actor.updates import update
 from rlrun.config.schema import OptimizerKind, Precision, ShardingStrategy
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.observability.telemetry import Telemetry
@@ -28,13 +29,14 @@ from tests.unit.actor.tiny_run import A, B, P, T, share, trajectory
 WITHIN = 0.10
 SIDE = 28
 
+ADAPTED = "adapters, bf16, reference"
 CONFIGURATIONS = {
     "full_shard, accumulation": {"micro_batch_size": 8},
     "bf16": {"micro_batch_size": 8, "param_precision": Precision.bf16},
     "checkpointing, one pass": {"micro_batch_size": 16, "activation_checkpointing": True},
     "no_shard": {"micro_batch_size": 8, "sharding": ShardingStrategy.no_shard},
     "shard_grad_op, one pass": {"micro_batch_size": 16, "sharding": ShardingStrategy.shard_grad_op},
-    "adapters, bf16, reference": {"micro_batch_size": 8, "param_precision": Precision.bf16, "lora": 8},
+    ADAPTED: {"micro_batch_size": 8, "param_precision": Precision.bf16, "lora": 8},
 }
 
 
@@ -57,10 +59,10 @@ def measured(folder: Path, lora: int = 0, **actor: object) -> tuple[tuple[int, i
     batch = share(dataclasses.replace(trajectory(), images=images, valid=np.ones((T, B), bool)))
     gc.collect()
     with TensorMemory(learner.sharded.module.parameters()) as memory:
-        learner.update(batch)
+        update(learner, batch)
         gc.collect()
         resident = memory.peak_bytes = memory.current_bytes
-        learner.update(batch)
+        update(learner, batch)
     exact = SimpleNamespace(planned_spaces=lambda env: PlannedSpaces(1, P, A))
     found, sizes.simulator_spec = sizes.simulator_spec, lambda env: exact
     try:
@@ -72,7 +74,13 @@ def measured(folder: Path, lora: int = 0, **actor: object) -> tuple[tuple[int, i
     return counted, (sum(trained_and_frozen(run, size)), estimate.resident_bytes, estimate.peak_bytes)
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("full_shard, accumulation", ADAPTED) else pytest.mark.long)
+        for name in CONFIGURATIONS
+    ],
+)
 def test_within_a_tenth(two_ranks: RankPool, folder: Path, name: str) -> None:
     actor = dict(CONFIGURATIONS[name])
     for counted, estimated in two_ranks.run(measured_of, folder, actor):

@@ -27,7 +27,7 @@ def _join_alone(rank: int, port: int, pipe) -> None:
     pipe.send((str(error.value), time.monotonic() - began, dist.is_initialized()))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_missing_peer_is_reported_at_the_deadline(rank: int) -> None:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -92,11 +92,18 @@ def test_backends_reduce_offloaded_tensors_too() -> None:
 def reduced() -> tuple:
     ranks = process_group.Ranks(torch.device("cpu"))
     own = torch.tensor([float(ranks.rank + 1)])
-    return float(ranks.sum(own)), float(own), ranks.any(ranks.rank == 1), ranks.any(False), ranks.gather(ranks.rank)
+    return (
+        float(ranks.sum(own)),
+        float(own),
+        ranks.any(ranks.rank == 1),
+        ranks.any(ranks.rank == 0),
+        ranks.any(False),
+        ranks.gather(ranks.rank),
+    )
 
 
 def test_reductions_leave_their_argument_alone(two_ranks: RankPool) -> None:
-    assert two_ranks.run(reduced) == [(3.0, 1.0, True, False, [0, 1]), (3.0, 2.0, True, False, [0, 1])]
+    assert two_ranks.run(reduced) == [(3.0, 1.0, True, True, False, [0, 1]), (3.0, 2.0, True, True, False, [0, 1])]
 
 
 def group_timeouts(config: RunConfig) -> list[float]:

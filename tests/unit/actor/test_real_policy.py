@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor import checkpoint
-from rlrun.actor.updates import Learner
+from rlrun.actor.learner import Learner
+from rlrun.actor.updates import update
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.observability.telemetry import Telemetry
@@ -57,7 +58,7 @@ def trained(config: RunConfig) -> tuple[list[dict[str, np.ndarray]], int, dict[s
     """(weights before and after an update, checksum, metrics)."""
     actor = small_learner(config)
     before = sent_by(actor)
-    metrics = actor.update(my_share(0))
+    metrics = update(actor, my_share(0))
     return [before, sent_by(actor)], checksum_of(actor), metrics
 
 
@@ -80,7 +81,7 @@ def test_the_model_trains_alike_under_every_strategy(
 def exported(folder: Path) -> tuple[bool, bool, float]:
     """After an update: does the folder in the checkpoint hold the same policy, and compute the same?"""
     actor = small_learner(small_config())
-    actor.update(my_share(0))
+    update(actor, my_share(0))
     checkpoint.save(actor, folder, {"step": 1})
     model, processor = load_policy(folder / "policy", torch.float32, "cpu")
     whole = dict(actor.sharded.full_tensors(actor.sharded.shards().items()))
@@ -130,7 +131,7 @@ def in_turns(is_offloaded: bool) -> tuple[dict, list[dict], int]:
     for step in range(2):
         if is_offloaded:
             actor.onload()
-        metrics.append(actor.update(my_share(step)))
+        metrics.append(update(actor, my_share(step)))
         if is_offloaded:
             moved = actor.offload()
             parts = [t.to_local() for t in actor.sharded.module.parameters()]
@@ -140,7 +141,7 @@ def in_turns(is_offloaded: bool) -> tuple[dict, list[dict], int]:
             )
             assert moved.num_bytes >= 4 * (sum(t.numel() for t in parts) + 3 * trained)  # moments, reference
             with pytest.raises(RuntimeError, match="offloaded"):
-                actor.update(my_share(step))
+                update(actor, my_share(step))
         sent = {name: t.numpy().copy() for name, t in actor.named_weights()}
     return sent, metrics, checksum_of(actor)
 
@@ -155,7 +156,7 @@ def test_a_learner_that_is_offloaded_learns_the_same_bit_for_bit(two_ranks: Rank
 def trained_in_bf16(sharding: ShardingStrategy) -> tuple[float, int]:
     config = small_config(sharding=sharding, param_precision=Precision.bf16, optimizer_precision=Precision.bf16)
     actor = small_learner(config)
-    return actor.update(my_share(0))["num_nonfinite"], checksum_of(actor)
+    return update(actor, my_share(0))["num_nonfinite"], checksum_of(actor)
 
 
 @pytest.mark.parametrize("sharding", [ShardingStrategy.full_shard, ShardingStrategy.no_shard])

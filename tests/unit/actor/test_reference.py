@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlrun.actor.learner import ReferenceWeights
-from rlrun.actor.updates import Learner
+from rlrun.actor.learner import Learner, ReferenceWeights
+from rlrun.actor.updates import update
 from rlrun.config.schema import Precision
 from tests.unit.actor import tiny_run
 from tests.unit.actor.rank_pool import RankPool
@@ -20,7 +20,7 @@ def answered_by_reference(
     actor = learner(tiny_config(param_precision=precision))
     before = _logprobs(actor)
     reference = ReferenceWeights(actor.sharded)
-    actor.update(trajectory())
+    update(actor, trajectory())
     trained = {name: tensor.clone() for name, tensor in actor.sharded.shards().items()}
     changed = _logprobs(actor)
     with reference.in_place():

@@ -26,7 +26,8 @@ def add(gap: RolloutGap, rows: list[int], by: dict[int, float], is_first: bool) 
     """Add rows, whose log-probabilities differ by 0.01 each, or by the given numbers."""
     old = torch.zeros(len(rows), K)
     new = torch.tensor([[by.get(row, 0.01)] * K for row in rows])
-    gap.add(np.array(rows, int), new, old, torch.ones(len(rows), K, dtype=torch.bool), is_first)
+    gap.has_stepped = not is_first
+    gap.add(np.array(rows, int), new, old, torch.ones(len(rows), K, dtype=torch.bool))
 
 
 def test_the_farthest_worker_is_told_not_the_mean_of_all(gap: RolloutGap) -> None:
@@ -46,6 +47,6 @@ def test_one_answer_of_a_later_minibatch(gap: RolloutGap) -> None:
 
 def test_choices_that_were_not_executed_and_missing_rows_do_not_count(gap: RolloutGap) -> None:
     mask = torch.tensor([[True, False]])
-    gap.add(np.array([0]), torch.tensor([[0.1, 9.0]]), torch.zeros(1, K), mask, True)
-    gap.add(np.array([], int), torch.full((1, K), 9.0), torch.zeros(1, K), torch.zeros(1, K, dtype=torch.bool), True)
+    gap.add(np.array([0]), torch.tensor([[0.1, 9.0]]), torch.zeros(1, K), mask)
+    gap.add(np.array([], int), torch.full((1, K), 9.0), torch.zeros(1, K), torch.zeros(1, K, dtype=torch.bool))
     assert gap.metrics()["rollout_logprob_gap_max"] == pytest.approx(0.1)

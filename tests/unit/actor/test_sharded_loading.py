@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from rlrun.actor.checkpoint_writing import policy_export
-from rlrun.actor.updates import Learner
+from rlrun.actor.learner import Learner
 from rlrun.config.schema import Precision, ShardingStrategy
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.opening import open_to_shard

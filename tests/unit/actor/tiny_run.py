@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor.imitation import DemonstrationBatch
-from rlrun.actor.updates import Learner
+from rlrun.actor.learner import Learner
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry

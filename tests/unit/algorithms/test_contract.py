@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 
-from rlrun.algorithms.algorithm import Algorithm, LossTerm, Over
+from rlrun.algorithms.algorithm import Algorithm, LossTerm, Reduction
 from rlrun.algorithms.ppo import PPO
 from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
 from rlrun.config.registry import ALGORITHMS
@@ -44,12 +45,12 @@ def loss(change: Callable) -> type[Algorithm]:
 
 
 def unmasked(outputs, targets, losses):
-    return replace(losses, terms=[LossTerm(-outputs.logprobs.mean(), Over.tokens), *losses.terms])
+    return replace(losses, terms=[LossTerm(-outputs.logprobs.mean(), Reduction.tokens), *losses.terms])
 
 
 def blind_to_masks(outputs, targets, losses):
     mean = -(outputs.unit_logprobs * targets.advantages[:, None]).where(targets.unit_mask, 0.0).mean()
-    return replace(losses, terms=[LossTerm(mean, Over.units), losses.terms[-1]])
+    return replace(losses, terms=[LossTerm(mean, Reduction.units), losses.terms[-1]])
 
 
 BROKEN = {
@@ -75,7 +76,7 @@ BROKEN = {
     ),
     "returns are what a critic": advantages(lambda steps, found: replace(found, returns=None)),
     "no finite scalar": loss(
-        lambda outputs, targets, losses: replace(losses, terms=[LossTerm(outputs.logprobs.sum() / 0, Over.tokens)])
+        lambda outputs, targets, losses: replace(losses, terms=[LossTerm(outputs.logprobs.sum() / 0, Reduction.tokens)])
     ),
     "fall where advantages are positive": loss(
         lambda outputs, targets, losses: replace(
@@ -90,8 +91,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_one_is_named(what: str) -> None:
-    found = breaches(replace(ALGORITHMS.get("ppo"), make=BROKEN[what]))
+def test_a_broken_one_is_named(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "Broken", BROKEN[what], raising=False)
+    found = breaches(replace(ALGORITHMS.get("ppo"), algorithm=f"{__name__}:Broken"))
     assert any(what in one for one in found), found
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlrun.algorithms.algorithm import ChunkSteps
+from rlrun.algorithms.algorithm import ChunkSteps, UpdateContext
 from rlrun.algorithms.dsrl import Dsrl, ReplayBuffer, Transitions, transitions
-from rlrun.algorithms.settings import DsrlConfig
+from rlrun.algorithms.spec import DsrlConfig
 from rlrun.config.loader import load
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import AlgorithmConfig
@@ -22,7 +22,7 @@ from rlrun.policies.flow.method import ChunkShape
 from rlrun.policies.flow.model import NoiseActor
 from rlrun.system.errors import RunError
 from rlrun.testing.check_algorithm import _contract
-from rlrun.testing.off_policy import FakeLearner, OffPolicyContract, SampledPolicy
+from rlrun.testing.off_policy import OffPolicyContract, SampledPolicy, one_rank
 
 WIDTH, A = 4, 2
 SHAPE = ChunkShape(num_steps=1, num_dims=A, num_executed=1, num_actions=A)
@@ -67,10 +67,10 @@ def tokens_of(seen: Tensor, raw: Tensor) -> Tensor:
     return flat.packed().unflatten(0, seen.shape[:2])
 
 
-def update(dsrl: Dsrl, learner: FakeLearner, steps: ChunkSteps, tokens: Tensor) -> dict[str, float]:
-    learner.random.manual_seed(learner.num_updates)
-    metrics = dsrl.update(steps, cast("Trajectory", SimpleNamespace(tokens=tokens.numpy())), learner)
-    learner.num_updates += 1
+def update(dsrl: Dsrl, context: UpdateContext, steps: ChunkSteps, tokens: Tensor) -> dict[str, float]:
+    context.random.manual_seed(context.num_updates)
+    metrics = dsrl.update(steps, cast("Trajectory", SimpleNamespace(tokens=tokens.numpy())), context)
+    context.num_updates += 1
     return metrics
 
 
@@ -115,12 +115,12 @@ def test_a_full_buffer_keeps_the_newest() -> None:
 def test_critics_learn_what_follows() -> None:
     """Two chunk steps: the second one earns 1; with a discount of 0.5 the first is worth 0.5, whatever the entropy."""
     dsrl = algorithm(num_updates=600, initial_alpha=1.0, alpha_lr=0.0, tau=0.05, critic_lr=1e-3)
-    learner, draw = FakeLearner(Toy()), torch.Generator().manual_seed(0)
+    context, draw = one_rank(Toy()), torch.Generator().manual_seed(0)
     seen = torch.zeros(2, 64, WIDTH)
     seen[0, :, 0], seen[1, :, 1] = 1.0, 1.0
     rewards, terminated = torch.zeros(2, 64), torch.zeros(2, 64, dtype=torch.bool)
     rewards[1], terminated[1] = 1.0, True
-    update(dsrl, learner, steps_of(rewards, terminated), tokens_of(seen, torch.randn(2, 64, A, generator=draw)))
+    update(dsrl, context, steps_of(rewards, terminated), tokens_of(seen, torch.randn(2, 64, A, generator=draw)))
     assert dsrl._trainer is not None
     noise = torch.zeros(1, A)
     values = [float(dsrl._trainer.critics(seen[step, :1], noise).detach().mean()) for step in (0, 1)]
@@ -129,23 +129,23 @@ def test_critics_learn_what_follows() -> None:
 
 def test_the_noise_moves_to_where_rewards_are() -> None:
     """What was seen says which noise is right; the reward falls with the distance from it."""
-    dsrl, learner = algorithm(num_updates=100, initial_alpha=0.02, target_entropy=-2.0), FakeLearner(Toy())
-    learner._optimizer = torch.optim.Adam(learner.policy.module.parameters(), lr=3e-3)  # type: ignore[assignment]
+    dsrl, context = algorithm(num_updates=100, initial_alpha=0.02, target_entropy=-2.0), one_rank(Toy())
+    context._optimizer = torch.optim.Adam(context.policy.module.parameters(), lr=3e-3)  # type: ignore[assignment]
     draw = torch.Generator().manual_seed(0)
     seen = torch.eye(WIDTH).repeat(64, 1)[None]
     right = torch.tensor([[0.6, -0.6], [-0.6, 0.6], [0.5, 0.5], [-0.5, -0.5]]).repeat(64, 1)
 
     def distance() -> float:
-        return float((learner.policy.steer(seen[0]).mean.detach().tanh() - right).norm(dim=1).mean())
+        return float((context.policy.steer(seen[0]).mean.detach().tanh() - right).norm(dim=1).mean())
 
     before = distance()
     for _ in range(8):
         with torch.no_grad():
-            own = learner.policy.steer(seen[0])
+            own = context.policy.steer(seen[0])
             raw = own.mean + own.log_std.exp() * torch.randn(own.mean.shape, generator=draw)
         rewards = -(raw.tanh() - right).square().sum(1)[None]
         metrics = update(
-            dsrl, learner, steps_of(rewards, torch.ones_like(rewards, dtype=torch.bool)), tokens_of(seen, raw[None])
+            dsrl, context, steps_of(rewards, torch.ones_like(rewards, dtype=torch.bool)), tokens_of(seen, raw[None])
         )
     assert distance() < 0.35 < before
     assert metrics["num_nonfinite"] == 0
@@ -153,22 +153,22 @@ def test_the_noise_moves_to_where_rewards_are() -> None:
 
 @pytest.mark.parametrize(("target", "rises"), [(0.6, True), (-2.0, False)])
 def test_the_weight_of_the_entropy_follows_its_target(target: float, rises: bool) -> None:
-    dsrl, learner = algorithm(target_entropy=target, alpha_lr=1e-2), FakeLearner(Toy())
+    dsrl, context = algorithm(target_entropy=target, alpha_lr=1e-2), one_rank(Toy())
     draw = torch.Generator().manual_seed(0)
     seen, raw = torch.randn(1, 32, WIDTH, generator=draw), torch.randn(1, 32, A, generator=draw)
     rewards = torch.zeros(1, 32)
     steps = steps_of(rewards, torch.ones_like(rewards, dtype=torch.bool))
-    first, last = (update(dsrl, learner, steps, tokens_of(seen, raw))["alpha"] for _ in range(2))
+    first, last = (update(dsrl, context, steps, tokens_of(seen, raw))["alpha"] for _ in range(2))
     assert (last > first) is rises
 
 
 def test_it_only_collects_at_first() -> None:
-    dsrl, learner = algorithm(warmup_steps=1), FakeLearner(Toy())
+    dsrl, context = algorithm(warmup_steps=1), one_rank(Toy())
     seen, rewards = torch.zeros(1, 8, WIDTH), torch.zeros(1, 8)
-    steps, before = steps_of(rewards, torch.ones(1, 8, dtype=torch.bool)), learner.weights()
-    assert update(dsrl, learner, steps, tokens_of(seen, torch.zeros(1, 8, A)))["num_optimizer_steps"] == 0
-    assert torch.equal(before, learner.weights())
-    assert update(dsrl, learner, steps, tokens_of(seen, torch.zeros(1, 8, A)))["num_optimizer_steps"] == 50
+    steps, before = steps_of(rewards, torch.ones(1, 8, dtype=torch.bool)), context.weights()
+    assert update(dsrl, context, steps, tokens_of(seen, torch.zeros(1, 8, A)))["num_optimizer_steps"] == 0
+    assert torch.equal(before, context.weights())
+    assert update(dsrl, context, steps, tokens_of(seen, torch.zeros(1, 8, A)))["num_optimizer_steps"] == 50
 
 
 def test_it_keeps_the_contract_with_a_real_policy() -> None:
@@ -185,10 +185,10 @@ def forgetful(dsrl: Dsrl) -> Dsrl:
 def trusting(dsrl: Dsrl) -> Dsrl:
     learn = dsrl.update
 
-    def update(steps, trajectory, learning):  # it believes rewards of invalid chunk steps
-        metrics = learn(steps, trajectory, learning)
+    def update(steps, trajectory, context):  # it believes rewards of invalid chunk steps
+        metrics = learn(steps, trajectory, context)
         with torch.no_grad():
-            next(learning.policy.module.parameters()).add_(steps.rewards.sum().nan_to_num(1e3) * 1e-3)
+            next(context.policy.module.parameters()).add_(steps.rewards.sum().nan_to_num(1e3) * 1e-3)
         return metrics
 
     dsrl.update = update  # type: ignore[method-assign]

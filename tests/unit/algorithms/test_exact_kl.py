@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlrun.algorithms.algorithm import Losses, clipped_surrogate
-from rlrun.algorithms.losses import at_level
+from rlrun.algorithms.algorithm import Losses
+from rlrun.algorithms.losses import at_level, clipped_surrogate
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RatioLevel, RunConfig
 from rlrun.testing.algorithms import AlgorithmContract, FakeDistribution
@@ -37,14 +37,14 @@ def surrogate(kind: type[FakeDistribution], is_old: bool = False, level: RatioLe
 @pytest.mark.parametrize(("level", "choices"), [(RatioLevel.token, 1), (RatioLevel.action, 3)])
 def test_the_closed_kl_of_a_unit_is_the_sum_over_its_choices(level: RatioLevel, choices: int) -> None:
     losses = surrogate(Closed, level=level)
-    assert losses.moved is not None
-    assert float(losses.moved) == pytest.approx(0.1 * choices)
+    assert losses.approx_kl is not None
+    assert float(losses.approx_kl) == pytest.approx(0.1 * choices)
 
 
 def test_without_one_it_is_estimated() -> None:
     losses = surrogate(FakeDistribution)
-    assert losses.moved is not None
-    assert 0 < float(losses.moved) != pytest.approx(0.1)
+    assert losses.approx_kl is not None
+    assert 0 < float(losses.approx_kl) != pytest.approx(0.1)
     assert not any("kl_exact" in metrics for metrics in losses.metrics.values())
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.channel.batcher import Batcher, Pipeline, groups_of
+from rlrun.channel.batcher import Batcher, Pipeline, split_into_groups
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -150,7 +150,7 @@ def test_a_collection_given_up_during_the_pass_is_not_answered():
     [({2, 0, 1}, 2, [[0, 1], [2]]), ({3, 5}, 3, [[3], [5]]), ({4}, 1, [[4]]), (set(), 2, [[]])],
 )
 def test_groups(members, num_groups, groups):
-    assert groups_of(members, num_groups) == groups
+    assert split_into_groups(members, num_groups) == groups
 
 
 def pipeline_of(act):

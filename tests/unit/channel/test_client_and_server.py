@@ -17,7 +17,7 @@ import pytest
 import zmq
 
 from rlrun.channel import authentication, connection
-from rlrun.channel.authentication import CurveKeys, Token
+from rlrun.channel.authentication import CurveKeys, TokenKeys
 from rlrun.channel.batcher import Pipeline
 from rlrun.channel.connection import Connection, ConnectionLost, Endpoint, Request, Response, ServerAddress, encode
 from rlrun.channel.endpoints import PolicyClient, PolicyServer
@@ -106,7 +106,7 @@ def episodes(rank, num_steps, size=8, policy_version=0):
     return heard, "shard"
 
 
-@pytest.mark.parametrize("keys", [CurveKeys, Token])
+@pytest.mark.parametrize("keys", [CurveKeys, TokenKeys])
 @pytest.mark.parametrize("node", NODES.values(), ids=NODES)
 @pytest.mark.parametrize("size", [8, 600])  # within one frame, and in frames of its own
 def test_collections(stack, client, keys, node, size):
@@ -256,12 +256,12 @@ def with_keys(address: ServerAddress, keys) -> ServerAddress:
     return replace(address, ipc=Endpoint(address.ipc.url, keys), tcp=Endpoint(address.tcp.url, keys))
 
 
-@pytest.mark.parametrize("keys", [CurveKeys, Token])
+@pytest.mark.parametrize("keys", [CurveKeys, TokenKeys])
 @pytest.mark.parametrize("node", NODES.values(), ids=NODES)
 def test_a_wrong_key_is_refused_and_reported(stack, client, caplog, keys, node):
     server = Server(stack, keys)
     server.open(1, {0})
-    mine = server.address.seen_from(node).keys
+    mine = server.address.endpoint_for(node).keys
     wrong = replace(mine, **({"token": b"0" * 64} if hasattr(mine, "token") else {"secret": None, "public": None}))
     if not hasattr(mine, "token"):
         wrong = replace(mine, **dict(zip(("public", "secret"), zmq.curve_keypair(), strict=True)))
@@ -371,4 +371,4 @@ def test_an_oversized_frame_ends_its_connection_alone(stack, client, monkeypatch
 
 
 def test_the_host_of_a_connection_that_has_ended_is_unknown():
-    assert authentication.host_of(-1) == "an unknown host"
+    assert authentication.peer_host(-1) == "an unknown host"

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.channel.endpoints import _lost
+from rlrun.channel.endpoints import _server_lost_error
 from rlrun.cluster import ray_workers
 from rlrun.cluster.ray_workers import RayWorkers
 from rlrun.config.schema import RunConfig
@@ -25,7 +25,9 @@ def workers(monkeypatch, faults: list[str], has_ended: bool) -> RayWorkers:
 
 
 def test_a_broken_link_is_blamed_and_not_the_well_worker_at_its_end(monkeypatch):
-    found = workers(monkeypatch, [BROKE], has_ended=False)._link_broke(_lost("rollout/0", OSError("no heartbeat")))
+    found = workers(monkeypatch, [BROKE], has_ended=False)._link_broke(
+        _server_lost_error("rollout/0", OSError("no heartbeat"))
+    )
     assert found is not None and found.kind == "link-broke" and found.exit_status is ExitStatus.worker_lost
     assert found.message == f"{BROKE}: the connection to rollout/0 was lost, which still runs"
     assert (found.worker, found.cause) == ("rollout/0", "no heartbeat")
@@ -33,7 +35,10 @@ def test_a_broken_link_is_blamed_and_not_the_well_worker_at_its_end(monkeypatch)
 
 @pytest.mark.parametrize(("faults", "has_ended"), [([], False), ([BROKE], True), ([], True)])
 def test_a_worker_that_ended_or_a_link_that_is_well_changes_nothing(monkeypatch, faults, has_ended):
-    assert workers(monkeypatch, faults, has_ended)._link_broke(_lost("rollout/0", OSError("no heartbeat"))) is None
+    assert (
+        workers(monkeypatch, faults, has_ended)._link_broke(_server_lost_error("rollout/0", OSError("no heartbeat")))
+        is None
+    )
 
 
 def test_other_losses_are_no_links(monkeypatch):

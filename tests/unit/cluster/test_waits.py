@@ -23,7 +23,7 @@ from rlrun.cluster import waits
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import ExitStatus, RunError
 
-MAKER = "ray::Host.run() (pid=779, ip=10.77.0.1)\n  ray::Host.converse() (pid=980, ip=10.77.0.2)\n  OutOfDiskError"
+MAKER = "ray::Host.run() (pid=779, ip=10.77.0.1)\n  ray::Host.run_episodes() (pid=980, ip=10.77.0.2)\n  OutOfDiskError"
 
 
 def outcome(monkeypatch, error):

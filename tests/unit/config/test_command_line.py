@@ -172,8 +172,14 @@ def test_there_are_programs() -> None:
     assert "train" in PROGRAMS
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("option", ["--help", "--cfg=job"])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        pytest.param(name, option, marks=() if option == "--cfg=job" or name == "train" else pytest.mark.long)
+        for name in PROGRAMS
+        for option in ("--help", "--cfg=job")
+    ],
+)
 def test_answers_at_once_without_heavy_imports(name: str, option: str) -> None:
     code = (
         f"import runpy, sys; sys.argv = ['x', {option!r}]\n"

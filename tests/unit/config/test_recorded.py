@@ -9,7 +9,7 @@ import pytest
 
 from rlrun.config import provenance
 from rlrun.config.loader import entry_point, load
-from rlrun.config.provenance import POLICY_CONFIG, signed
+from rlrun.config.provenance import POLICY_CONFIG, own_version, signed
 from rlrun.config.recorded import config_of_policy, quoted, resumption
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import ExitStatus, RunError, RunErrors
@@ -193,9 +193,9 @@ def of_older(folder: Path, *keys: str) -> None:
     """Make the configuration that of a version that did not have these keys."""
     lines = (folder / "config.yaml").read_text().splitlines(keepends=True)
     kept = "".join(line for line in lines if line[0] != "#" and line.partition(":")[0].strip() not in keys)
-    (folder / "config.yaml").write_text(signed(kept).replace("rlrun 0.2.0", "rlrun 0.1.0"))
+    (folder / "config.yaml").write_text(signed(kept).replace(f"rlrun {own_version()}", "rlrun 0.1.0"))
     origin = folder / "provenance.json"
-    origin.write_text(origin.read_text().replace('"rlrun": "0.2.0"', '"rlrun": "0.1.0"'))
+    origin.write_text(origin.read_text().replace(f'"rlrun": "{own_version()}"', '"rlrun": "0.1.0"'))
 
 
 def test_an_older_version_did_not_have_every_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -230,10 +230,10 @@ def test_what_a_newer_version_wrote_says_so(
     text = place.read_text()
     text = re.sub(r"  lr_schedule: \w+\n", more, text) if "wsd" in more else text + more
     if where == "first line":
-        place.write_text(text.replace("rlrun 0.2.0", "rlrun 3.1.0", 1))
+        place.write_text(text.replace(f"rlrun {own_version()}", "rlrun 3.1.0", 1))
     else:
         place.write_text(text)
-        origin.write_text(origin.read_text().replace('"rlrun": "0.2.0"', '"rlrun": "3.1.0"'))
+        origin.write_text(origin.read_text().replace(f'"rlrun": "{own_version()}"', '"rlrun": "3.1.0"'))
     if not more:
         assert loaded(TRAIN, f"resume={folder}", "trust=true").name == "cartpole", (
             "it has no key that this version does not know"

@@ -8,7 +8,7 @@ import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.controller.collection import Colocation
-from rlrun.controller.workers import ActorGroup, Call, Future, RolloutGroup
+from rlrun.controller.workers import ActorGroup, Call, Future, WorkerGroup
 from rlrun.system.errors import RunError
 
 
@@ -35,7 +35,7 @@ def colocation(workers: Workers, is_on: bool = True) -> Colocation:
     config = RunConfig()
     config.placement.offload = is_on
     actors = ActorGroup(workers, lambda: lambda failure: pytest.fail(str(failure)))
-    return Colocation(config, actors, RolloutGroup(workers))
+    return Colocation(config, actors, WorkerGroup(workers, "rollout"))
 
 
 def test_the_other_role_leaves_before_one_comes() -> None:

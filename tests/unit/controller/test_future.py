@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from rlrun.controller.workers import ActorGroup, Call, Future, recorded, value_of
+from rlrun.controller.controller import Batch, Controller
+from rlrun.controller.workers import Call, Future, WorkerGroup, recorded, value_of
 from rlrun.workers.actor_worker import ActorWorker
 
 
@@ -28,9 +31,17 @@ class Workers:
     def submit(self, role: str, rank: int, call: Call) -> Future:
         return Future(f"{role}/{rank}", call.method, call.arguments)
 
+    def wait(self, futures: list[Future], subject: str, deadline_s: float) -> list:
+        self.waited = futures
+        return [future.reference for future in futures]
+
 
 def test_every_rank_gets_its_own_shards() -> None:
     shards = [[Future(f"env/{env}", "collect", None) for env in (rank, rank + 2)] for rank in range(2)]
-    futures = ActorGroup(Workers(), lambda: lambda failure: None).update(7, shards)
-    assert [future.worker for future in futures] == ["actor/0", "actor/1"]
-    assert [future.reference for future in futures] == [(7, *own) for own in shards]
+    workers = Workers()
+    driver = SimpleNamespace(
+        actors=WorkerGroup(workers, "actor"), _colocation=SimpleNamespace(onload=lambda role: None), _step_s=1.0
+    )
+    assert Controller.update(driver, 7, Batch([], shards)) == (7, *shards[0])  # the metrics of rank 0
+    assert [future.worker for future in workers.waited] == ["actor/0", "actor/1"]
+    assert [future.reference for future in workers.waited] == [(7, *own) for own in shards]

@@ -10,9 +10,9 @@ from rlrun.data.checkpoint_folder import (
     COMPLETE,
     FORMAT,
     best,
-    complete,
     folder_of_step,
     latest,
+    list_complete,
     mark_best,
     prune,
     require_format,
@@ -40,7 +40,7 @@ def test_latest_ignores_what_is_incomplete_foreign_or_absent(tmp_path: Path) -> 
     (tmp_path / "step_backup").mkdir()
     (tmp_path / "step_backup" / COMPLETE).write_text("1\n")
     assert latest(tmp_path) == second
-    assert [folder.name for folder in complete(tmp_path)] == ["step_00000030", "step_00000200"]
+    assert [folder.name for folder in list_complete(tmp_path)] == ["step_00000030", "step_00000200"]
 
 
 def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_prune_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     leftover.mkdir()
     assert prune(folders[3], keep_last=2, is_best_kept=True) == [folders[1]]
     assert best(tmp_path) == folders[0]
-    assert complete(tmp_path) == [folders[0], *folders[2:]]
+    assert list_complete(tmp_path) == [folders[0], *folders[2:]]
     assert not leftover.exists()
     assert prune(folders[3], keep_last=1, is_best_kept=False) == [folders[0], folders[2]]
     assert best(tmp_path) is None
@@ -67,7 +67,7 @@ def test_prune_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
 def test_prune_keeps_what_was_just_saved_although_a_damaged_one_has_a_higher_step(tmp_path: Path) -> None:
     older, saved, passed_over = (make(tmp_path, step) for step in (1, 2, 9))
     assert prune(saved, keep_last=1, is_best_kept=False) == [older]
-    assert complete(tmp_path) == [saved, passed_over]
+    assert list_complete(tmp_path) == [saved, passed_over]
 
 
 def test_a_best_marker_with_a_wrong_name_is_ignored(tmp_path: Path) -> None:

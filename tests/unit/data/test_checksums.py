@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.data import checksums
-from rlrun.data.checksums import CHECKSUMS, damages, file_names, write
+from rlrun.data.checksums import CHECKSUMS, file_names, find_corruption, write
 
 CONTENT = {"a": b"x" * 1000, "below/.hidden": b"y" * 10, "below/deep/empty": b""}
 
@@ -34,7 +34,7 @@ def test_what_is_written_is_sizes_and_sha256_of_pieces(folder: Path) -> None:
     assert {name: file["size"] for name, file in files.items()} == {name: len(data) for name, data in CONTENT.items()}
     assert files["a"]["sha256"] == [hashlib.sha256(b"x" * size).hexdigest() for size in (256, 256, 256, 232)]
     assert files["below/deep/empty"]["sha256"] == []
-    assert damages(folder) == [] and write(folder) == digest
+    assert find_corruption(folder) == [] and write(folder) == digest
 
 
 @pytest.mark.parametrize("offset", [0, 255, 256, 999])
@@ -44,9 +44,9 @@ def test_a_bit_anywhere_is_found_by_exactly_the_share_that_reads_it(folder: Path
     data[offset] ^= 1
     (folder / "a").write_bytes(data)
     told = ["a is damaged (its checksum differs)"]
-    assert damages(folder) == told
-    assert [found for part in range(3) for found in damages(folder, share=(part, 3))] == told
-    assert damages(folder, is_content_read=False) == []
+    assert find_corruption(folder) == told
+    assert [found for part in range(3) for found in find_corruption(folder, share=(part, 3))] == told
+    assert find_corruption(folder, is_content_read=False) == []
 
 
 def test_names_and_sizes(folder: Path) -> None:
@@ -61,7 +61,7 @@ def test_names_and_sizes(folder: Path) -> None:
         (folder / left / "a").write_bytes(b"of a system")
     (folder / "DONE").write_bytes(b"")
     told = ["a has 999 bytes instead of 1000", "below/.hidden is missing", "more was added"]
-    assert damages(folder, is_content_read=False, beside=("DONE",)) == told
+    assert find_corruption(folder, is_content_read=False, beside=("DONE",)) == told
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_names_and_sizes(folder: Path) -> None:
 )
 def test_checksums_that_are_damaged_themselves(folder: Path, text: str) -> None:
     (folder / CHECKSUMS).write_text(text)
-    (told,) = damages(folder)
+    (told,) = find_corruption(folder)
     assert told.startswith(f"{CHECKSUMS} is damaged")
 
 
 def test_no_checksums(folder: Path) -> None:
-    assert damages(folder) == [f"{CHECKSUMS} is missing"]
+    assert find_corruption(folder) == [f"{CHECKSUMS} is missing"]
     assert file_names(folder) == sorted(CONTENT)
 
 
@@ -85,7 +85,7 @@ def test_a_file_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.M
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(checksums, "_digest", fails)
-    assert "a cannot be read ([Errno 5] Input/output error)" in damages(folder)
+    assert "a cannot be read ([Errno 5] Input/output error)" in find_corruption(folder)
 
 
 def test_everything_is_brought_down_to_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_everything_is_brought_down_to_the_disk(folder: Path, monkeypatch: pytes
 def test_progress_is_called_for_each_piece(folder: Path) -> None:
     write(folder)
     told: list[None] = []
-    damages(folder, progress=lambda: told.append(None))
+    find_corruption(folder, progress=lambda: told.append(None))
     assert len(told) == 4 + 1
 
 
@@ -113,4 +113,4 @@ def test_a_read_that_is_refused_is_no_damage(folder: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(checksums, "_digest", fails)
     with pytest.raises(OSError, match=os.strerror(number)):
-        damages(folder)
+        find_corruption(folder)

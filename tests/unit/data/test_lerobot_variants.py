@@ -12,7 +12,7 @@ import pytest
 
 from rlrun.config.schema import DemoKeysConfig, DemosConfig
 from rlrun.data.lerobot import DatasetError, DemoDataset, dataset_digest
-from rlrun.data.lerobot.layout import names_of
+from rlrun.data.lerobot.layout import read_names
 from tests.unit.data.lerobot_sets import TASKS, TOP, WRIST, Made, drawn, encoded, lines, made, written
 
 VERSIONS = ("v3.0", "v2.1", "v2.0")
@@ -104,7 +104,7 @@ def test_cameras_are_taken_by_name_and_in_order(tmp_path: Path) -> None:
     ],
 )
 def test_names_in_every_form(names: Any, found: tuple[str, ...]) -> None:
-    assert names_of(names, 2) == found
+    assert read_names(names, 2) == found
 
 
 def test_a_set_without_state(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rlrun.config.schema import DemosConfig
-from rlrun.data.lerobot import DatasetError, DemoDataset, pictures
+from rlrun.data.lerobot import DatasetError, DemoDataset
+from rlrun.data.lerobot.pictures import VideoReader, VideoReaders
 from tests.unit.data.lerobot_sets import FPS, TOP, WRIST, drawn, made, write_video, written
 
 
@@ -46,7 +47,7 @@ def test_a_long_video_is_read_at_random(tmp_path: Path, codec: str, group: str) 
     file = tmp_path / "long.mp4"
     pictures = [np.kron(drawn(i % 15), np.ones((4, 4, 1), np.uint8)) for i in range(60)]
     write_video(file, pictures, codec, g=group)
-    reader = pictures.VideoReader(file)
+    reader = VideoReader(file)
     for i in [0, 59, 30, 31, 33, 32, 3, 58, 0, 1]:
         found = reader.frame_at(i / FPS + 0.01, 0.5 / FPS)
         assert found.shape == (64, 96, 3) and abs(found[:, 8:40, 0].mean() - (8 + 15 * (i % 15))) < 4, i
@@ -58,12 +59,12 @@ def test_a_long_video_is_read_at_random(tmp_path: Path, codec: str, group: str) 
 
 
 def test_few_decoders_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "MAX_OPEN", 2)
+    monkeypatch.setattr("rlrun.data.lerobot.pictures.MAX_OPEN", 2)
     for i in range(4):
         write_video(tmp_path / f"{i}.mp4", [drawn(i)] * 3)
-    readers = pictures.VideoReaders()
+    readers = VideoReaders()
     for i in (0, 1, 2, 3, 0, 2):
-        assert numbers(readers.of(tmp_path / f"{i}.mp4").frame_at(0.1, 0.05)[None, None]) == [i]
+        assert numbers(readers.get(tmp_path / f"{i}.mp4").frame_at(0.1, 0.05)[None, None]) == [i]
         assert len(readers._open) <= 2
 
 

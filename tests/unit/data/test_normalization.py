@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.data.lerobot.statistics import LIMIT, of_vectors, rare_motions, widened
+from rlrun.data.lerobot.statistics import NORMALIZED_LIMIT, rare_motions, vector_stats, widen
 from rlrun.policies.flow.lerobot_config import Quantiles, Standardization, of_demonstrations
 from rlrun.policies.openvla_oft.statistics import ActionBins, Bounds
 
@@ -38,7 +38,7 @@ ACTIONS = np.stack(list(motions().values()), axis=1).astype(np.float32)  # [F, A
 
 
 def norm_stats(actions: np.ndarray = ACTIONS) -> dict[str, dict]:
-    found = widened(of_vectors(actions), is_action=True).statistics
+    found = widen(vector_stats(actions), is_action=True).statistics
     return {"action": found | {"mask": [True] * actions.shape[1]}, "proprio": found}
 
 
@@ -47,7 +47,7 @@ def test_demonstrated_actions_stay_small_and_come_back(kind: type) -> None:
     action = of_demonstrations(norm_stats(), kind).action
     assert action is not None
     normalized = action.normalize(ACTIONS)
-    assert np.abs(normalized).max() <= LIMIT + 1e-3
+    assert np.abs(normalized).max() <= NORMALIZED_LIMIT + 1e-3
     back = action.denormalize(normalized)
     assert np.linalg.norm(back - ACTIONS) < 1e-6 * np.linalg.norm(ACTIONS)
 
@@ -62,21 +62,21 @@ def test_rare_motion_survives_action_bins() -> None:
 
 
 def test_usual_motion_keeps_its_statistics() -> None:
-    given = of_vectors(ACTIONS[:, :1])
-    kept = widened(given, is_action=True)
+    given = vector_stats(ACTIONS[:, :1])
+    kept = widen(given, is_action=True)
     assert kept.rare == ()
     assert all(kept.statistics[name] == given[name] for name in given if name != "count")
 
 
 def test_a_state_that_never_moves_is_left_to_the_policy() -> None:
     """OpenVLA-OFT silences it, as long as its quantiles are equal."""
-    given = of_vectors(ACTIONS)
-    kept, column = widened(given, is_action=False).statistics, NAMES.index("constant")
+    given = vector_stats(ACTIONS)
+    kept, column = widen(given, is_action=False).statistics, NAMES.index("constant")
     assert kept["q01"][column] == kept["q99"][column] == -2.5
 
 
 def test_each_rare_dimension_is_told_once_with_its_name() -> None:
-    told = rare_motions(of_vectors(ACTIONS), "action", NAMES)
+    told = rare_motions(vector_stats(ACTIONS), "action", NAMES)
     assert [sentence.split(" goes")[0] for sentence in told] == [
         "action[1] (one_frame)",
         "action[2] (both_ways)",
@@ -84,4 +84,4 @@ def test_each_rare_dimension_is_told_once_with_its_name() -> None:
     ]
     assert "goes from 0 to 0.8, its 1st and 99th percentile are 0 and 0" in told[0]
     assert "normalized by its range" in told[0]
-    assert rare_motions(of_vectors(ACTIONS[:, :1]), "action") == []
+    assert rare_motions(vector_stats(ACTIONS[:, :1]), "action") == []

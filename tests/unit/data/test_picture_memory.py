@@ -61,7 +61,7 @@ def test_without_room_each_frame_of_a_batch_is_read_once() -> None:
 
 def test_few_files_are_open_and_row_groups_are_read_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "MAX_OPEN", 2)
-    monkeypatch.setattr(pictures, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(pictures, "_PICTURES_AT_ONCE", 3)
     lengths = [9, 2, 1, 3]
     folder = written(tmp_path / "set", made(lengths), "v2.1")
     dataset = DemoDataset.open(folder, DemosConfig(memory_gb=0))

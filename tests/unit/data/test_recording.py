@@ -15,7 +15,7 @@ from rlrun.data.recording import (
     RecordingError,
     check_message,
     differences,
-    located,
+    find_recording,
     read_message,
     write_message,
 )
@@ -124,8 +124,8 @@ def test_manifest_missing_damaged_or_of_another_format(tmp_path):
 
 
 def test_a_run_folder_or_the_recording_itself(tmp_path):
-    (tmp_path / "run" / recording.FOLDER).mkdir(parents=True)
-    assert located(tmp_path / "run") == located(tmp_path / "run" / recording.FOLDER)
+    (tmp_path / "run" / recording.RECORDING_FOLDER).mkdir(parents=True)
+    assert find_recording(tmp_path / "run") == find_recording(tmp_path / "run" / recording.RECORDING_FOLDER)
 
 
 def test_differences_name_field_place_and_size():

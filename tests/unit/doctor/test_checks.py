@@ -8,7 +8,7 @@ import json
 import pytest
 
 from rlrun.config.schema import WeightTransport
-from rlrun.data.fit import Demonstrated, World, compare
+from rlrun.data.fit import DatasetInfo, World, compare
 from rlrun.doctor import cross_node_checks
 from rlrun.doctor.check import ClusterState, Finding, Status, failures
 from rlrun.doctor.checks import all_checks, check_names, markdown_table, run_checks
@@ -70,7 +70,7 @@ def other_input(**changes) -> ClusterState:
     return with_node("peer", lambda node: {"inputs": (dataclasses.replace(node.inputs[0], **changes),)})
 
 
-def unlike(data: Demonstrated) -> ClusterState:
+def unlike(data: DatasetInfo) -> ClusterState:
     whole = with_node("peer", lambda node: {})
     fit = compare(data, World(("zed_link",), 1, 61, 8, control_hz=30.0))
     return dataclasses.replace(whole, facts=dataclasses.replace(whole.facts, fit=fit))
@@ -373,7 +373,7 @@ FAULTS = [  # check, cluster, status, where, words of the cause, words of the fi
     ),
     (
         "data and policy",
-        lambda: unlike(Demonstrated(("zed_link",), ((64, 64),), 61, 8, fps=10.0)),
+        lambda: unlike(DatasetInfo(("zed_link",), ((64, 64),), 61, 8, fps=10.0)),
         FAILED,
         "",
         ["10 frames a second, the world 30"],

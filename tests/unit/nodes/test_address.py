@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlrun.nodes import settings
-from rlrun.nodes.settings import is_own, own_address, resolve, split_address
+from rlrun.nodes.settings import is_this_machine, own_address, resolve, split_address
 from rlrun.placement.inventory import Interface
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -51,7 +51,7 @@ def test_addresses_are_read():
 
 def test_the_head_is_found_by_loopback_and_by_number():
     here = (LO, DOCKER, NIC)
-    assert is_own("train", here) and is_own("10.77.0.1", here) and not is_own("sim", here)
+    assert is_this_machine("train", here) and is_this_machine("10.77.0.1", here) and not is_this_machine("sim", here)
 
 
 def test_ipv6_is_refused_by_name():
@@ -66,7 +66,7 @@ def test_ipv6_is_refused_by_name():
 @pytest.mark.parametrize("name", ["train", "train.cluster", "localhost", "127.0.0.1"])
 def test_loopback_is_the_head_under_the_machines_own_name(name):
     here = (LO, DOCKER, NIC)
-    assert is_own(name, here) and is_own(name, here, is_head=True)
+    assert is_this_machine(name, here) and is_this_machine(name, here, is_head=True)
 
 
 def test_a_worker_never_becomes_the_head():
@@ -74,15 +74,15 @@ def test_a_worker_never_becomes_the_head():
     here = (LO, DOCKER, NIC)
     for name, is_head in (("wrong", None), ("wrong", False), ("train", False), ("10.77.0.1", False)):
         with pytest.raises(RunError, match=f"'{name}' resolves to .* here, which is this machine itself") as refusal:
-            is_own(name, here, is_head)
+            is_this_machine(name, here, is_head)
         assert "/etc/hosts" in refusal.value.remedy and refusal.value.exit_status == ExitStatus.placement
-    assert is_own("wrong", here, is_head=True)
-    assert not is_own("sim", here, is_head=False)
+    assert is_this_machine("wrong", here, is_head=True)
+    assert not is_this_machine("sim", here, is_head=False)
 
 
 def test_a_head_with_an_address_elsewhere_is_refused():
     with pytest.raises(RunError, match="The head is to be here, and 'sim' is 10.77.0.2") as refusal:
-        is_own("sim", (LO, DOCKER, NIC), is_head=True)
+        is_this_machine("sim", (LO, DOCKER, NIC), is_head=True)
     assert "10.77.0.1" in refusal.value.cause
 
 

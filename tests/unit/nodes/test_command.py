@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from rlrun.nodes import process
-from rlrun.nodes.process import NodeSettings, check_ports, check_shared_memory, command_line, environment
+from rlrun.nodes.process import NodeSettings, check_ports, check_shared_memory, ray_environment, ray_start_command
 from rlrun.system.errors import ExitStatus, RunError
 
 HEAD = NodeSettings("train", "10.77.0.1", "10.77.0.1:7000", True, "/tmp/x", None, 10**8, 8, None, 10.0)
@@ -18,7 +18,7 @@ SIM = replace(HEAD, name="sim", address="10.77.0.2", is_head=False, spill_dir="/
 
 
 def options(settings: NodeSettings) -> dict[str, str]:
-    return dict(word[2:].partition("=")[::2] for word in command_line(settings) if word.startswith("--"))
+    return dict(word[2:].partition("=")[::2] for word in ray_start_command(settings) if word.startswith("--"))
 
 
 def test_head_and_worker():
@@ -36,11 +36,11 @@ def test_every_listener_is_in_the_range_of_ports():
     assert all(20000 <= port <= 20099 for port in fixed.values()) and given["max-worker-port"] == "20099"
     for wrong in ("20000", "20000-20010", "80-900", "a-b", "65000-70000"):
         with pytest.raises(RunError, match="no range of ports"):
-            command_line(replace(HEAD, ports=wrong))
+            ray_start_command(replace(HEAD, ports=wrong))
 
 
 def test_a_lost_node_is_detected_in_time():
-    set_ = environment(HEAD)
+    set_ = ray_environment(HEAD)
     period, timeout = (int(set_[f"RAY_health_check_{name}_ms"]) for name in ("period", "timeout"))
     assert (period + timeout) * int(set_["RAY_health_check_failure_threshold"]) == 10_000
 
@@ -49,15 +49,15 @@ def test_a_token_is_required_and_on_no_command_line(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef")
     for settings in (HEAD, SIM):
-        assert environment(settings)["RAY_AUTH_MODE"] == "token"
-        assert not any("0123456789abcdef" in word for word in command_line(settings))
+        assert ray_environment(settings)["RAY_AUTH_MODE"] == "token"
+        assert not any("0123456789abcdef" in word for word in ray_start_command(settings))
 
 
 def test_workers_share_a_core_fairly_unless_it_is_set(monkeypatch):
     monkeypatch.delenv("RAY_worker_niceness", raising=False)
-    assert environment(HEAD)["RAY_worker_niceness"] == "0"
+    assert ray_environment(HEAD)["RAY_worker_niceness"] == "0"
     monkeypatch.setenv("RAY_worker_niceness", "10")
-    assert environment(HEAD)["RAY_worker_niceness"] == "10"
+    assert ray_environment(HEAD)["RAY_worker_niceness"] == "10"
 
 
 def test_ports_are_checked_before_ray_starts():

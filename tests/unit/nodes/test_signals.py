@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rlrun.nodes.service import Signals, _started
+from rlrun.nodes.service import Signals, _start_command
 
 COMMAND = """
 import time
@@ -34,7 +34,7 @@ raise SystemExit(75)
 
 
 def test_a_warning_before_there_is_a_handler_is_not_lost(capfd):
-    command = _started([sys.executable, "-c", COMMAND], dict(os.environ))
+    command = _start_command([sys.executable, "-c", COMMAND], dict(os.environ))
     command.send_signal(signal.SIGUSR1)
     assert command.wait(timeout=60) == 1
     assert capfd.readouterr().err.strip() == "SIGUSR1"
@@ -42,7 +42,7 @@ def test_a_warning_before_there_is_a_handler_is_not_lost(capfd):
 
 
 def test_a_schedulers_signal_that_comes_again_while_the_run_ends_does_not_change_its_status():
-    assert _started([sys.executable, "-c", ENDING], dict(os.environ)).wait(timeout=60) == 75
+    assert _start_command([sys.executable, "-c", ENDING], dict(os.environ)).wait(timeout=60) == 75
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def received():
 def test_a_node_that_ends_by_a_signal_writes_its_status_although_more_come(received):
     with Signals() as signals:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert signals.taken() == [signal.SIGTERM]
+        assert signals.take() == [signal.SIGTERM]
     os.kill(os.getpid(), signal.SIGTERM)
     assert received == []
     os.kill(os.getpid(), signal.SIGINT)  # a person's signal still counts

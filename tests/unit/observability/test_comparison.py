@@ -20,7 +20,7 @@ from rlrun.observability.records import (
     wilson_interval,
 )
 from rlrun.observability.report.comparison import comparison_page, run_folders, write_comparison
-from rlrun.observability.report.differences import curve, evaluation_curve, grouped
+from rlrun.observability.report.differences import curve, evaluation_curve, group_runs
 from rlrun.report import main
 
 
@@ -48,7 +48,7 @@ def folders(tmp_path: Path) -> list[Path]:
 
 
 def test_runs_that_differ_in_the_seed_are_one_group(folders: list[Path]) -> None:
-    groups = grouped([read_run(folder) for folder in folders])
+    groups = group_runs([read_run(folder) for folder in folders])
     assert [(group.settings, len(group.runs)) for group in groups] == [
         ({"actor.lr": "0.001"}, 2),
         ({"actor.lr": "0.002"}, 1),
@@ -57,7 +57,7 @@ def test_runs_that_differ_in_the_seed_are_one_group(folders: list[Path]) -> None
 
 
 def test_curves_are_means_with_bands(folders: list[Path]) -> None:
-    group, other = grouped([read_run(folder) for folder in folders])
+    group, other = group_runs([read_run(folder) for folder in folders])
     found = curve("success_rate", group, 3)
     assert found is not None
     line, band = found

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlrun.observability.records import EpisodeOutcome, EvaluationRecord, wilson_interval
-from rlrun.observability.report.differences import between, mcnemar_p, paired_interval
+from rlrun.observability.report.differences import compare_success, mcnemar_p, paired_interval
 
 
 def evaluation(successes: list[bool], first_seed: int = 0, void: tuple[int, ...] = ()) -> EvaluationRecord:
@@ -51,10 +51,10 @@ def test_mcnemar_is_the_two_sided_binomial_test() -> None:
 def test_one_run_each_is_compared_by_equal_reset_seeds() -> None:
     a = evaluation([True] * 20 + [False] * 44, void=(3, 70))
     b = evaluation([True] * 40 + [False] * 24)
-    found = between([a], [b], [[0], [0]])
+    found = compare_success([a], [b], [[0], [0]])
     assert found.value == pytest.approx(20 / 64) and found.is_clear
     assert found.basis.startswith("64 pairs of equal seeds: 20 succeed only in B, 0 only in A; McNemar p = 1.9e-06")
-    apart = between([a], [evaluation([True] * 40 + [False] * 24, first_seed=500)], [[0], [0]])
+    apart = compare_success([a], [evaluation([True] * 40 + [False] * 24, first_seed=500)], [[0], [0]])
     assert apart.basis == "all episodes; no pairs of equal seeds"
     assert apart.high - apart.low > found.high - found.low
 
@@ -64,15 +64,15 @@ def test_several_runs_are_compared_over_training_seeds() -> None:
         return [evaluation([True] * one + [False] * (50 - one)) for one in successes]
 
     a, b = runs(10, 20, 30), runs(20, 30, 41)
-    paired = between(a, b, [[0, 1, 2], [0, 1, 2]])
+    paired = compare_success(a, b, [[0, 1, 2], [0, 1, 2]])
     assert paired.value == pytest.approx(31 / 150) and paired.is_clear
-    assert between(a, b[::-1], [[0, 1, 2], [2, 1, 0]]).value == pytest.approx(paired.value)
-    apart = between(a, b, [[0, 1, 2], [3, 4, 5]])
+    assert compare_success(a, b[::-1], [[0, 1, 2], [2, 1, 0]]).value == pytest.approx(paired.value)
+    apart = compare_success(a, b, [[0, 1, 2], [3, 4, 5]])
     assert not apart.is_clear, "without pairs the spread of the seeds hides it"
     assert apart.basis == "3 and 3 training seeds"
     # Welch's interval for 0.2, 0.4, 0.6 and 0.4, 0.6, 0.82: t(0.975; 3 degrees) = 3.1824
     assert apart.high - apart.value == pytest.approx(
         3.1824 * np.sqrt(0.04 / 3 + np.var([0.4, 0.6, 0.82], ddof=1) / 3), 1e-3
     )
-    alike = between(runs(25, 25), runs(26, 26), [[0, 1], [0, 1]])
+    alike = compare_success(runs(25, 25), runs(26, 26), [[0, 1], [0, 1]])
     assert not alike.is_clear, "equal seeds by luck are not less uncertain than their episodes"

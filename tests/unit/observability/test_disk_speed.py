@@ -48,10 +48,10 @@ def test_a_slow_disk_is_reported_once_a_run(tmp_path: Path) -> None:
     said: list[str] = []
     disk = DiskSpeed(tmp_path, said.append)
     for num_bytes, seconds in [(4e6, 0.1), (4e6, 4.9), (80e9, 200.0)]:
-        disk.judge("checkpoint of step 3", num_bytes, seconds, lambda *_: 1e3)
+        disk.check_write("checkpoint of step 3", num_bytes, seconds, lambda *_: 1e3)
     assert not said
     for _ in range(2):
-        disk.judge("checkpoint of step 4", 15e6, 6.0, lambda folder, num_bytes: 5.0)
+        disk.check_write("checkpoint of step 4", 15e6, 6.0, lambda folder, num_bytes: 5.0)
     assert len(said) == 1 and said[0].startswith("checkpoint of step 4: 6.0 s for 15.0 MB: the disk of")
 
 
@@ -63,7 +63,7 @@ def test_a_slow_processor_is_no_slow_disk(tmp_path: Path) -> None:
         tried.append((folder, num_bytes))
         return 0.4  # what an idle disk takes
 
-    DiskSpeed(tmp_path, said.append).judge("checkpoint of step 4", 16.6e6, 5.6, try_disk)
+    DiskSpeed(tmp_path, said.append).check_write("checkpoint of step 4", 16.6e6, 5.6, try_disk)
     assert not said and tried == [(str(tmp_path), 16_000_000)]
 
 
@@ -75,7 +75,7 @@ def test_a_busy_host_whose_disk_answers_says_nothing_of_the_disk(
 ) -> None:
     monkeypatch.setattr(disk_speed, "is_busy", lambda: is_busy)
     monkeypatch.setattr(disk_speed, "_is_quick", lambda folder: is_quick)
-    monkeypatch.setattr(disk_speed, "_want_processor", lambda pids: is_computing)
+    monkeypatch.setattr(disk_speed, "_are_runnable", lambda pids: is_computing)
     said: list[str] = []
     DiskSpeed(tmp_path, said.append)._late("checkpoint of step 3", 4e4, 10.0, time.monotonic() - 10.0)
     assert bool(said) == (not is_busy or not is_quick or not is_computing)
@@ -85,11 +85,11 @@ def test_a_process_that_sleeps_does_not_want_the_processor() -> None:
     words = ("while True: pass", "import time; time.sleep(60)")
     computing, sleeping = (subprocess.Popen([sys.executable, "-c", text]) for text in words)
     try:
-        assert disk_speed._want_processor([computing.pid, sleeping.pid])
+        assert disk_speed._are_runnable([computing.pid, sleeping.pid])
         end = time.monotonic() + 30
-        while disk_speed._want_processor([sleeping.pid]):  # it may still be starting
+        while disk_speed._are_runnable([sleeping.pid]):  # it may still be starting
             assert time.monotonic() < end
-        assert not disk_speed._want_processor([])
+        assert not disk_speed._are_runnable([])
     finally:
         for process in (computing, sleeping):
             process.kill()

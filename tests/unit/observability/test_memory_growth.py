@@ -11,7 +11,7 @@ import pytest
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability import trends
 from rlrun.observability.telemetry import Telemetry
-from rlrun.observability.trends import SETTLING_STEPS, MemoryGrowth, slope_of, steady_slope
+from rlrun.observability.trends import SETTLING_STEPS, MemoryGrowth, steady_slope, theil_sen_slope
 
 MB = 10**6
 
@@ -100,10 +100,10 @@ def test_a_new_process_begins_anew() -> None:
 
 def test_slopes() -> None:
     line = [(step, 5.0 + 3.0 * step) for step in range(50)]
-    assert slope_of(line) == steady_slope(line) == pytest.approx(3.0)
+    assert theil_sen_slope(line) == steady_slope(line) == pytest.approx(3.0)
     line[10] = (10, 1e9)
-    assert slope_of(line) == pytest.approx(3.0) and slope_of([]) == slope_of(line[:1]) == 0.0
-    assert slope_of([(float(step), 2.0 * step) for step in range(5000)]) == pytest.approx(2.0)
+    assert theil_sen_slope(line) == pytest.approx(3.0) and theil_sen_slope([]) == theil_sen_slope(line[:1]) == 0.0
+    assert theil_sen_slope([(float(step), 2.0 * step) for step in range(5000)]) == pytest.approx(2.0)
 
 
 def test_the_memory_of_a_simulator_in_its_own_process_is_the_worker_s() -> None:

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from rlrun.data.messages import Span
-from rlrun.observability.timeline import BusyShares, TimelineWriter, busy_shares, own_seconds, read_events, summary
+from rlrun.observability.timeline import (
+    BusyShares,
+    TimelineWriter,
+    busy_shares,
+    own_seconds,
+    read_events,
+    seconds_by_phase,
+)
 
 T = 1_700_000_000.0
 
@@ -33,7 +40,7 @@ def test_a_killed_run_leaves_what_it_wrote(tmp_path: Path) -> None:
     text = path.read_text()  # flushed, not closed
     assert len(json.loads(text + "]")) == 4  # an array that only lacks its end, as Perfetto accepts
     path.write_text(text[:-9])  # cut in the last event
-    assert summary(path)["env/0"] == {"simulate": 1.0, "idle": 0.0}
+    assert seconds_by_phase(path)["env/0"] == {"simulate": 1.0, "idle": 0.0}
     writer.close()
 
 
@@ -48,7 +55,7 @@ def test_a_resumed_run_goes_on_in_the_same_rows(tmp_path: Path, was_closed: bool
     events = json.loads(path.read_text())
     assert events == read_events(path)
     assert [event["name"] for event in events].count("process_name") == 1
-    assert summary(path) == {"env/0": {"simulate": pytest.approx(1.0), "idle": pytest.approx(0.0)}}
+    assert seconds_by_phase(path) == {"env/0": {"simulate": pytest.approx(1.0), "idle": pytest.approx(0.0)}}
 
 
 def test_phases_of_a_worker_add_up(tmp_path: Path) -> None:
@@ -56,7 +63,7 @@ def test_phases_of_a_worker_add_up(tmp_path: Path) -> None:
     writer.add("actor/0", [Span("all-gather", T + 2, T + 3), Span("update", T, T + 4), Span("sync", T + 4, T + 5)])
     writer.add("rollout/0", [Span("act", T + 5, T + 10)])
     writer.close()
-    seconds = summary(tmp_path / "timeline.json")
+    seconds = seconds_by_phase(tmp_path / "timeline.json")
     assert list(seconds) == ["rollout/0", "actor/0"]
     assert seconds["actor/0"] == pytest.approx({"update": 3, "all-gather": 1, "sync": 1, "idle": 5})
     assert seconds["rollout/0"] == pytest.approx({"act": 5, "idle": 5})
@@ -86,12 +93,12 @@ def test_short_steps_are_asked_about_together_once_a_second() -> None:
         return {"env/0": given}
 
     busy = BusyShares(spans)
-    assert busy.of(T, T + 0.5) == {"busy_env": 0.25}
+    assert busy.of_step(T, T + 0.5) == {"busy_env": 0.25}
     closed.append(Span("simulate", T + 0.5, T + 0.75))
-    assert busy.of(T + 0.5, T + 1) == {"busy_env": 0.25}  # of the last that was asked about
+    assert busy.of_step(T + 0.5, T + 1) == {"busy_env": 0.25}  # of the last that was asked about
     closed.append(Span("simulate", T + 1, T + 1.25))
-    assert busy.of(T + 1, T + 1.5) == {"busy_env": 0.5}  # of both
+    assert busy.of_step(T + 1, T + 1.5) == {"busy_env": 0.5}  # of both
     closed.append(Span("simulate", T + 2, T + 5))
-    assert busy.of(T + 2, T + 6) == {"busy_env": 0.75}  # a longer one is asked about by itself
-    assert busy.of(T - 3600, T - 3599) == {"busy_env": 0.0}  # nor does a clock that was set back keep them unasked
+    assert busy.of_step(T + 2, T + 6) == {"busy_env": 0.75}  # a longer one is asked about by itself
+    assert busy.of_step(T - 3600, T - 3599) == {"busy_env": 0.0}  # nor does a clock that was set back keep them unasked
     assert asked == [1, 2, 1, 0]

@@ -87,9 +87,9 @@ def packed_array(dtype: str, shape: list[int], offset: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "error", "told"),
     [
-        (b"HTTP/1.1 200 OK and so on", WireError, "no beginning"),
+        (b"HTTP/1.1 200 OK and so on", WireError, "cannot begin"),
         (PREFIX.pack(MAGIC, VERSION + 1, 0, 1, 0) + b"\x80", WireError, f"version {VERSION + 1}"),
-        (PREFIX.pack(MAGIC, VERSION, 0, 1 << 31, 0), WireError, "larger than any"),
+        (PREFIX.pack(MAGIC, VERSION, 0, 1 << 31, 0), WireError, "exceeds the limits"),
         (PREFIX.pack(MAGIC, VERSION, 0, 3, 0) + b"\xc1\xc1\xc1", WireError, "cannot be read"),
         (PREFIX.pack(MAGIC, VERSION, 0, 1, 0) + b"\x01", WireError, "is a map"),
         (b"RLRW" + struct.pack("<H", VERSION), WireTimeout, "in time"),

@@ -315,6 +315,16 @@ def test_buckets_on_accelerators_are_counted_with_nccl() -> None:
         assert device_bytes(config, dataclasses.replace(planned, sync_backend=choice)) == expected
 
 
+def test_buckets_are_on_the_accelerators_of_rank_0_and_of_the_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlrun.placement.budget.device_bytes", lambda config, plan: 2_000_000)
+    config = RunConfig()
+    config.actor.num_workers, config.rollout.num_workers = 2, 1
+    machine = inventory(3, 80 * 10**9)
+    found = budget(config, plan(config, machine), machine)
+    holders = [need.worker for card in found.accelerators for need in card.needs if need.part == "weight buckets"]
+    assert sorted(holders) == ["actor/0", "rollout/0"]
+
+
 def test_a_node_without_room_for_weights_on_their_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four copies of 30 GB: one loads at a time in 70 GB, and all receive at once."""
     monkeypatch.setattr("rlrun.placement.budget.count_parameters", lambda policy: SEVEN_BILLION)

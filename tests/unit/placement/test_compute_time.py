@@ -73,6 +73,17 @@ def test_seconds_by_hand() -> None:
     assert step_times(config, plan(config, machines[1]), size) is None
 
 
+def test_the_slower_model_decides() -> None:
+    """Ranks wait for each other, so of an A100 and an H100 the A100's peak counts."""
+    config, size = RunConfig(), PolicySize(10**9, (), 0, 0)
+    cards = tuple(Accelerator(model, 10**11, False) for model in ("A100", "H100"))
+    machine = Inventory((NodeInfo("n", "", 8, 10**12, cards),))
+    times = step_times(config, plan(config, machine), size)
+    rows = config.env.num_envs * config.algorithm.horizon
+    assert times is not None
+    assert times.update_s == pytest.approx(rows * config.algorithm.update_epochs * 6e9 / 2 / (REACHED * 312e12))
+
+
 def test_small_micro_batches_take_as_long_as_their_kernels_are_launched() -> None:
     """One H200 learns 64 rows with the published policy; two rows a pass leave it waiting, 32 do not."""
     run = published(1, ["arm_right"])

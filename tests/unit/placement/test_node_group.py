@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.nodes.settings import group_of, num_expected
+from rlrun.nodes.settings import choose_group, num_expected
 from rlrun.placement.inventory import Accelerator, NodeInfo
 from rlrun.placement.plan import GroupRequest, Request
 from rlrun.system.errors import RunError
@@ -18,14 +18,14 @@ def node(name: str, model: str) -> NodeInfo:
 
 
 def test_groups_are_found_by_accelerator_name_and_word():
-    assert group_of(node("x", "NVIDIA A100-SXM4-80GB"), REQUEST, None).name == "train"
-    assert group_of(node("sim-1", "NVIDIA GeForce RTX 4090"), REQUEST, None).name == "sim"
-    assert group_of(node("x", "T4"), REQUEST, "sim").name == "sim"
+    assert choose_group(node("x", "NVIDIA A100-SXM4-80GB"), REQUEST, None).name == "train"
+    assert choose_group(node("sim-1", "NVIDIA GeForce RTX 4090"), REQUEST, None).name == "sim"
+    assert choose_group(node("x", "T4"), REQUEST, "sim").name == "sim"
     assert num_expected(REQUEST) == 3
 
 
 def test_a_node_that_fits_no_group_is_refused():
     with pytest.raises(RunError, match="fits none of the groups train, sim"):
-        group_of(node("sim-2", "NVIDIA GeForce RTX 4090"), REQUEST, None)
+        choose_group(node("sim-2", "NVIDIA GeForce RTX 4090"), REQUEST, None)
     with pytest.raises(RunError, match="no node group 'simm'"):
-        group_of(node("x", "T4"), REQUEST, "simm")
+        choose_group(node("x", "T4"), REQUEST, "simm")

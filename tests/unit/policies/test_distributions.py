@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.policies.distributions import ActionDistribution, Bins, Gaussian
+from rlrun.algorithms.algorithm import ActionDistribution
+from rlrun.policies.distributions import Bins, Gaussian
 from tests.numerics import assert_norm_close, rounding
 
 B, K, V, TEMPERATURE = 5, 3, 7, 1.4

@@ -28,7 +28,7 @@ def test_values_that_the_policy_does_not_read_may_be_anything() -> None:
     """Simulators report efforts that are not finite; a policy of 61 values reads none."""
     request = observation("joint_qeffort")
     assert np.isfinite(wire(ProprioLayout.local_61).frames(request).proprio).all()
-    assert np.isfinite(wire(ProprioLayout.local_61).held(request)).all()
+    assert np.isfinite(wire(ProprioLayout.local_61).held_pose(request)).all()
     with pytest.raises(WireError, match="NaN"):
         wire(ProprioLayout.full_256).frames(request)
 
@@ -37,4 +37,4 @@ def test_values_that_the_policy_or_the_robot_needs_must_be_finite() -> None:
     with pytest.raises(WireError, match="NaN"):
         wire(ProprioLayout.local_61).frames(observation("arm_left_qvel"))
     with pytest.raises(WireError, match="NaN"):
-        wire(ProprioLayout.local_61).held(observation("trunk_qpos"))
+        wire(ProprioLayout.local_61).held_pose(observation("trunk_qpos"))

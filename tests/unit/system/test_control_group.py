@@ -8,7 +8,14 @@ import psutil
 import pytest
 
 from rlrun.system import machine_load
-from rlrun.system.machine_load import cpu_quota, folders, host_memory, is_throttled, num_cores, num_oom_kills
+from rlrun.system.machine_load import (
+    control_group_folders,
+    cpu_quota,
+    host_memory,
+    is_throttled,
+    num_cores,
+    num_oom_kills,
+)
 
 V2_MOUNT = "31 23 0:28 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n"
 V1_MOUNTS = (
@@ -69,7 +76,7 @@ def test_a_container_sees_its_group_as_the_root(tmp_path: Path) -> None:
     mounts = V2_MOUNT.replace("0:28 / ", "0:28 /docker/1f ")
     root = host(tmp_path, mounts, "0::/docker/1f\n", {"sys/fs/cgroup/memory.max": "1000000000"})
     assert host_memory(root).total_bytes == GB
-    assert folders("memory", root) == [root / "sys/fs/cgroup"]
+    assert control_group_folders("memory", root) == [root / "sys/fs/cgroup"]
     outside = host(tmp_path / "outside", V2_MOUNT, "0::/../../job\n", {"sys/fs/cgroup/memory.max": "1000000000"})
     assert host_memory(outside).total_bytes == GB
 

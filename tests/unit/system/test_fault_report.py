@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.data.seeds import __file__ as inside_rlrun
-from rlrun.system.errors import RUN_FOLDER, ExitStatus, fault_report
+from rlrun.system.errors import RUN_FOLDER_NOTE, ExitStatus, fault_report
 
 
 def caught(call) -> BaseException:
@@ -44,7 +44,7 @@ def test_rlrun_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict = {}
     exec(code, names)
     report = fault_report(caught(names["f"]))
-    assert "rlrun itself raised it" in report.cause and "shards.py, line 2, in f" in report.cause
+    assert "rlrun itself raised it" in report.cause and "seeds.py, line 2, in f" in report.cause
     assert report.remedy.startswith("Please report it")
 
 
@@ -59,7 +59,7 @@ def test_the_log_and_what_to_send(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").touch()
     (tmp_path / "logs").mkdir()
     error = caught(lambda: json.loads("{"))
-    error.add_note(f"{RUN_FOLDER}{tmp_path}")
+    error.add_note(f"{RUN_FOLDER_NOTE}{tmp_path}")
     report = fault_report(error)
     assert f"{tmp_path}/logs/driver-0.log" in report.cause
     assert f"tar -czf rlrun_report.tar.gz -C {tmp_path} config.yaml logs" in report.remedy

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from rlrun.system.local_files import LockedFolder, holder, holders, open_parent, remove_stale, stale_folders
+from rlrun.system.local_files import LockedFolder, lock_holder, lock_holders, open_parent, remove_stale, stale_folders
 
 PREFIX = "rlrun-test-"
 CRASH = f"""
@@ -26,12 +26,12 @@ def test_only_folders_of_dead_processes_are_removed(tmp_path):
     foreign.mkdir()
     unfinished.mkdir()
     dead = set(tmp_path.iterdir()) - {living.path, foreign, unfinished, file}
-    assert len(dead) == 1 and set(stale_folders([parent], PREFIX)) == dead and holder(*dead) != os.getpid()
-    assert holders([parent, parent], PREFIX) == [os.getpid()]
+    assert len(dead) == 1 and set(stale_folders([parent], PREFIX)) == dead and lock_holder(*dead) != os.getpid()
+    assert lock_holders([parent, parent], PREFIX) == [os.getpid()]
     assert set(remove_stale([parent, parent], PREFIX)) == dead
     assert set(tmp_path.iterdir()) == {living.path, foreign, unfinished, file}
     living.close()
-    assert not living.path.exists() and holders([parent], PREFIX) == []
+    assert not living.path.exists() and lock_holders([parent], PREFIX) == []
 
 
 def test_only_its_user_enters_a_folder_whatever_is_done_to_the_one_inside(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.system.nvidia_smi import UnansweredError, num_bytes, query
+from rlrun.system.nvidia_smi import UnansweredError, parse_mebibytes, query
 from tests.standins.nvidia_smi import stand_in
 
 FIELDS = ("name", "memory.total")
@@ -54,4 +54,4 @@ def test_no_processes_are_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [("81920", 80 * 2**30), ("81920 MiB", 80 * 2**30), ("[N/A]", None), ("[Not Supported]", None), ("ERR!", None)],
 )
 def test_memory_that_is_not_known_is_not_zero(cell: str, found: int | None) -> None:
-    assert num_bytes(cell) == found
+    assert parse_mebibytes(cell) == found

@@ -57,7 +57,7 @@ def notes() -> list[str]:
 @pytest.fixture
 def no_file_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system without file locks."""
-    monkeypatch.setattr(run_lock, "_lock", lambda file: False)
+    monkeypatch.setattr(run_lock, "_flock", lambda file: False)
     monkeypatch.setattr(run_lock, "_SETTLE_S", 0.0)
 
 
@@ -135,7 +135,7 @@ def test_a_damaged_lock_is_taken(tmp_path: Path, notes) -> None:
 @pytest.mark.usefixtures("no_file_locks")
 def test_without_file_locks_the_process_itself_is_looked_up(tmp_path: Path, notes) -> None:
     this = Holder.this_process()
-    others = [dataclasses.replace(this, pid=os.getppid(), process_started=run_lock._start_of(os.getppid()))]
+    others = [dataclasses.replace(this, pid=os.getppid(), process_started=run_lock._process_start(os.getppid()))]
     left_by(others[0], tmp_path, 3600)
     assert str(os.getppid()) in refused(tmp_path, notes).cause
     for dead in (dataclasses.replace(this, process_started=1), dataclasses.replace(this, pid=2**22 + 1)):

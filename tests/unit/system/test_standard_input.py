@@ -9,7 +9,7 @@ import sys
 
 PROGRAM = """
 import subprocess, sys
-from rlrun.system.process_io import empty_standard_input, give_terminal_back
+from rlrun.system.process_io import empty_standard_input, release_terminal
 with empty_standard_input():
     try:
         input("question? ")
@@ -45,6 +45,6 @@ def test_a_question_gets_no_answer_and_the_driver_keeps_its_terminal() -> None:
 
 
 def test_a_debugger_gets_the_terminal_from_then_on() -> None:
-    for debug in ("import pdb; pdb.set_trace()", "give_terminal_back(); print(input())"):
+    for debug in ("import pdb; pdb.set_trace()", "release_terminal(); print(input())"):
         text = said(debug, b"hello\nc\nmore\n")
         assert "before hello" in text and "after 'more" in text, text

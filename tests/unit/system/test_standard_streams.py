@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.system.process_io import LastingStream, lasting
+from rlrun.system.process_io import LastingStream, lasting_stream
 
 ROOT = Path(__file__).resolve().parents[3]
 SHOWS = """
 import subprocess, sys
-from rlrun.system.process_io import secure
-secure()
+from rlrun.system.process_io import protect_standard_streams
+protect_standard_streams()
 print("a · b … c", flush=True)
 """
 WITH_CHILD = (
@@ -67,9 +67,14 @@ def test_a_reader_that_has_read_enough_is_no_news() -> None:
 
 def test_the_rest_is_that_of_the_stream_inside() -> None:
     inside = io.StringIO()
-    stream = lasting(inside)
+    stream = lasting_stream(inside)
     stream.writelines(["a", "b"])
-    assert inside.getvalue() == "ab" and not stream.isatty() and lasting(stream) is stream and lasting(None) is None
+    assert (
+        inside.getvalue() == "ab"
+        and not stream.isatty()
+        and lasting_stream(stream) is stream
+        and lasting_stream(None) is None
+    )
     inside.close()
     stream.write("dropped")
     assert isinstance(stream, LastingStream)

@@ -12,7 +12,7 @@ import pytest
 
 from rlrun.system import storage_error
 from rlrun.system.errors import ExitStatus
-from rlrun.system.storage_error import is_storage_error, is_unreadable, refusal, refused_write
+from rlrun.system.storage_error import is_storage_error, is_unreadable, probe_write, storage_failure
 
 DISKS = {
     errno.ENOSPC: "The run could not write: a disk is full.",
@@ -34,7 +34,7 @@ SCARCE = {
 def test_each_disk_is_one_sentence_and_status_6(number: int) -> None:
     error = OSError(number, os.strerror(number), "/runs/a")
     assert is_storage_error(error) and not is_unreadable(error)
-    told = refusal(error, "The run", worker="actor/1")
+    told = storage_failure(error, "The run", worker="actor/1")
     assert told is not None and told.message == DISKS[number]
     assert told.exit_status is ExitStatus.storage and told.worker is None, "another process would fail as well"
     assert ("Free space" in (told.remedy or "")) == (number in (errno.ENOSPC, errno.EDQUOT))
@@ -44,7 +44,7 @@ def test_each_disk_is_one_sentence_and_status_6(number: int) -> None:
 def test_what_a_process_runs_short_of_is_no_disk(number: int) -> None:
     error = OSError(number, os.strerror(number))
     assert not is_storage_error(error) and is_unreadable(error)
-    told = refusal(error, "actor/1.save", ["/runs/a"], worker="actor/1")
+    told = storage_failure(error, "actor/1.save", ["/runs/a"], worker="actor/1")
     assert told is not None and told.message == SCARCE[number]
     assert (told.worker, told.exit_status) == ("actor/1", ExitStatus.worker_lost), "a new process may do better"
     assert "Free space" not in str(told) and "MB free" not in str(told)
@@ -56,9 +56,9 @@ def test_what_a_process_runs_short_of_is_no_disk(number: int) -> None:
 )
 def test_what_may_come_from_anywhere_is_not_told_as_a_refusal(error: OSError, tmp_path: Path) -> None:
     assert not is_storage_error(error)
-    assert refusal(error, "env/0.collect", [str(tmp_path)], is_own=False) is None
-    assert refusal(error, "The run", [str(tmp_path)]) is None
-    assert not is_storage_error(ValueError()) and refusal(KeyError("cup"), "env/0.collect") is None
+    assert storage_failure(error, "env/0.collect", [str(tmp_path)], is_own=False) is None
+    assert storage_failure(error, "The run", [str(tmp_path)]) is None
+    assert not is_storage_error(ValueError()) and storage_failure(KeyError("cup"), "env/0.collect") is None
 
 
 class LibraryError(Exception):
@@ -77,7 +77,7 @@ class LibraryError(Exception):
 )
 def test_libraries_that_only_mention_it_are_understood(text: str, says: str) -> None:
     for error in (LibraryError(text), _hidden_by(RuntimeError("failed writing file"), LibraryError(text))):
-        told = refusal(error, "The checkpoint")
+        told = storage_failure(error, "The checkpoint")
         assert told is not None and says in told.message
 
 
@@ -89,13 +89,15 @@ def _hidden_by(outer: Exception, inner: Exception) -> Exception:
 def test_a_folder_that_is_gone_or_closed_is_named(tmp_path: Path) -> None:
     run = tmp_path / "run"
     for number in (errno.ENOENT, errno.ENOTDIR):
-        told = refusal(OSError(number, "x", str(run / "episodes.jsonl")), "The run", [str(run)])
+        told = storage_failure(OSError(number, "x", str(run / "episodes.jsonl")), "The run", [str(run)])
         assert told is not None and told.message == f"The run failed: {run} is gone: it was deleted or renamed."
     run.mkdir()
-    assert refusal(OSError(errno.ENOENT, "x", str(run / "a")), "The run", [str(run)]) is None, "only a file is missing"
-    told = refusal(OSError(errno.EACCES, "x", str(run / "a")), "The run", [str(run)])
+    assert storage_failure(OSError(errno.ENOENT, "x", str(run / "a")), "The run", [str(run)]) is None, (
+        "only a file is missing"
+    )
+    told = storage_failure(OSError(errno.EACCES, "x", str(run / "a")), "The run", [str(run)])
     assert told is not None and f"this user may not use {run}/a" in told.message
-    assert refusal(OSError(errno.EACCES, "x", "/dev/dri/card0"), "env/0", [str(run)]) is None
+    assert storage_failure(OSError(errno.EACCES, "x", "/dev/dri/card0"), "env/0", [str(run)]) is None
 
 
 def test_a_disk_without_inodes_is_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,13 +105,15 @@ def test_a_disk_without_inodes_is_not_full(tmp_path: Path, monkeypatch: pytest.M
     values = list(found)
     values[5], values[6], values[7] = 1000, 0, 0  # f_files, f_ffree, f_favail
     monkeypatch.setattr(storage_error.os, "statvfs", lambda path: os.statvfs_result(values))
-    told = refusal(OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "a")), "The run", [str(tmp_path)])
+    told = storage_failure(
+        OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "a")), "The run", [str(tmp_path)]
+    )
     assert told is not None and "has no inode left" in told.message and "Delete small files" in (told.remedy or "")
 
 
 def test_a_thread_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_error, "_can_start_thread", lambda: False)
-    told = refusal(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "The run")
+    told = storage_failure(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "The run")
     assert told is not None and "no further thread or process" in told.message
 
 
@@ -117,13 +121,13 @@ def test_real_limits_are_told_as_what_they_are() -> None:
     """With the kernel's own refusals, in a process that has these limits."""
     program = (
         "import os, resource\n"
-        "from rlrun.system.storage_error import refusal\n"
+        "from rlrun.system.storage_error import storage_failure\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))\n"
         "held = []\n"
         "try:\n"
         "    while True: held.append(os.open('/dev/null', os.O_RDONLY))\n"
         "except OSError as error: failure = error\n"
-        "told = refusal(failure, 'The run', [os.getcwd()])\n"
+        "told = storage_failure(failure, 'The run', [os.getcwd()])\n"
         "for one in held: os.close(one)\n"
         "print(told.message)\n"
     )
@@ -133,13 +137,13 @@ def test_real_limits_are_told_as_what_they_are() -> None:
 
 def test_an_error_without_a_file_names_the_folder_that_cannot_be_written(tmp_path: Path) -> None:
     broken = "/proc/self/fdinfo"  # exists, but cannot hold files
-    told = refusal(OSError(errno.EROFS, "Read-only file system"), "env/0.act", [str(tmp_path / "new"), broken])
+    told = storage_failure(OSError(errno.EROFS, "Read-only file system"), "env/0.act", [str(tmp_path / "new"), broken])
     assert told is not None
     assert told.message == f"env/0.act could not write: the file system of {broken} is read-only."
     assert f"{tmp_path}/new: " in (told.cause or "") and "MB free" in (told.cause or "")
 
 
 def test_a_trial_tells_why_a_folder_takes_no_file(tmp_path: Path) -> None:
-    assert refused_write(tmp_path, 1) is None
-    assert getattr(refused_write(tmp_path, 1 << 60), "errno", None) == errno.ENOSPC
-    assert getattr(refused_write(tmp_path / "none", 1), "errno", None) == errno.ENOENT
+    assert probe_write(tmp_path, 1) is None
+    assert getattr(probe_write(tmp_path, 1 << 60), "errno", None) == errno.ENOSPC
+    assert getattr(probe_write(tmp_path / "none", 1), "errno", None) == errno.ENOENT

@@ -7,9 +7,9 @@ from pathlib import Path
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rlrun
-from rlrun.observability.metrics import CATALOGUE, Group
+from rlrun.observability.metrics import CATALOGUE, MetricGroup
 from rlrun.observability.run_files import read_metrics
-from rlrun.observability.timeline import read_events, summary
+from rlrun.observability.timeline import read_events, seconds_by_phase
 
 SMALL = [
     *("env.num_envs=2", "algorithm.horizon=16", "algorithm.global_batch_size=32", "actor.micro_batch_size=32"),
@@ -25,13 +25,13 @@ OF_THE_FILE = "num_null_metrics"  # trackers take NaN as it is
 def test_every_metric_of_a_run_is_in_the_table(tmp_path: Path) -> None:
     rlrun.run(rlrun.load_config(["run=cartpole", *SMALL, f"output_dir={tmp_path}"]))
     logged = set().union(*read_metrics(tmp_path)) - {"step", "time_s"}
-    known = {metric.name for metric in CATALOGUE if metric.group is not Group.eval}
+    known = {metric.name for metric in CATALOGUE if metric.group is not MetricGroup.eval}
     assert logged - known == set()
     assert known - logged <= NOT_HERE
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     tags = set(events.Tags()["scalars"])
     assert {metric.tag for metric in CATALOGUE if metric.name not in {*NOT_HERE, OF_THE_FILE}} <= tags
-    assert {tag.partition("/")[0] for tag in tags} == {group.name for group in Group}
+    assert {tag.partition("/")[0] for tag in tags} == {group.name for group in MetricGroup}
     assert [scalar.step for scalar in events.Scalars("eval/success_rate")] == [0, 2]
     _all_roles_are_profiled(tmp_path)
     _spans_name_their_step(tmp_path)
@@ -48,5 +48,5 @@ def _all_roles_are_profiled(run_dir: Path) -> None:
 def _spans_name_their_step(run_dir: Path) -> None:
     names = {event["name"] for event in read_events(run_dir / "timeline.json") if event["ph"] == "X"}
     assert {f"{name} {step}" for name in ("collect", "update", "simulate", "act") for step in (1, 2)} <= names
-    phases = summary(run_dir / "timeline.json")
+    phases = seconds_by_phase(run_dir / "timeline.json")
     assert {"simulate", "reset"} <= set(phases["env/0"]) and "update" in phases["actor/0"]

@@ -104,7 +104,7 @@ def test_a_damaged_policy_in_the_cache_is_made_again(run: Run, damage: str) -> N
     strike(folder / name)
     assert first_policy(run) == folder and run.num_made == 1
     assert f"cached policy, {folder}: damaged ({name}" in run.notes[0] and "made again" in run.notes[0]
-    assert checksums.damages(folder) == []
+    assert checksums.find_corruption(folder) == []
     assert sorted(entry.name[:3] for entry in folder.parent.iterdir()) == ["dem", "sft"]
     run.notes.clear()
     first_policy(run)
@@ -118,7 +118,9 @@ def test_damaged_demonstrations_in_the_cache_are_recorded_again(run: Run, damage
     run.notes.clear()
     strike(folder / name)
     assert policy_folders.demonstrations(run) == folder and run.num_made == 1
-    assert f"cached demonstrations, {folder}: damaged ({name}" in run.notes[0] and checksums.damages(folder) == []
+    assert (
+        f"cached demonstrations, {folder}: damaged ({name}" in run.notes[0] and checksums.find_corruption(folder) == []
+    )
 
 
 def test_an_empty_folder_in_the_cache_is_made_anew(run: Run) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.watchdog.evidence import store
+from rlrun.watchdog.evidence import write_archive
 from rlrun.watchdog.probes import DiskProbe, is_responsive
 
 
@@ -75,21 +75,21 @@ def test_an_archive_goes_elsewhere_when_the_disk_hangs(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "elsewhere"))
     from rlrun.watchdog import evidence
 
-    original = evidence._pack
+    original = evidence._write_tar
 
     def pack(folder, files):
         if folder == hanging:
             thawed.wait(timeout=30)
         return original(folder, files)
 
-    monkeypatch.setattr("rlrun.watchdog.evidence._pack", pack)
+    monkeypatch.setattr("rlrun.watchdog.evidence._write_tar", pack)
     began = time.monotonic()
-    archive, remark = store(tmp_path / "run", {"alarm.txt": "x"})
+    archive, remark = write_archive(tmp_path / "run", {"alarm.txt": "x"})
     assert archive.exists() and archive.is_relative_to(tmp_path / "elsewhere") and time.monotonic() - began < 20
     assert f"not in {tmp_path / 'run'}, whose disk took nothing" in remark
     thawed.set()
 
 
 def test_an_archive_in_the_run_folder_needs_no_remark(tmp_path):
-    archive, remark = store(tmp_path, {"alarm.txt": "x"})
+    archive, remark = write_archive(tmp_path, {"alarm.txt": "x"})
     assert archive.parent == tmp_path / "alarms" and remark == ""

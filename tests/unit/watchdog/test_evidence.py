@@ -23,7 +23,7 @@ def test_a_sentinel_that_does_not_answer_is_asked_once_for_all_workers_of_its_no
             raise TimeoutError("timed out")
         return {"states": {"env/64": "S"}}
 
-    monkeypatch.setattr(evidence, "ask", ask)
+    monkeypatch.setattr(evidence, "request_evidence", ask)
     board = Board()
     lost = [WorkerStatus(f"env/{rank}", "sim", rank, "simulate", 1.0, sentinel="10.77.0.2:1/t") for rank in range(64)]
     board.put([*lost, WorkerStatus("env/64", "sim-1", 7, "simulate", 1.0, sentinel="10.77.0.3:1/t")])

@@ -66,11 +66,11 @@ def dump(*entries: dict, world_size: int = 4, **groups: list[int]) -> bytes:
 def said(*dumps: bytes | None, worker: str = "actor-{rank}") -> list[str]:
     """The sentences about the dumps of ranks 0, 1, …; None: a rank has written none."""
     files = {
-        f"train/flight_recorder/{worker.format(rank=rank)}_{rank}.json": stacks.text_of(content)
+        f"train/flight_recorder/{worker.format(rank=rank)}_{rank}.json": stacks.dump_to_json(content)
         for rank, content in enumerate(dumps)
         if content is not None
     }
-    return stacks.sentences(files)
+    return stacks.describe_collectives(files)
 
 
 WAITS = dump(entry(1411), entry(1412, state="started"))
@@ -171,12 +171,12 @@ class Command:
 )
 def test_what_is_no_dump_is_kept_as_it_is_and_named(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(ValueError):
-        stacks.text_of(content)
+        stacks.dump_to_json(content)
     (tmp_path / "flight_recorder").mkdir()
     (tmp_path / "flight_recorder" / "actor-1_1").write_bytes(content + b" ")
     files = {f"train/{name}": text for name, text in node_state.files(str(tmp_path), {"actor/1": 0}).items()}
     assert bytes.fromhex(files["train/flight_recorder/actor-1_1.hex"]) == content + b" "
-    assert stacks.sentences(files) == ["actor/1: the dump of its flight recorder cannot be read"]
+    assert stacks.describe_collectives(files) == ["actor/1: the dump of its flight recorder cannot be read"]
 
 
 def test_dumps_of_torch_are_read_from_the_run_folder_to_the_alarm(
@@ -191,7 +191,7 @@ def test_dumps_of_torch_are_read_from_the_run_folder_to_the_alarm(
         states = dict.fromkeys(processes, "S")
         return {"states": states, "full_disks": [], "memory": "", "oom_kills": [], "stacks": {}, "files": files}
 
-    monkeypatch.setattr(evidence, "ask", ask)
+    monkeypatch.setattr(evidence, "request_evidence", ask)
     board = Board()
     nobody = 2**22 + 1  # above any pid: both have ended
     board.put(

@@ -25,7 +25,7 @@ from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step
 from rlrun.observability.telemetry import Telemetry, mark_alive
 from rlrun.system.local_files import LockedFolder
 from rlrun.watchdog.guard import Guard
-from rlrun.watchdog.supervised import PREFIX
+from rlrun.watchdog.supervised import RAY_FOLDER_PREFIX
 
 def hold_the_lock():
     ctypes.PyDLL(None).sleep(600)
@@ -40,7 +40,7 @@ def wait_long(seconds=10):
         time.sleep(0.5)
 
 def with_ray():
-    folder = LockedFolder(sys.argv[1], PREFIX)
+    folder = LockedFolder(sys.argv[1], RAY_FOLDER_PREFIX)
     with (folder.inner / "agent.log").open("w") as log:
         agent = subprocess.Popen(["sleep", "600"], stdout=log, stderr=log, start_new_session=True)
     print(agent.pid, flush=True)
@@ -118,7 +118,7 @@ def guard_of(process: subprocess.Popen) -> str:
     ("kind", "row", "says"),
     [
         ("hold_the_lock", "gil-held", "holds Python's lock in C code"),
-        ("hang", "driver-asleep", "its main thread is blocked"),
+        pytest.param("hang", "driver-asleep", "its main thread is blocked", marks=pytest.mark.long),
     ],
 )
 def test_a_driver_that_hangs(driver, tmp_path, kind, row, says):
@@ -151,7 +151,10 @@ def test_a_waiting_driver_causes_no_alarm_and_the_guard_ends_with_it(driver, tmp
     assert not Path(f"/proc/{child}").exists()
 
 
-@pytest.mark.parametrize(("code", "how"), [(None, "killed by SIGKILL"), ("segfault", "killed by SIGSEGV")])
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(None, "killed by SIGKILL"), pytest.param("segfault", "killed by SIGSEGV", marks=pytest.mark.long)],
+)
 def test_the_guard_says_how_a_driver_ended_and_how_to_resume_and_ends_what_it_left(driver, tmp_path, code, how):
     process = driver("with_ray" if code is None else code)
     child = guard_of(process)
@@ -247,6 +250,12 @@ def test_a_disk_that_hangs_is_reported_once_and_its_recovery_too(monitor):
     assert f"has not moved for 50 s; the disk of {monitor._run_dir} does not answer" in alarm
     monitor.disk.waited_s = 0.0
     assert after(monitor, 1, blocked_s=0.0)[0] == f"the disk of {monitor._run_dir} answers again, after 61 s"
+
+
+def test_a_busy_machine_gives_its_disk_more_time(monitor):
+    monitor.load[0] = 2000.0
+    monitor.disk.waited_s = 1.5 * guard.DISK_TIMEOUT_S
+    assert after(monitor, 3, blocked_s=0.0) == []
 
 
 def test_a_limit_that_grows_is_no_recovery(monitor):

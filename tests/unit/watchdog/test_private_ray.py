@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.system.local_files import LockedFolder
-from rlrun.watchdog.supervised import PREFIX, end_of, end_processes
+from rlrun.watchdog.supervised import RAY_FOLDER_PREFIX, end_left_over_ray, end_processes
 
 WRITES = "import time; log = open({file!r}, 'w'); print('ready', flush=True); time.sleep(600)"
 READS = "import time; log = open({file!r}); print('ready', flush=True); time.sleep(600)"
@@ -19,7 +19,7 @@ NAMED = "import time; print('ready', flush=True); time.sleep(600)"
 
 @pytest.fixture
 def folder(tmp_path: Path):
-    locked = LockedFolder(str(tmp_path), PREFIX)
+    locked = LockedFolder(str(tmp_path), RAY_FOLDER_PREFIX)
     (locked.inner / "raylet.out").touch()
     yield locked
     locked.close()
@@ -58,14 +58,14 @@ def test_what_a_dead_process_left_is_ended_and_a_living_one_keeps_its_ray(folder
         "import os, sys; from rlrun.system.local_files import LockedFolder; "
         "print(LockedFolder(sys.argv[1], sys.argv[2]).inner, flush=True); sys.stdin.read(); os._exit(9)"
     )
-    command = [sys.executable, "-c", crash, str(tmp_path), PREFIX]
+    command = [sys.executable, "-c", crash, str(tmp_path), RAY_FOLDER_PREFIX]
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
     inner = driver.stdout.readline().strip()
     worker, own = start(NAMED, f"--temp-dir={inner}/x"), start(WRITES)
-    assert end_of(driver.pid, str(tmp_path)) == [], "it lives"
+    assert end_left_over_ray(driver.pid, str(tmp_path)) == [], "it lives"
     driver.communicate()
-    assert end_of(driver.pid + 1, str(tmp_path)) == [], "that is another one's"
-    assert end_of(driver.pid, str(tmp_path)) == [
+    assert end_left_over_ray(driver.pid + 1, str(tmp_path)) == [], "that is another one's"
+    assert end_left_over_ray(driver.pid, str(tmp_path)) == [
         f"ended 1 processes of its Ray, and removed {Path(inner).parent}",
     ]
     assert worker.wait(timeout=10) == -9 and not Path(inner).exists()

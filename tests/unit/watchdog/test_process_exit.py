@@ -43,13 +43,13 @@ def test_a_process_that_its_parent_has_not_reaped(tmp_path: Path, code: str, how
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert exits.describe("env/1") == how
     process.wait()
-    if supervised._reaped_status(exits._held["env/1"][1]) is not None:  # kernels of 6.15 and later
+    if supervised._reaped_status(exits._pidfds["env/1"][1]) is not None:  # kernels of 6.15 and later
         assert exits.describe("env/1") == how
     exits.close()
 
 
 def test_an_unknown_end_is_not_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervised, "_WAIT_S", 0.05)
+    monkeypatch.setattr(supervised, "_EXIT_RECORD_S", 0.05)
     exits = ProcessExits(tmp_path)
     exits.watch([status(os.getpid()), status(1, host="elsewhere")])
     assert exits.describe("env/1") == "" and exits.describe("env/2") == "", "it still runs; it was never watched"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from rlrun.watchdog import stacks
-from rlrun.watchdog.sentinel import SentinelProcess, ask
-from rlrun.watchdog.stacks import Frame, Stack, dump, grouped, read_dump
+from rlrun.watchdog.sentinel import SentinelProcess, request_evidence
+from rlrun.watchdog.stacks import Frame, Stack, dump_process, group_by_stack, read_dump
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_worker_that_waits_for_its_simulator_shows_the_simulators_stack(tmp_pa
         [sys.executable, simulator / "calls.py", simulator / "bootstrap.py"], stdout=subprocess.PIPE, text=True
     )
     worker.stdout.readline()
-    (child,) = stacks.simulators_of(worker.pid)
+    (child,) = stacks.child_pids(worker.pid)
     try:
         stack = stacks.dump_worker(worker.pid, None)
         assert "hang_in_physics" in stack.where
@@ -83,13 +83,13 @@ def test_a_worker_that_waits_for_its_simulator_shows_the_simulators_stack(tmp_pa
 
 def test_the_outlier_comes_first():
     usual, odd = (Stack((Frame(name, "/x.py", 1),), False, name) for name in ("usual", "odd"))
-    groups = grouped({"env/0": usual, "env/1": odd, "env/2": usual})
+    groups = group_by_stack({"env/0": usual, "env/1": odd, "env/2": usual})
     assert [members for members, _ in groups] == [["env/1"], ["env/0", "env/2"]]
 
 
 def test_a_stopped_process_has_a_stack_too(sleeper):
     os.kill(sleeper.pid, signal.SIGSTOP)
-    assert dump(sleeper.pid, None).frames[0].name == "nap"
+    assert dump_process(sleeper.pid, None).frames[0].name == "nap"
 
 
 def test_without_ptrace_the_process_writes_its_own_stacks(tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_without_ptrace_the_process_writes_its_own_stacks(tmp_path, monkeypatch)
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         log = Path(process.stdout.readline().strip())
         try:
-            assert "in nap" in dump(process.pid, log).text
+            assert "in nap" in dump_process(process.pid, log).text
         finally:
             process.kill()
 
@@ -112,7 +112,7 @@ def test_a_process_without_a_handler_is_not_killed(sleeper, tmp_path, monkeypatc
     monkeypatch.setattr(stacks.sysconfig, "get_path", lambda name: str(tmp_path))
     (tmp_path / "log").touch()
     with pytest.raises(OSError, match="py-spy"):
-        dump(sleeper.pid, tmp_path / "log")
+        dump_process(sleeper.pid, tmp_path / "log")
     assert sleeper.poll() is None
 
 
@@ -123,13 +123,13 @@ def test_a_sentinel_returns_states_and_stacks(sleeper, tmp_path):
     try:
         os.kill(sleeper.pid, signal.SIGSTOP)
         time.sleep(0.1)
-        answer = ask(sentinel.where, str(tmp_path), {"env/1": sleeper.pid, "env/2": 2**22}, True, 60.0)
+        answer = request_evidence(sentinel.where, str(tmp_path), {"env/1": sleeper.pid, "env/2": 2**22}, True, 60.0)
         assert answer["states"] == {"env/1": "T", "env/2": "gone"}
         assert answer["stacks"]["env/1"]["where"].startswith("nap ")
         assert answer["files"]["logs/env-1.log"] == "last line\n"
         assert "no stack of env/2" in answer["files"]["stacks.txt"] and "Filesystem" in answer["files"]["disks.txt"]
         host, _, _ = sentinel.where.partition("/")
-        with pytest.raises(OSError, match="nothing that can be read"):
-            ask(f"{host}/wrong-token", str(tmp_path), {}, False, 10.0)
+        with pytest.raises(OSError, match="returned an unreadable answer"):
+            request_evidence(f"{host}/wrong-token", str(tmp_path), {}, False, 10.0)
     finally:
         sentinel.close()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.watchdog.sentinel import SentinelProcess, ask
+from rlrun.watchdog.sentinel import SentinelProcess, request_evidence
 from rlrun.watchdog.supervised import SupervisedProcess, describe_exit
 
 
@@ -75,14 +75,14 @@ def test_describe_exit():
 
 
 def test_a_restarted_sentinel_serves_under_the_same_address(monkeypatch, caplog):
-    monkeypatch.setattr("rlrun.watchdog.sentinel._PERIOD_S", 0.2)
+    monkeypatch.setattr("rlrun.watchdog.sentinel._HEALTH_PERIOD_S", 0.2)
     sentinel = SentinelProcess("127.0.0.1", [])
     try:
-        ask(sentinel.where, "", {"env/0": os.getpid()}, False, 20.0)
+        request_evidence(sentinel.where, "", {"env/0": os.getpid()}, False, 20.0)
         before = sentinel.pid
         os.kill(before, signal.SIGKILL)
         # a request waits for the next sentinel while none serves
-        answers = ask(sentinel.where, "", {"env/0": os.getpid()}, False, 60.0)
+        answers = request_evidence(sentinel.where, "", {"env/0": os.getpid()}, False, 60.0)
         assert set(answers["states"]) == {"env/0"} and sentinel.pid != before
         with open(f"/proc/{sentinel.pid}/cmdline") as words:
             assert sentinel.where.partition("/")[2] not in words.read()

@@ -60,15 +60,15 @@ def test_a_version_that_was_acknowledged_and_not_applied(arrived: ArrivedWeights
 
 @pytest.mark.parametrize("version", [6, 8])
 def test_a_version_that_never_arrived(arrived: ArrivedWeights, version: int) -> None:
-    with pytest.raises(RunError, match=f"acts as policy version {version}, whose weights it has not taken"):
+    with pytest.raises(RunError, match=f"acts as policy version {version}, whose weights it has not received"):
         arrived.require(version, held_as(torch.bfloat16).get)
 
 
 def test_half_a_version_has_not_arrived(arrived: ArrivedWeights) -> None:
     arrived.add(sent(8)[0])
-    with pytest.raises(RunError, match="whose weights it has not taken"):
+    with pytest.raises(RunError, match="whose weights it has not received"):
         arrived.require(8, held_as(torch.bfloat16).get)
-    with pytest.raises(RunError, match="whose weights it has not taken"):
+    with pytest.raises(RunError, match="whose weights it has not received"):
         arrived.require(7, held_as(torch.bfloat16).get)
 
 

@@ -44,8 +44,8 @@ def sent(memory: WeightMemory, receiver: SharedReceiver) -> list[int]:
     """Send two versions; returns the addresses of the payloads received."""
     addresses = []
     for version in (1, 2):
-        buckets = pack(TENSORS.items(), LAYOUT, version, True, memory.place)
-        addresses += [receiver.opened(found).payload.ctypes.data for found in SharedSender(memory).send(buckets)]
+        buckets = pack(TENSORS.items(), LAYOUT, version, True, memory.buffer)
+        addresses += [receiver.map_bucket(found).payload.ctypes.data for found in SharedSender(memory).send(buckets)]
     return addresses
 
 
@@ -54,7 +54,7 @@ def test_each_mapping_is_pinned_once_and_unpinned_with_it(monkeypatch: pytest.Mo
     memory, receiver = WeightMemory(LAYOUT), SharedReceiver()
     addresses = sent(memory, receiver)
     assert len(runtime.pinned) == 2 and min(runtime.pinned.values()) >= LAYOUT.num_bytes
-    assert {memory.place(0).ctypes.data, min(addresses)} == set(runtime.pinned)
+    assert {memory.buffer(0).ctypes.data, min(addresses)} == set(runtime.pinned)
     memory.close()
     memory.close()
     following = WeightMemory(LAYOUT)

@@ -88,11 +88,11 @@ def answer(observation: Observation, version: int = 5) -> ActionChunk:
     )
 
 
-def talk(conversation, answered=answer) -> tuple:
-    """Run a conversation to its end; returns its parts."""
+def talk(interaction, answered=answer) -> tuple:
+    """Run a interaction to its end; returns its parts."""
     reply = None
     while True:
         try:
-            reply = answered(conversation.send(reply))
+            reply = answered(interaction.send(reply))
         except StopIteration as finished:
             return finished.value

@@ -72,4 +72,16 @@ def test_a_worker_records_and_writes(tmp_path: Path) -> None:
     worker.write_demos(folder, [worker.record_demos(folder)])
     dataset = DemoDataset.load(folder)
     assert dataset.success.all() and len(dataset.seeds) == 2
+    assert dataset.features.cameras == ("zed_link",)
     assert [path.name for path in tmp_path.iterdir()] == ["demos"]
+
+
+def test_two_workers_divide_the_seeds_between_them(tmp_path: Path) -> None:
+    """Neither repeats a seed of the other, or one of its own."""
+    config = load(["run=debug", "env.num_workers=2", "demos.num_episodes=8", "demos.noise=0", "demos.seed=100"])
+    for rank in range(2):
+        worker = EnvWorker(config, rank, Telemetry(f"env/{rank}"))
+        worker.load()
+        seeds = sorted(int(file.stem) for file in Path(worker.record_demos(str(tmp_path / "demos"))).iterdir())
+        assert len(seeds) == 4 and {(seed - 100) % 2 for seed in seeds} == {rank}
+        assert min(seeds) >= 100 and max(seeds) < 100 + 2 * config.env.num_envs + 2 * 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.algorithms.settings import GRPOConfig
+from rlrun.algorithms.spec import GRPOConfig
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
@@ -83,6 +83,13 @@ def test_only_episodes_with_room_are_counted(monkeypatch):
     assert len(collected.episodes) <= 4 * (starts_in_time + 1) and first
 
 
+def test_short_episodes_are_counted_only_if_a_long_one_would_have_had_room(monkeypatch):
+    """Else those that end early, such as successes, would be counted more often than the others."""
+    worker, _ = make_worker(monkeypatch, length_of=lambda seed: 2)
+    collected, _ = talk(worker.collect(0))
+    assert len(collected.episodes) == 4 * (8 - LIMIT // 2 + 1)
+
+
 def test_carried_episodes_go_on_in_the_next_step(monkeypatch):
     worker, envs = make_worker(monkeypatch, carry_episodes=True)
     first, shard = talk(worker.collect(0))
@@ -147,13 +154,13 @@ def test_groups_share_seeds_and_episodes_are_whole(monkeypatch):
 
 def test_infra_fault_of_a_row_voids_its_episode_only(monkeypatch):
     worker, envs = make_worker(monkeypatch)
-    conversation = worker.collect(0)
+    interaction = worker.collect(0)
     reply = None
     for t in range(100):
         if t == 3:
             envs[0].fault_in_row = 2
         try:
-            reply = answer(conversation.send(reply))
+            reply = answer(interaction.send(reply))
         except StopIteration as finished:
             collected, shard = finished.value
             break
@@ -164,14 +171,14 @@ def test_infra_fault_of_a_row_voids_its_episode_only(monkeypatch):
 
 def test_broken_simulator_is_replaced_until_the_limit(monkeypatch):
     worker, envs = make_worker(monkeypatch)
-    conversation = worker.collect(0)
-    asked = next(conversation)
+    interaction = worker.collect(0)
+    asked = next(interaction)
     envs[0].is_broken = True
-    asked = conversation.send(answer(asked))
+    asked = interaction.send(answer(asked))
     assert len(envs) == 2 and envs[0].is_closed
     envs[1].is_broken = True
     with pytest.raises(RunError, match="restart_limit"):
-        conversation.send(answer(asked))
+        interaction.send(answer(asked))
 
 
 def test_evaluation_runs_every_seed_once_and_films(monkeypatch):

@@ -1,16 +1,19 @@
-"""Recording a conversation, and having it again without the policy."""
+"""Recording of an env worker's interaction with the policy, and its replay without the policy."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from rlrun.config.schema import RunConfig
+from rlrun.controller.local_workers import make_worker
 from rlrun.data.messages import WeightBucket
-from rlrun.data.recording import FOLDER, Recording, differences
+from rlrun.data.recording import RECORDING_FOLDER, Recording, differences
 from rlrun.observability.telemetry import Telemetry
 from rlrun.workers import env_worker as module
-from rlrun.workers.env_worker import EnvWorker
 from rlrun.workers.recorder import Recorder
 from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, talk
 
@@ -26,23 +29,39 @@ def configured(folder, **record) -> RunConfig:
     return config
 
 
+def replaying(folder) -> RunConfig:
+    """The configuration of a replay of the run in `folder`."""
+    config = configured(folder / "again", num_steps=0)
+    config.replay.path = str(folder)
+    return config
+
+
+def test_a_run_without_record_and_replay_does_not_import_them() -> None:
+    modules = "rlrun.train_async, rlrun.training.loop, rlrun.workers.env_worker, rlrun.workers.actor_worker"
+    program = f"import sys, {modules}, rlrun.workers.rollout_worker; print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "rlrun.workers.actor_worker" in imported.split()
+    features = {f"rlrun.{name}" for name in ("workers.recorder", "workers.recorded_env", "workers.recorded_actor")}
+    assert not (features | {"rlrun.training.replay"}) & set(imported.split())
+
+
 @pytest.fixture
 def worker_of(monkeypatch):
     def make(config, length_of=lambda seed: 5):
         monkeypatch.setattr(module, "make_env", lambda _, n, *rest: CountingEnv(n, length_of))
-        worker = EnvWorker(config, 0, Telemetry("env/0"))
+        worker = make_worker("env", 0, config, {})
         worker.load()
         return worker
 
     return make
 
 
-def test_a_recorded_conversation_is_the_same(tmp_path, worker_of):
+def test_a_recorded_interaction_is_the_same(tmp_path, worker_of):
     plain = talk(worker_of(configured(tmp_path / "plain", num_steps=0)).collect(0))
     taped = talk(worker_of(configured(tmp_path / "taped")).collect(0))
     assert all(list(differences(was, now)) == [] for was, now in zip(plain[1:], taped[1:], strict=True))
     assert not (tmp_path / "plain").exists()
-    held = Recording(tmp_path / "taped" / FOLDER)
+    held = Recording(tmp_path / "taped" / RECORDING_FOLDER)
     assert held.steps() == [0] and held.end(0, "env/0").exists()
     counts = {edge: held.count(0, "env/0", edge) for edge in ("observation", "actions", "trajectory")}
     assert counts == {"observation": HORIZON + 1, "actions": HORIZON + 1, "trajectory": 2}
@@ -52,34 +71,34 @@ def test_steps_and_edges_are_chosen(tmp_path, worker_of):
     worker = worker_of(configured(tmp_path, first_step=1, num_steps=1, edges=["actions"]))
     for step in range(3):
         talk(worker.collect(step))
-    held = Recording(tmp_path / FOLDER)
+    held = Recording(tmp_path / RECORDING_FOLDER)
     assert held.steps() == [1] and held.count(1, "env/0", "observation") == 0
     assert held.count(1, "env/0", "actions") == HORIZON + 1
 
 
 def test_the_replay_of_the_same_world_is_as_recorded(tmp_path, worker_of):
     talk(worker_of(configured(tmp_path)).collect(0))
-    again = worker_of(configured(tmp_path / "again", num_steps=0)).replay(str(tmp_path / FOLDER), 0)
+    again = worker_of(replaying(tmp_path)).replay(str(tmp_path / RECORDING_FOLDER), 0)
     assert again.num_differences == 0 and again.lines == () and again.is_whole
     assert again.num_compared == HORIZON + 1 + 2
 
 
 def test_another_world_is_found_out_where_it_departs(tmp_path, worker_of):
     talk(worker_of(configured(tmp_path)).collect(0))
-    again = worker_of(configured(tmp_path / "again"), length_of=lambda seed: 7).replay(str(tmp_path / FOLDER), 0)
+    again = worker_of(replaying(tmp_path), length_of=lambda seed: 7).replay(str(tmp_path / RECORDING_FOLDER), 0)
     assert again.lines[0].startswith("observation 3: frames.proprio: ")  # 5 control steps end in the third chunk
     assert any("terminated" in line for line in again.lines)
 
 
 def test_an_incomplete_recording_is_replayed_to_its_end(tmp_path, worker_of):
-    conversation = worker_of(configured(tmp_path)).collect(0)
-    observation = next(conversation)
+    interaction = worker_of(configured(tmp_path)).collect(0)
+    observation = next(interaction)
     for _ in range(3):
-        observation = conversation.send(answer(observation))
-    conversation.close()
-    held = Recording(tmp_path / FOLDER)
+        observation = interaction.send(answer(observation))
+    interaction.close()
+    held = Recording(tmp_path / RECORDING_FOLDER)
     assert not held.end(0, "env/0").exists() and held.count(0, "env/0", "actions") == 3
-    again = worker_of(configured(tmp_path / "again")).replay(str(tmp_path / FOLDER), 0)
+    again = worker_of(replaying(tmp_path)).replay(str(tmp_path / RECORDING_FOLDER), 0)
     assert not again.is_whole and again.num_compared == 4 and again.num_differences == 0
 
 
@@ -90,10 +109,10 @@ def test_what_broke_the_simulator_is_recorded_before_it_is_carried_out(tmp_path,
         raise KeyboardInterrupt
 
     worker.env.step_chunk = break_
-    conversation = worker.collect(0)
+    interaction = worker.collect(0)
     with pytest.raises(KeyboardInterrupt):
-        conversation.send(answer(next(conversation)))
-    assert Recording(tmp_path / FOLDER).count(0, "env/0", "actions") == 1
+        interaction.send(answer(next(interaction)))
+    assert Recording(tmp_path / RECORDING_FOLDER).count(0, "env/0", "actions") == 1
 
 
 def test_the_share_bounds_the_recording_by_whole_steps(tmp_path, worker_of):
@@ -103,7 +122,7 @@ def test_the_share_bounds_the_recording_by_whole_steps(tmp_path, worker_of):
     worker = worker_of(configured(tmp_path / "two", num_steps=9, max_bytes=2 * int(2.5 * size)))  # two have a share
     for step in range(9):
         talk(worker.collect(step))
-    held = Recording(tmp_path / "two" / FOLDER)
+    held = Recording(tmp_path / "two" / RECORDING_FOLDER)
     steps = [step for step in held.steps() if held.end(step, "env/0").exists()]
     assert 2 <= len(steps) < 9 and steps == list(range(len(steps)))
     assert sum(path.stat().st_size for path in (tmp_path / "two").rglob("*") if path.is_file()) <= 2.5 * size
@@ -111,7 +130,7 @@ def test_the_share_bounds_the_recording_by_whole_steps(tmp_path, worker_of):
 
 
 def test_a_disk_that_is_full_ends_the_recording_and_not_the_run(tmp_path, worker_of, caplog):
-    (tmp_path / FOLDER).write_text("not a folder")
+    (tmp_path / RECORDING_FOLDER).write_text("not a folder")
     _, *shards = talk(worker_of(configured(tmp_path)).collect(0))
     assert len(shards) == 2
     assert "recording ends before step 0" in caplog.text
@@ -129,5 +148,5 @@ def test_weights_pass_one_at_a_time(tmp_path):
     passed = recorder.weights(0, buckets())
     assert next(passed).index == 0 and made == [0]
     assert [bucket.index for bucket in passed] == [1, 2]
-    assert Recording(tmp_path / FOLDER).count(0, "actor/0", "weights") == 3
+    assert Recording(tmp_path / RECORDING_FOLDER).count(0, "actor/0", "weights") == 3
     assert list(recorder.weights(2, iter(()))) == []  # not a recorded step

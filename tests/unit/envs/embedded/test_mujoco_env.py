@@ -199,7 +199,8 @@ def test_rows_that_hold_do_not_disturb_each_other(make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("activity", "limit", "share"), [("turning_on_radio", 60, 0.9), ("picking_up_trash", 240, 0.75)]
+    ("activity", "limit", "share"),
+    [("turning_on_radio", 60, 0.9), pytest.param("picking_up_trash", 240, 0.75, marks=pytest.mark.long)],
 )
 def test_expert_succeeds(make, activity: str, limit: int, share: float) -> None:
     env = make(EnvConfig(activity=activity, max_control_steps=limit), 4)

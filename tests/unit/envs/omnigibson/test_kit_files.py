@@ -19,7 +19,7 @@ EXCEPTIONS = {
     "ImportError: libXext.so.6: cannot open shared object file: No such file or directory": "system library",
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.": "memory is full",
 }
-# What a pattern without level and channel would take for a cause.
+# What a pattern without level and channel would log_line for a cause.
 LOOKALIKES = (
     "2025-06-14 10:28:24 [2,001ms] [Warning] [rtx.neuraylib.plugin] MDL: this feature is not supported",
     "2025-06-14 10:28:24 [2,001ms] [Info] [carb] Setting /renderer/activeGpu = 0; active_gpu=0",
@@ -32,7 +32,7 @@ LOOKALIKES = (
 
 def causes(line: str) -> list[str]:
     output = Output(KNOWN_LINES)
-    output.take(line)
+    output.log_line(line)
     return output.causes
 
 
@@ -64,6 +64,6 @@ def test_a_log_file_adds_what_was_not_printed() -> None:
     output = Output(KNOWN_LINES)
     start = "[Error] [carb.graphics-vulkan.plugin] VkResult: "
     full, lost = f"{start}ERROR_OUT_OF_DEVICE_MEMORY", f"{start}ERROR_DEVICE_LOST"
-    output.take(full)
+    output.log_line(full)
     (added,) = output.new_causes([full, "[Info] [carb] nothing", lost, lost])
     assert "GPU crashed" in added and len(output.causes) == 2

@@ -12,7 +12,7 @@ import pytest
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import EpisodeReport
-from rlrun.data.seeds import InstanceResult, by_instance
+from rlrun.data.seeds import InstanceResult, results_by_instance
 from rlrun.envs.omnigibson.configuration import instruction, needed_rooms, rooms_of, scene_config, task_config, to_rgb
 from rlrun.envs.omnigibson.generations import robot_kind
 from rlrun.envs.omnigibson.instances import InstanceLoader, chosen_ids, instance_files
@@ -199,6 +199,6 @@ def test_results_by_instance() -> None:
     """Seeds choose instances in turn; an infra fault is no attempt."""
     reports = [report(0, True, 1.0, 600), report(1, False, 1 / 3, 2000), report(3, False, 0.0, 1000)]
     reports.append(report(4, False, 0.0, 7, fault=True))
-    first, second = by_instance(reports, [301, 302, 303], action_hz=30)
+    first, second = results_by_instance(reports, [301, 302, 303], action_hz=30)
     assert first == InstanceResult(301, 2, 1, 0.5, 800.0, pytest.approx(800 / 30))
     assert second == InstanceResult(302, 1, 0, pytest.approx(1 / 3), 2000.0, pytest.approx(2000 / 30))

@@ -83,7 +83,7 @@ def test_a_simulator_that_ends_while_it_starts(interpreter: Callable[[str], str]
 
 
 def test_a_simulator_that_talks_nonsense(interpreter: Callable[[str], str]) -> None:
-    with pytest.raises(SimulatorFault, match="no beginning of a message"):
+    with pytest.raises(SimulatorFault, match="a message cannot begin"):
         start(interpreter("connection.sendall(b'Hello, this is Kit, starting'); time.sleep(60)"))
 
 
@@ -197,7 +197,7 @@ def test_known_lines_get_a_level_and_a_meaning(caplog: pytest.LogCaptureFixture)
     output = Output([KnownLine("glfw", "no display is needed"), KnownLine("no GPU", "the GPU is gone", "look for it")])
     with caplog.at_level(logging.INFO, "rlrun.simulator"):
         for line in ("loading 3 of 9", "[Error] glfw failed", "no GPU found", "no GPU found"):
-            output.take(line)
+            output.log_line(line)
     assert output.causes == ["cause: the GPU is gone. Fix: look for it."]
     assert "glfw" not in caplog.text and "loading 3 of 9" in caplog.text
     assert caplog.text.count("Fix: look for it.") == 1

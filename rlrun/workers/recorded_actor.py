@@ -1,18 +1,58 @@
-"""Replay of a recorded update by the actor: compares metrics and weights with the recorded ones."""
+"""Actor workers that record their updates, or replay recorded ones without simulators."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory, WeightBucket
 from rlrun.data.recording import Recording, read_message
+from rlrun.observability.telemetry import Telemetry
 from rlrun.system.local_files import read_json
-from rlrun.weight_sync.buckets import unpack
+from rlrun.weight_sync.buckets import pack, unpack
+from rlrun.workers.actor_worker import ActorWorker
+from rlrun.workers.recorder import Recorder, ReplayedStep
+
+
+class RecordedActorWorker(ActorWorker):
+    """Actor rank 0 of a run with `record.num_steps`."""
+
+    def __init__(self, config: RunConfig, rank: int, telemetry: Telemetry):
+        super().__init__(config, rank, telemetry)
+        self._recorder = Recorder(config, telemetry)
+
+    def update(self, step: int, *shards: Trajectory) -> dict[str, float]:
+        metrics = super().update(step, *shards)
+        self._recorder.update(step, metrics)
+        return metrics
+
+    def _packed(
+        self, policy_version: int, place: Callable[[int], np.ndarray | torch.Tensor] | None
+    ) -> Iterator[WeightBucket]:
+        return self._recorder.weights(policy_version - 1, super()._packed(policy_version, place))
+
+
+class ReplayedActorWorker(ActorWorker):
+    """An actor rank of a run with `replay.path`."""
+
+    def replay(self, folder: str, step: int) -> ReplayedStep:
+        """Learn from the trajectories of a step recorded in `folder`, without simulators; all ranks call it."""
+        recording = Recording(Path(folder))
+        metrics = self.update(step, *recorded_shards(recording, step, self.config, self.rank))
+        gathered = self.learner.named_weights()
+        lines: list[str] = []
+        num_compared = 0
+        if self.rank == 0:
+            packed = pack(gathered, self.layout, step + 1)
+            lines, num_compared = update_differences(recording, step, metrics, packed)
+        for _ in gathered:  # all ranks gather, even if there is nothing to compare
+            pass
+        return ReplayedStep.from_lines(self.telemetry.worker, num_compared, True, lines)
 
 
 def recorded_shards(recording: Recording, step: int, config: RunConfig, rank: int) -> list[Trajectory]:
