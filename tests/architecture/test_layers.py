@@ -31,7 +31,7 @@ MAY_IMPORT = {
         *("weight_sync", "observability"),
     },
     "actor": {"system", "config", "data", "policies", "algorithms", "observability"},
-    "rollout": {"system", "config", "data", "pipe", "policies", "serving", "weight_sync"},
+    "rollout": {"system", "config", "data", "pipe", "policies", "algorithms", "serving", "weight_sync"},
     "serving": {"system", "config", "data", "envs"},
     "weight_sync": {"system", "config", "data"},
     "policies": {"system", "config", "data", "algorithms"},
