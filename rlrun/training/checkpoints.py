@@ -146,7 +146,7 @@ class Checkpoints:
         """Write a checkpoint, complete or not at all; no scheduler's signal cuts it short. Returns its folder."""
         session, root, state = self._session, self._session.run_dir / CHECKPOINTS, asdict(progress)
         with session.stop.saving():
-            self.wait()
+            self.wait_until_saved()
             what, is_best = f"checkpoint of step {progress.step}", self._take_best()
             usual_s = session.watchdog.budgets.usual("driver", "save", False)  # None: no earlier save
             with session.phase("save") as saving, session.disk.watched(what, self.expected_bytes(progress), usual_s):
@@ -161,7 +161,7 @@ class Checkpoints:
 
     def begin(self, progress: Progress) -> None:
         """Copy the state of a checkpoint, which is written while training goes on."""
-        self.wait()
+        self.wait_until_saved()
         session, root, state = self._session, self._session.run_dir / CHECKPOINTS, asdict(progress)
         with session.phase("save"):
             folder = Path(session.controller.begin_save(str(root), state, self._take_best()))
@@ -173,9 +173,9 @@ class Checkpoints:
     def poll(self) -> None:
         """Take the pending checkpoint over if it is written; does not wait for the disk. Raises RunError, as `save`."""
         if self._pending is not None and self._session.controller.is_saved():
-            self.wait()
+            self.wait_until_saved()
 
-    def wait(self) -> None:
+    def wait_until_saved(self) -> None:
         """Wait until the pending checkpoint, if there is one, is complete. Raises RunError, as `save`."""
         pending, self._pending = self._pending, None
         if pending is None:

@@ -340,7 +340,7 @@ class Run:
     def rescue(self) -> None:
         """Save the progress since the last checkpoint, if there is any, before a failed run ends."""
         try:
-            self.checkpoints.wait()
+            self.checkpoints.wait_until_saved()
             if self.actor_version != self.progress.policy_version or self.checkpoints.step == self.progress.step:
                 return
             self.session.console.note(f"saved {self.checkpoints.save(self.progress)} after step {self.progress.step}")
@@ -358,7 +358,7 @@ class Run:
         else:
             stop.announce(console.note)
             with stop.saving():
-                self.checkpoints.wait()
+                self.checkpoints.wait_until_saved()
             is_saved = self.checkpoints.holds(self.progress)
             folder = self.checkpoints.newest if is_saved else self.checkpoints.save(self.progress)
             stop.handled = True

@@ -113,8 +113,8 @@ def test_one_that_could_not_be_written_is_told_once(checkpoints: Checkpoints, co
     controller.failure = RunError("full")
     checkpoints.begin(at(1))
     with pytest.raises(RunError, match="full"):
-        checkpoints.wait()
-    checkpoints.wait()
+        checkpoints.wait_until_saved()
+    checkpoints.wait_until_saved()
     assert checkpoints.newest is None and controller.events == ["begin 1", "finish 1"]
     assert controller.watched == []
 
@@ -129,7 +129,7 @@ def test_after_a_loss_it_counts_only_if_it_is_complete(
         folder.mkdir(parents=True)
         (folder / COMPLETE).touch()
     checkpoints.abandon()
-    checkpoints.wait()
+    checkpoints.wait_until_saved()
     assert (checkpoints.newest == folder) is is_complete and controller.watched == []
     assert controller.events == ["begin 1", "saved 1"] if is_complete else ["begin 1"]
 
@@ -143,7 +143,7 @@ def test_a_checkpoint_holds_the_counters_it_was_saved_with_and_no_others(checkpo
     assert not checkpoints.holds(progress)
     checkpoints.begin(at(2))
     assert not checkpoints.holds(at(2)), "it is not written yet"
-    checkpoints.wait()
+    checkpoints.wait_until_saved()
     assert checkpoints.holds(at(2))
     checkpoints.newest = tmp_path / "another run" / CHECKPOINTS / "step_00000002"
     assert not checkpoints.holds(at(2)), "it is another run's, whose folder this run does not resume from"

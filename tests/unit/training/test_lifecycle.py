@@ -114,7 +114,7 @@ def test_a_signal_saves_what_no_checkpoint_holds_and_saves_it_once(training, tmp
     run, saves = training([], [], max_restarts=0), []
     run.actor_version = 0
     run.checkpoints = SimpleNamespace(
-        wait=lambda: None,
+        wait_until_saved=lambda: None,
         holds=lambda progress: is_saved,
         newest=tmp_path,
         save=lambda progress: saves.append(tmp_path),
