@@ -135,7 +135,7 @@ def test_padding_and_steps_that_are_not_executed_never_get_random_noise() -> Non
 def test_the_drawn_step_is_distributed_as_its_log_probability_says() -> None:
     tokens = sampler(20_000).sample(keys(20_000))
     choice = FlowChoice.from_tokens(tokens, SHAPE.num_steps, SHAPE.num_dims)
-    judged = sampler(20_000)._judged(tokens.clone())
+    judged = sampler(20_000)._step_of(tokens.clone())
     scores = (choice.after - judged.mean) / judged.std
     assert abs(float(scores.mean())) < 0.01 and abs(float(scores.std()) - 1) < 0.01
 
@@ -169,7 +169,7 @@ def test_a_fixed_first_noise_leaves_the_random_step_alone() -> None:
     rows = slice(3, 7)
     again = FlowSampler(SDE, SHAPE, field, 4, 1.0, FirstNoise.fixed).sample(keys(600)[rows])
     assert_norm_close(again, tokens[rows], 1e-6)
-    assert_norm_close(fixed._judged(tokens.clone()).logprobs(tokens), fixed.logprobs(tokens), 1e-6)
+    assert_norm_close(fixed._step_of(tokens.clone()).logprobs(tokens), fixed.logprobs(tokens), 1e-6)
 
 
 def test_gradients_of_the_log_probability_against_finite_differences() -> None:
