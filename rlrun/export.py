@@ -6,21 +6,18 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlrun.config.recorded import CONFIG
 from rlrun.config.registry import POLICIES
+from rlrun.policies.folders import spec_of
+from rlrun.policies.spec import CONFIG_FILE, PolicySpec
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.storage_error import storage_failure
 
-if TYPE_CHECKING:
-    from rlrun.policies.spec import PolicySpec
-
 FORMS = ("lerobot",)
 POLICY = "policy"  # the folder of the policy in that of a run or checkpoint
-DESCRIPTION = "config.json"
 MOVES = (
-    f"{DESCRIPTION} and policy_preprocessor.json name the VLM's files by the path of this folder. If it moves, write "
+    f"{CONFIG_FILE} and policy_preprocessor.json name the VLM's files by the path of this folder. If it moves, write "
     "the new path there, or export again with --vlm and the VLM's name on the hub."
 )
 
@@ -49,8 +46,7 @@ def export(folder: Path, out: Path | None, vlm_name: str | None) -> list[str]:
     out = _new_folder(folder, out)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        assert spec.to_lerobot is not None
-        written = spec.to_lerobot(policy, out, vlm_name)
+        written = POLICIES.part(spec, "to_lerobot")(policy, out, vlm_name)
     except BaseException as error:
         shutil.rmtree(out, ignore_errors=True)  # an incomplete policy folder must not remain
         failure = storage_failure(error, "The export", [str(out)]) if isinstance(error, OSError) else None
@@ -66,23 +62,21 @@ def export(folder: Path, out: Path | None, vlm_name: str | None) -> list[str]:
 
 
 def _policy_in(folder: Path) -> Path:
-    from rlrun.training.policy_folders import require_whole_policy
+    from rlrun.training.policy_folders import verify_policy
 
     for candidate in (folder, folder / POLICY):
-        if (candidate / DESCRIPTION).is_file():
-            require_whole_policy(candidate, "FOLDER", is_content_read=True)
+        if (candidate / CONFIG_FILE).is_file():
+            verify_policy(candidate, "FOLDER", is_content_read=True)
             return candidate
     raise RunError(
         f"There is no policy at {folder}.",
-        cause=f"Neither the folder nor a folder {POLICY} in it has a {DESCRIPTION}.",
+        cause=f"Neither the folder nor a folder {POLICY} in it has a {CONFIG_FILE}.",
         remedy="Name a run folder that ended, a checkpoint folder, or a policy folder.",
         exit_status=ExitStatus.bad_input,
     )
 
 
 def _exportable(policy: Path) -> PolicySpec:
-    from rlrun.policies.opening import spec_of
-
     spec = spec_of(policy, None)
     if spec.to_lerobot is None:
         others = sorted(one.name for one in POLICIES.installed() if one.to_lerobot is not None)
@@ -96,7 +90,7 @@ def _exportable(policy: Path) -> PolicySpec:
 
 def _new_folder(folder: Path, out: Path | None) -> Path:
     if out is None:
-        if not (folder / CONFIG).is_file() or (folder / DESCRIPTION).is_file():
+        if not (folder / CONFIG).is_file() or (folder / CONFIG_FILE).is_file():
             raise RunError(
                 f"{folder} is no run folder, in which rlrun would write a folder of its own.",
                 remedy="Name the new folder: rlrun export lerobot FOLDER OUT.",

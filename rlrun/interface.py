@@ -120,8 +120,9 @@ def load_policy(
     import torch
 
     from rlrun.config.loader import config_of_guest
-    from rlrun.policies.folders import CONFIG_FILE, spec_of
+    from rlrun.policies.folders import spec_of
     from rlrun.policies.opening import open_policy
+    from rlrun.policies.spec import CONFIG_FILE
 
     place = Path(folder)
     inside = place / "policy"
@@ -129,7 +130,6 @@ def load_policy(
         config = config_of_guest(place, trust)
     here = inside if (inside / CONFIG_FILE).is_file() else place
     policy = open_policy(here, torch.float32, device, config)
-    policy.module.eval()
     return LoadedPolicy(policy, tuple(spec_of(here, config).cameras(here)))
 
 

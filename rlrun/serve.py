@@ -16,7 +16,7 @@ from rlrun.system.errors import ExitStatus
 )
 def main(config: RunConfig) -> ExitStatus:
     from rlrun.observability.telemetry import Telemetry
-    from rlrun.policies.spec import policy_spec
+    from rlrun.policies.spec import CONFIG_FILE, policy_spec
     from rlrun.policies.weight_files import read_json
     from rlrun.serving.server import ServedPolicy, make_wire, serve_policy
     from rlrun.training.policy_folders import policy_folder
@@ -25,7 +25,7 @@ def main(config: RunConfig) -> ExitStatus:
     folder = policy_folder(config)
     worker = RolloutWorker(config, 0, Telemetry("rollout/0"))
     try:
-        num_images = read_json(folder / "config.json").get("num_images")
+        num_images = read_json(folder / CONFIG_FILE).get("num_images")
         is_instructed = "instruction" in policy_spec(config).observes
         policy = ServedPolicy(worker.load(str(folder), is_final=True), num_images, is_instructed)
         wire = make_wire(config, policy)

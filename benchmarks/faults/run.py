@@ -17,7 +17,7 @@ import psutil
 from rlrun.observability.run_files import METRICS, read_json_lines
 
 ALARM = (  # a line about a failure
-    r"process ended|what it held|failed:|late:|restarted|not there after|warning:|No space|rlrun\.train: |is lost"
+    r"process ended|it held is lost|failed:|late:|restarted|not there after|warning:|No space|rlrun\.train: |is lost"
     r"|alarm,|ended without closing the run|SIGTERM: "
 )
 WARNING = (  # a line about something that is slow so far

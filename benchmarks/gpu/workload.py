@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from rlrun.actor import process_group
 from rlrun.actor.learner import Learner
+from rlrun.config.registry import fill_lora
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data.messages import ActionChunk, Frames, Observation, Trajectory
 from rlrun.observability.telemetry import Telemetry
@@ -19,7 +20,7 @@ from rlrun.policies.openvla_oft.config import OFFICIAL_TOWERS, OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.policies.openvla_oft.processor import ImageStatistics, Processor
-from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
+from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
 from rlrun.policies.policy import compile_policy
 from rlrun.policies.tokenizer import word_tokenizer
 from rlrun.policies.weight_files import fill
@@ -62,6 +63,7 @@ def workload(
     run.actor.param_precision = run.actor.reduce_precision = run.rollout.precision = Precision.bf16
     run.actor.optimizer_precision = Precision.fp32 if lora else Precision.bf16
     run.actor.activation_checkpointing, run.actor.lora.rank = True, lora
+    fill_lora(run)
     run.algorithm.global_batch_size, run.algorithm.update_epochs, run.algorithm.target_kl = 2 * micro_batch, 1, None
     return Workload(run, _model_config(run, num_actions, is_small), batches)
 
@@ -167,7 +169,7 @@ def actor(work: Workload, device: torch.device) -> Learner:
     if work.run.actor.lora.rank:
         from rlrun.policies.adapters import add_adapters
 
-        add_adapters(made, work.run.actor.lora)
+        add_adapters(made.module, work.run.actor.lora, made.frozen_names())
     return Learner(work.run, made, 0, 1, device, Telemetry("actor/0"), weights=weights)
 
 

@@ -1,1 +1,1 @@
-"""Training of the policy with FSDP: learner, optimizer, checkpoints."""
+"""Training of the policy with FSDP: state of a learner, updates of it, optimizer, checkpoints."""

@@ -1,7 +1,7 @@
-"""Checkpoints of the actor: written atomically, readable by any number of ranks.
+"""Checkpoints of the actor, restored by any number of ranks; `checkpoint_writing` writes them atomically.
 
 A checkpoint folder holds `shards/` (torch DCP: parameters, optimizer state, reference weights), `policy/` (a Hugging
-Face folder), `rng_rank<r>.pt` (random numbers, and what the algorithm remembers), `state.json` (counters and the
+Face folder), `rng_rank<r>.pt` (random generators, and the state of the algorithm), `state.json` (counters and the
 driver's own state), `checksums.json` of all of these and, last, the marker. The folder has a temporary name until all
 its files are flushed to the disk, and is then renamed: even a power cut leaves no marker beside incomplete files.
 """
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import FileSystemReader, Metadata
 from torch.distributed.checkpoint.metadata import StorageMeta, TensorStorageMetadata
 
-from rlrun.actor.checkpoint_writing import STORAGE_ERRORS, CheckpointWriting, reason_of, snapshot
+from rlrun.actor.checkpoint_writing import STORAGE_ERRORS, reason_of
 from rlrun.data import checkpoint_folder
 from rlrun.data.checkpoint_folder import COMPLETE, is_complete
 from rlrun.system.errors import ExitStatus, RunError
@@ -48,7 +48,7 @@ class ShardReader(FileSystemReader):
     """torch's reader of a folder of shards, which runs no code of the folder."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Return the index. Raises OSError, and UnpicklingError for what is not the index of tensors in this folder."""
+        """Return the index. Raises OSError, and UnpicklingError for anything but an index of tensors."""
         with (Path(self.path) / INDEX).open("rb") as stream:
             metadata = _IndexUnpickler(stream).load()
         if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
@@ -71,46 +71,35 @@ class _IndexUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-__all__ = ["restore", "save"]
-
 # further exceptions of damaged bytes whose checksums were not compared
 READING_ERRORS = (*STORAGE_ERRORS, UnpicklingError, LookupError, TypeError, AttributeError, ImportError)
 _COUNTERS = ("world_size", "num_updates", "num_optimizer_steps")
 
 
-def save(learner: Learner, folder: Path, driver_state: dict) -> None:
-    """Write a checkpoint to `folder`; all ranks call it. Raises RunError, see `CheckpointWriting.complete`.
-
-    `driver_state` is JSON that `restore` returns.
-    """
-    progress = lambda: learner.telemetry.count("checksummed_pieces")  # noqa: E731
-    CheckpointWriting(snapshot(learner, driver_state), folder, learner.ranks, progress).complete()
-
-
 def restore(learner: Learner, folder: Path) -> dict:
     """Read `folder`, written by any number of ranks, into the learner. Returns the driver's state.
 
-    All ranks call it. `checkpoint_search.newest_whole` compares checksums before. Raises RunError if the folder is
+    All ranks call it. `checkpoint_search.latest_valid` compares checksums before. Raises RunError if the folder is
     missing, incomplete, of another model, or too damaged to read.
     """
     learner.sharded.offloader.require_device("a restore")
     state = _read_state(folder)
     reader = ShardReader(folder / "shards")
     failure: BaseException | None = None
-    remembered: dict[str, Tensor] = {}
+    algorithm_state: dict[str, Tensor] = {}
     try:
         saved = reader.read_metadata().state_dict_metadata
         tensors = _tensors_like(learner, saved)
         _check_shapes(folder, tensors, saved)
         dcp.load(tensors, storage_reader=reader)
-        remembered = _read_rng(learner, folder, state)
+        algorithm_state = _read_rng(learner, folder, state)
     except READING_ERRORS as error:
         failure = error
     told = [told for told in learner.ranks.gather(_unread(folder, failure, learner.ranks.rank)) if told]
     if told:
         raise told[0] from failure
     _take(learner, tensors)
-    learner.algorithm.load_state_dict(remembered)
+    learner.algorithm.load_state_dict(algorithm_state)
     learner.num_updates = state["num_updates"]
     learner.optimizer.num_steps = state["num_optimizer_steps"]
     return state["driver"]
@@ -200,7 +189,7 @@ def _damaged(folder: Path, reason: str | None) -> RunError:
     return _refused(
         f"The checkpoint {folder} cannot be read.",
         folder,
-        "It is damaged: delete the folder, and checkpoint.resume=auto takes the newest whole one.",
+        "It is damaged: delete the folder, and checkpoint.resume=auto takes the latest valid one.",
         cause=reason,
     )
 
@@ -237,9 +226,9 @@ def _take(learner: Learner, tensors: dict[str, Tensor]) -> None:
 
 
 def _read_rng(learner: Learner, folder: Path, state: dict) -> dict[str, Tensor]:
-    """Restore this rank's generators, and return what its algorithm remembered.
+    """Restore this rank's generators, and return the state of its algorithm.
 
-    A rank that did not exist when the checkpoint was written keeps its generators and remembers nothing.
+    A rank that did not exist when the checkpoint was written keeps its generators and returns {}.
     """
     if learner.ranks.rank >= state["world_size"]:
         return {}

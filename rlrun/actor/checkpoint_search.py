@@ -1,4 +1,4 @@
-"""Search for the newest undamaged checkpoint, with the damages of newer ones."""
+"""Search for the latest valid checkpoint, and the corruption of newer ones."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ class CheckpointSearch:
 
     Example::
 
-        found, skipped = CheckpointSearch(ranks, is_content_read=True).newest_whole(run_dir / "checkpoints")
+        found, skipped = CheckpointSearch(ranks, is_content_read=True).latest_valid(run_dir / "checkpoints")
     """
 
     def __init__(self, ranks: Ranks, is_content_read: bool, progress: Callable[[], None] = lambda: None):
         """is_content_read: False: compare only names and sizes. progress: called after each piece of a file."""
         self._ranks, self._is_content_read, self._progress = ranks, is_content_read, progress
 
-    def newest_whole(self, root: Path, at_most: Path | None = None) -> tuple[Path | None, list[str]]:
-        """Return the newest undamaged checkpoint under `root` and a sentence on each newer one, or None.
+    def latest_valid(self, root: Path, at_most: Path | None = None) -> tuple[Path | None, list[str]]:
+        """Return the latest valid checkpoint under `root` and a sentence on each newer one, or None.
 
         at_most: the newest step to consider. Raises RunError if there are checkpoints but all are damaged.
         """
         skipped: list[str] = []
         for folder in self._candidates(root, at_most):
             self._agreed(lambda: checkpoint_folder.require_format(folder))  # noqa: B023  (called at once)
-            damages = self.damages(folder)
-            if not damages:
+            corruption = self.corruption(folder)
+            if not corruption:
                 return folder, skipped
-            skipped.append(f"skipped {folder}: {_listed(damages)}")
+            skipped.append(f"skipped {folder}: {_listed(corruption)}")
         if skipped:
             raise RunError(
-                f"No checkpoint in {root} is whole.",
+                f"No checkpoint in {root} is valid.",
                 key="checkpoint.resume",
                 value=str(root),
                 cause="\n".join(skipped),
@@ -51,7 +51,7 @@ class CheckpointSearch:
             )
         return None, []
 
-    def require_whole(self, folder: Path) -> None:
+    def verify(self, folder: Path) -> None:
         """Raise RunError if this checkpoint is missing or damaged."""
         if not self._ranks.gather(folder.is_dir())[0]:
             raise RunError(
@@ -62,10 +62,10 @@ class CheckpointSearch:
                 exit_status=ExitStatus.bad_input,
             )
         self._agreed(lambda: checkpoint_folder.require_format(folder))
-        damages = self.damages(folder)
-        if not damages:
+        corruption = self.corruption(folder)
+        if not corruption:
             return
-        other = next((one for one in self._candidates(folder.parent, None) if not self.damages(one)), None)
+        other = next((one for one in self._candidates(folder.parent, None) if not self.corruption(one)), None)
         remedy = "Copy it again from an undamaged source."
         if other is not None:
             remedy = f"Use the newest undamaged one beside it: checkpoint.resume={other}."
@@ -73,21 +73,21 @@ class CheckpointSearch:
             f"The checkpoint {folder} is damaged.",
             key="checkpoint.resume",
             value=str(folder),
-            cause=_listed(damages),
+            cause=_listed(corruption),
             remedy=remedy,
             exit_status=ExitStatus.bad_input,
         )
 
-    def damages(self, folder: Path) -> list[str]:
-        """Return the damages by file name, equal on all ranks. Raises RunError if a rank is refused to read."""
+    def corruption(self, folder: Path) -> list[str]:
+        """Return the damage by file, equal on all ranks. Raises RunError if a rank is refused to read."""
         share = (self._ranks.rank, self._ranks.world_size)
         found = self._agreed(
             lambda: checkpoint_folder.find_corruption(folder, self._is_content_read, share, self._progress)
         )
-        return list(dict.fromkeys(damage for part in found for damage in part))
+        return list(dict.fromkeys(one for part in found for one in part))
 
     def _agreed(self, read: Callable[[], T]) -> list[T]:
-        """Return what every rank has read. Raises the first RunError of any rank on all of them."""
+        """Return the results of all ranks. Raises the first RunError of any rank on all of them."""
         own: T | RunError
         try:
             own = read()
@@ -114,6 +114,6 @@ class CheckpointSearch:
         return found[::-1]
 
 
-def _listed(damages: list[str]) -> str:
-    more = [f"and {len(damages) - _SHOWN} more"] if len(damages) > _SHOWN else []
-    return "; ".join(damages[:_SHOWN] + more)
+def _listed(corruption: list[str]) -> str:
+    more = [f"and {len(corruption) - _SHOWN} more"] if len(corruption) > _SHOWN else []
+    return "; ".join(corruption[:_SHOWN] + more)

@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +23,13 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
 from rlrun.actor.process_group import Ranks
-from rlrun.actor.sharding import DTYPES
 from rlrun.config import provenance
 from rlrun.config.provenance import POLICY_CONFIG
 from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.checkpoint_folder import FORMAT
 from rlrun.data.checksums import FileSum, Sums
+from rlrun.policies.policy import torch_dtype
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.storage_error import probe_write, storage_failure
 
@@ -59,7 +60,7 @@ class BackgroundSave:
         return self._outcome.done()
 
     def wait(self, deadline_s: float) -> None:
-        """Wait for the end. Raises what the write raised, and TimeoutError at the deadline."""
+        """Wait for the end. Raises the exception of the write, and TimeoutError at the deadline."""
         self._outcome.result(deadline_s)
 
 
@@ -95,7 +96,7 @@ def policy_export(learner: Learner) -> PolicyExport:
 
 
 def _gathered(learner: Learner) -> Iterator[tuple[str, Tensor]]:
-    sharded, dtype = learner.sharded, DTYPES[learner.config.actor.param_precision]
+    sharded, dtype = learner.sharded, torch_dtype(learner.config.actor.param_precision)
     for named in sharded.full_tensors(_together(learner), dtype):
         learner.telemetry.count("gathered_tensors")
         yield named
@@ -104,7 +105,7 @@ def _gathered(learner: Learner) -> Iterator[tuple[str, Tensor]]:
 def _together(learner: Learner) -> Iterator[tuple[str, Tensor]]:
     """Yield the shards, each once every rank has come to it, so that a slow disk of rank 0 ends no gathering."""
     for named in learner.sharded.policy_shards():
-        learner.ranks.meet()
+        learner.ranks.barrier()
         yield named
 
 
@@ -113,7 +114,7 @@ class Snapshot:
     """The training state of this rank. Example: write(snapshot(learner, {"step": 3}), folder, learner.ranks)."""
 
     tensors: dict[str, Tensor]  # by a flat name; shards, not whole tensors
-    remembered: dict[str, Any]  # states of random generators, and what the algorithm remembers
+    rank_state: dict[str, Any]  # of random generators and of the algorithm
     state: dict[str, Any]  # JSON: counters, and the driver's own state
     export: PolicyExport
 
@@ -128,7 +129,7 @@ class Snapshot:
         return replace(
             self,
             tensors={name: _copied(tensor) for name, tensor in self.tensors.items()},
-            remembered=copy.deepcopy(self.remembered),
+            rank_state=copy.deepcopy(self.rank_state),
             export=replace(self.export, tensors=_kept(self.export)),
         )
 
@@ -142,8 +143,8 @@ def snapshot(learner: Learner, driver_state: dict) -> Snapshot:
         "num_optimizer_steps": learner.optimizer.num_steps,
         "driver": driver_state,
     }
-    remembered = {"algorithm": dict(learner.algorithm.state_dict()), **_generators()}
-    return Snapshot(_tensors(learner), remembered, state, policy_export(learner))
+    rank_state = {"algorithm": dict(learner.algorithm.state_dict()), **_generators()}
+    return Snapshot(_tensors(learner), rank_state, state, policy_export(learner))
 
 
 def _copied(tensor: Tensor) -> Tensor:
@@ -204,19 +205,26 @@ class CheckpointWriting:
         checkpoints stay complete.
         """
         own: dict[str, FileSum] = {}
-        self._agreed(self._make_room)
-        self._agreed(self._see)
-        self._agreed(self._write)
-        self._agreed(lambda: self._snapshot.export.write(self._fresh / "policy", self._progress))
-        self._agreed(lambda: own.update(self._own_sums()))
+        with self._agreed():
+            self._make_room()
+        with self._agreed():
+            self._see()
+        with self._agreed():
+            self._write()
+        with self._agreed():
+            self._snapshot.export.write(self._fresh / "policy", self._progress)
+        with self._agreed():
+            own = self._own_sums()
         sums = {name: file for part in self._ranks.gather(own) for name, file in part.items()}
-        self._agreed(lambda: self._publish(sums))
+        with self._agreed():
+            self._publish(sums)
 
-    def _agreed(self, write: Callable[[], None]) -> None:
-        """Run one stage of writing; if it fails on any rank, clean up and raise on all of them."""
+    @contextmanager
+    def _agreed(self) -> Iterator[None]:
+        """Run one stage of writing inside; if it fails on any rank, clean up and raise on all of them."""
         failure: BaseException | None = None
         try:
-            write()
+            yield
         except (*STORAGE_ERRORS, RunError) as error:
             failure = error
         told = [told for told in self._ranks.gather(None if failure is None else self._told(failure)) if told]
@@ -227,7 +235,7 @@ class CheckpointWriting:
         raise told[0] from failure
 
     def _told(self, failure: BaseException) -> RunError:
-        """Return what ends the save, as this rank sees it. Libraries may hide why a write failed: it is tried again."""
+        """Return the failure that ends the save. Libraries may hide why a write failed, so the write is tried again."""
         if isinstance(failure, RunError):
             return failure
         root, num_bytes = self._fresh.parent, self._snapshot.num_bytes
@@ -262,14 +270,14 @@ class CheckpointWriting:
                 f"The checkpoint could not be written: {self._folder.parent} is not the same folder on every node.",
                 key="output_dir",
                 value=str(self._folder.parent.parent),
-                cause=f"actor/{self._ranks.rank} does not see what actor/0 has written there.",
+                cause=f"actor/{self._ranks.rank} does not see the files of actor/0 there.",
                 remedy="Put output_dir on a file system that all nodes share.",
                 exit_status=ExitStatus.storage,
             )
 
     def _write(self) -> None:
         dcp.save(self._snapshot.tensors, checkpoint_id=self._fresh / "shards", process_group=self._ranks.group)
-        torch.save(self._snapshot.remembered, self._fresh / f"rng_rank{self._ranks.rank}.pt")
+        torch.save(self._snapshot.rank_state, self._fresh / f"rng_rank{self._ranks.rank}.pt")
         if self._ranks.rank == 0:
             state = {"format": FORMAT, **self._snapshot.state}
             (self._fresh / "state.json").write_text(json.dumps(state, indent=1))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DemonstrationBatch:
-    """demonstrations -> actor: what the expert saw and did, one rank's share.
+    """demonstrations -> actor: observations and actions of the expert, one rank's share.
 
     Example: 32 rows, one 64 px camera, C=4, A=8: images (32, 1, 64, 64, 3), actions (32, 4, 8).
     """

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from rlrun.actor.optimizer import GuardedOptimizer
 from rlrun.actor.process_group import Ranks
-from rlrun.actor.sharding import DTYPES, ShardedPolicy, form_mesh
+from rlrun.actor.sharding import ShardedPolicy, form_mesh
 from rlrun.algorithms.spec import AlgorithmSpec
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.offloading import Move, local
-from rlrun.policies.policy import compile_policy
+from rlrun.policies.policy import compile_policy, torch_dtype
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -127,9 +127,9 @@ class Learner:
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, whole tensor) in the order of `weight_layout`, one at a time, in the rollout's precision.
 
-        Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop what they get.
+        Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop the tensors.
         """
-        for gathered in self.sharded.full_tensors(self.weight_layout(), DTYPES[self.config.rollout.precision]):
+        for gathered in self.sharded.full_tensors(self.weight_layout(), torch_dtype(self.config.rollout.precision)):
             self.telemetry.count("gathered_tensors")
             yield gathered
 

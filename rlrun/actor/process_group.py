@@ -91,7 +91,7 @@ def _counted(device: torch.device) -> int:
     return int(one)
 
 
-def group_beside(timeout_s: float) -> dist.ProcessGroup:
+def new_gloo_group(timeout_s: float) -> dist.ProcessGroup:
     """Form a second group of all ranks, over Gloo, for a thread of its own; all ranks call it after `join`."""
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
     assert isinstance(group, dist.ProcessGroup)
@@ -137,7 +137,7 @@ class Ranks:
         dist.all_gather_object(values, value, group=self.group)
         return values
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait on Gloo until all ranks are here: NCCL would count its deadline while rank 0 writes to its disk."""
         if self.world_size > 1:
             dist.all_reduce(torch.zeros(1), group=self.group)

@@ -18,9 +18,10 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from rlrun.actor.process_group import Ranks
-from rlrun.config.schema import ActorConfig, Precision, ShardingStrategy
+from rlrun.config.schema import ActorConfig, ShardingStrategy
 from rlrun.policies.adapters import Adapter, is_adapter_name, merged, plain_name, unchanging_names
 from rlrun.policies.offloading import Offloader, Place, local
+from rlrun.policies.policy import torch_dtype
 from rlrun.policies.size import unit_limit
 from rlrun.policies.weight_files import StoredWeights, fill
 from rlrun.system.errors import RunError
@@ -57,8 +58,6 @@ def _num_bytes(block: nn.Module, width: int) -> int:
 # the warning is about changing outputs in place, which the losses never do
 warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
 
-DTYPES = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}
-
 
 class ShardedPolicy:
     """A policy sharded over all ranks; call `module` like the policy itself.
@@ -92,7 +91,7 @@ class ShardedPolicy:
         self._unsent = unchanging_names(names, self._adapters.keys(), policy.frozen_names(), config.lora)
         self._sends_adapters = config.lora.is_sent_apart
         self.mesh = mesh
-        self.param_dtype = DTYPES[config.param_precision]  # of gathered parameters
+        self.param_dtype = torch_dtype(config.param_precision)  # of gathered parameters
         self.is_replicated = self.mesh.ndim == 2
         self._keeps_gathered = config.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
         module = policy.module.train()
@@ -111,7 +110,7 @@ class ShardedPolicy:
     def _shard(self, units: list[list[nn.Module]], config: ActorConfig, device: torch.device) -> None:
         """Shard in place; the last unit, the whole module, becomes an FSDPModule."""
         precision = MixedPrecisionPolicy(
-            param_dtype=DTYPES[config.param_precision], reduce_dtype=DTYPES[config.reduce_precision]
+            param_dtype=torch_dtype(config.param_precision), reduce_dtype=torch_dtype(config.reduce_precision)
         )
         offload = CPUOffloadPolicy(pin_memory=device.type != "cpu") if config.cpu_offload else OffloadPolicy()
         for unit in units:
@@ -219,7 +218,7 @@ def _never_read(policy: Policy) -> list[nn.Module]:
 def _cast(module: nn.Module, config: ActorConfig) -> None:
     """Cast trained parameters to the precision of master weights and optimizer state, frozen ones to that of
     computing."""
-    trained, frozen = DTYPES[config.optimizer_precision], DTYPES[config.param_precision]
+    trained, frozen = torch_dtype(config.optimizer_precision), torch_dtype(config.param_precision)
     for parameter in module.parameters():
         parameter.data = parameter.data.to(trained if parameter.requires_grad else frozen)
 

@@ -1,1 +1,1 @@
-"""Pure functions on tensors: advantages, losses, KL."""
+"""Algorithms: PPO, GRPO and DSRL, their settings, and advantages and losses as pure functions of tensors."""

@@ -58,14 +58,14 @@ class Machines:
         connection, self._connection = self._connection or RaySession(config, None), None
         return RayWorkers(config, plan, roles, run_dir, connection, watchdog, is_stopped)
 
-    def require_fitness(self, config: RunConfig, roles: Sequence[str]) -> list[str]:
+    def preflight(self, config: RunConfig, roles: Sequence[str]) -> list[str]:
         """Run the doctor before a run with workers of `roles`. Returns warnings.
 
         Raises RunError (exit status 4) if a check failed.
         """
-        from rlrun.cluster.fitness import require_fitness
+        from rlrun.cluster.preflight import preflight
 
-        return require_fitness(config, self.inventory, self.nodes(), roles)
+        return preflight(config, self.inventory, self.nodes(), roles)
 
     def nodes(self) -> list[RayNode]:
         """Return the living nodes of the joined cluster; [] if this machine is used."""

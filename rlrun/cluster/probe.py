@@ -183,7 +183,7 @@ def link_tries(nodes: Sequence[RayNode]) -> dict[str, Callable[[], bool]]:
 
 
 def whereabouts(node: RayNode, lost_after_s: float) -> str:
-    """Return what has become of a node that Ray has given up, and what to do; lost_after_s: of the configuration."""
+    """Return the state of a node that Ray has given up, and the remedy; lost_after_s: of the configuration."""
     again = "start Ray there again (scripts/start_worker.sh)"
     if _answers(f"{node.address}:{node.port}"):
         why = f"Ray ends on a node that does not answer for node.lost_after_s={lost_after_s:g} s"

@@ -20,7 +20,7 @@ _CURRENT = "ray/ray_current_cluster"  # where Ray writes the address of the last
 
 @dataclass(frozen=True)
 class NamedCluster:
-    """What names the cluster of a run.
+    """The name of a run's cluster, and its source.
 
     address: "10.77.0.1:6379"; None: a private Ray on this machine. source: "cluster.address" or "RAY_ADDRESS".
     Example: NamedCluster("10.77.0.1:6379", "RAY_ADDRESS", "RAY_ADDRESS=10.77.0.1:6379: the run joins that Ray")
@@ -30,7 +30,7 @@ class NamedCluster:
     source: str
     remark: str | None = None  # a sentence for the console, where a variable decides
 
-    def explained(self, error: RunError) -> RunError:
+    def with_cause(self, error: RunError) -> RunError:
         """Add to an error about the cluster that a variable named it, and how to be rid of the variable."""
         if self.source == VARIABLE:
             error.cause = "\n".join(filter(None, [error.cause, f"The address comes from the variable {VARIABLE}."]))
@@ -79,7 +79,7 @@ def _found(source: str) -> str:
         remedy="Name the address of its head, as train-0:6379, or start Ray first: scripts/start_head.sh.",
         exit_status=ExitStatus.placement,
     )
-    raise NamedCluster(None, source).explained(error)
+    raise NamedCluster(None, source).with_cause(error)
 
 
 def running_addresses() -> list[str]:

@@ -141,7 +141,7 @@ def _join_named(named: NamedCluster, quiet: dict) -> None:
     try:
         _join(named.address, quiet)
     except RunError as error:
-        raise named.explained(error) from error
+        raise named.with_cause(error) from error
 
 
 def _join(address: str, quiet: dict) -> None:

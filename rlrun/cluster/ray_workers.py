@@ -62,7 +62,7 @@ class RayWorkers(Workers):
         watchdog.open()
         self._is_stopped = is_stopped
         self._asking_lock = threading.Lock()  # the console's thread and the driver's waits both ask for statuses
-        self._owed: dict[tuple[str, str], ray.ObjectRef] = {}  # (worker, method) -> a call without an answer yet
+        self._unanswered: dict[tuple[str, str], ray.ObjectRef] = {}  # (worker, method) -> a call without an answer yet
         self._reservations: list[Reservation] = []
         self._run_dir = run_dir
         self._exits = ProcessExits(run_dir)
@@ -129,10 +129,10 @@ class RayWorkers(Workers):
         self._end(slot)
         if self._is_there(slot):
             for link in self._links.sentences():
-                self._watchdog.note(f"{slot.name} may not be to blame: {link}")
+                self._watchdog.note(f"{slot.name} may not be the cause: {link}")
             fault = path_fault(self._nodes[slot.node])
             if fault is not None:
-                self._watchdog.note(f"{slot.name} is hardly to blame: {fault}")
+                self._watchdog.note(f"{slot.name} was probably not the cause: {fault}")
             self._launch(slot)
             if self._starts(slot):
                 return [(role, rank)]
@@ -143,7 +143,7 @@ class RayWorkers(Workers):
         self._watchdog.board.forget(slot.name)
         self._exits.forget(slot.name)
         with self._asking_lock:
-            self._owed = {key: ref for key, ref in self._owed.items() if key[0] != slot.name}
+            self._unanswered = {key: ref for key, ref in self._unanswered.items() if key[0] != slot.name}
         ray.kill(self._hosts[slot.role, slot.rank])
         if slot.role == "env" and "rollout" in self.sizes:
             self._members.discard(slot.rank)
@@ -179,9 +179,9 @@ class RayWorkers(Workers):
             if failure.worker is None or (failure.worker == name and failure.exit_status is ExitStatus.stalled):
                 raise
             logger.info("%s does not start: %s", name, failure)
-            return failure.worker != name or self._outlives(slot)
+            return failure.worker != name or self._survives(slot)
 
-    def _outlives(self, slot: Slot) -> bool:
+    def _survives(self, slot: Slot) -> bool:
         """Return whether the node of a slot is still there after the time in which Ray detects a lost node."""
         began, limit_s = time.monotonic(), self._config.node.lost_after_s + _STATUS_S
         subject, is_told = f"word whether node {slot.node} is lost", False
@@ -202,7 +202,8 @@ class RayWorkers(Workers):
         moving = [
             slot
             for slot in self.plan.slots
-            if slot.role in roles and _seat(slot, self._nodes) != _seat(old.slot(slot.role, slot.rank), before)
+            if slot.role in roles
+            and _location_key(slot, self._nodes) != _location_key(old.slot(slot.role, slot.rank), before)
         ]
         (self._run_dir / PLAN).write_text(self.plan.to_json())
         where = ", ".join(f"{slot.name} on {slot.node}" for slot in moving)
@@ -315,7 +316,7 @@ class RayWorkers(Workers):
                 end = time.monotonic() + deadline_s
                 raise late(pending, subject, deadline_s)
 
-        def explained(failure: RunError) -> None:
+        def with_cause(failure: RunError) -> None:
             if failure.exit_status is ExitStatus.worker_lost:
                 self._connection.check(is_urgent=True)  # Ray ends its workers when one of its services has ended
             self._exits.explain(failure)
@@ -325,7 +326,7 @@ class RayWorkers(Workers):
             on_failure(failure)
 
         watched = None if look is None and also is None else check
-        return wait_for(labels, subject, deadline_s, self._watchdog.driver, watched, lifelines, explained)
+        return wait_for(labels, subject, deadline_s, self._watchdog.driver, watched, lifelines, with_cause)
 
     def _link_broke(self, failure: RunError) -> RunError | None:
         """Return the failure of a link in place of a lost connection to a worker that still runs; None: it is none."""
@@ -364,7 +365,7 @@ class RayWorkers(Workers):
         return all(slot.node == node for slot in self.plan.of(other))
 
     def statuses(self) -> list[WorkerStatus]:
-        statuses = list(self._peek("status").values())
+        statuses = list(self._poll("status").values())
         self._watchdog.board.put(statuses)
         self._exits.watch(statuses)
         return statuses
@@ -375,22 +376,22 @@ class RayWorkers(Workers):
         self.statuses()
 
     def spans(self) -> dict[str, list[Span]]:
-        return self._peek("spans")
+        return self._poll("spans")
 
-    def _peek(self, method: str) -> dict[str, Any]:
+    def _poll(self, method: str) -> dict[str, Any]:
         """Return the results of the workers that answer within a second. A call without an answer is not repeated."""
         with self._asking_lock:
             keys = {(f"{role}/{rank}", method): host for (role, rank), host in list(self._hosts.items())}
-            owed = {key: self._owed.pop(key) for key in keys if key in self._owed}
-            fresh = {key: getattr(host, method).remote() for key, host in keys.items() if key not in owed}
+            unanswered = {key: self._unanswered.pop(key) for key in keys if key in self._unanswered}
+            fresh = {key: getattr(host, method).remote() for key, host in keys.items() if key not in unanswered}
             if fresh:
                 ray.wait(list(fresh.values()), num_returns=len(fresh), timeout=_STATUS_S)
             answers = {}
-            for (worker, _), ref in (owed | fresh).items():
+            for (worker, _), ref in (unanswered | fresh).items():
                 try:
                     answers[worker] = ray.get(ref, timeout=0)
                 except GetTimeoutError:
-                    self._owed[worker, method] = ref
+                    self._unanswered[worker, method] = ref
                 except RayError as error:  # the next wait for this worker reports it
                     logger.debug("%s did not answer the request for its %s: %s", worker, method, error)
             return answers
@@ -415,13 +416,13 @@ class RayWorkers(Workers):
 
 
 def _whereabouts(lost: Sequence[RayNode], living: Callable[[], list[RayNode]], lost_after_s: float) -> str:
-    """Return what has become of the lost nodes; "" for those that are back."""
+    """Return the state of the lost nodes; "" for those that are back."""
     names = {node.name for node in living()}
     return "; ".join(whereabouts(node, lost_after_s) for node in lost if node.name not in names)
 
 
-def _seat(slot: Slot, nodes: Mapping[str, RayNode]) -> tuple[str, tuple[int, ...]]:
-    """Return what identifies a place. By node id, since a node that returns under its name is another node."""
+def _location_key(slot: Slot, nodes: Mapping[str, RayNode]) -> tuple[str, tuple[int, ...]]:
+    """Return the identity of a location: the node id, since a node that returns under its name is another node."""
     return nodes[slot.node].node_id, slot.accelerators
 
 

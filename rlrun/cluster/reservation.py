@@ -288,7 +288,7 @@ def next_plan(
 
     living: returns the nodes of the cluster. measure: returns their inventory. note: receives a sentence if it has to
     wait, and why. is_stopped: returns whether a person or the scheduler asked to stop, which ends the wait.
-    whereabouts: returns what has become of the lost nodes, in words, which are noted when they change.
+    whereabouts: returns the state of the lost nodes, in words, which are noted when they change.
     Raises RunError: exit status 7 after `recovery.node_wait_s`, 75 if asked to stop.
     """
     names, wait_s = ", ".join(sorted(lost)), config.recovery.node_wait_s

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _GRACE_S = 2.0
 _NODE_DIED, _NOT_CREATED = "node has died", "in its creation task"  # parts of Ray's messages about an actor
 _LOSSES: tuple[tuple[tuple[type[RayError], ...], str], ...] = (  # the others are named by their class
-    ((ObjectLostError,), "what it held is gone"),
+    ((ObjectLostError,), "an object it held is lost"),
     ((ActorUnavailableError,), "its process ended, or it cannot be reached"),
     ((WorkerCrashedError,), "its process ended"),
     ((NodeDiedError, TaskUnschedulableError, ActorUnschedulableError), "its node left the cluster"),
@@ -167,16 +167,16 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
 
 
 def _raised(label: str, error: RayTaskError) -> RunError:
-    """Return the failure of a request that was begun, from what its worker raised."""
+    """Return the failure of a request from the exception of its worker."""
     cause = error.cause
     if isinstance(cause, RunError):
         return cause
     if isinstance(cause, _FULL):
         return _store_full(label, str(error).strip())
     if isinstance(cause, ObjectLostError):
-        return _gone(label, "what it was to work on is gone with the node that held it", error)
+        return _gone(label, "input lost: its node died", error)
     if isinstance(cause, RayError):
-        return _gone(label, f"what it needs of Ray is gone ({type(cause).__name__})", error)
+        return _gone(label, f"a service of Ray is lost ({type(cause).__name__})", error)
     told = storage_failure(cause, label, worker=_worker(label), is_own=False)
     return told or RunError(
         f"{label} failed: {type(cause).__name__}: {cause}",
@@ -188,7 +188,7 @@ def _raised(label: str, error: RayTaskError) -> RunError:
 
 
 def lost(label: str, error: RayError) -> RunError:
-    """Return the loss that an error of Ray means for what has the name `label`, whatever its class is."""
+    """Return the loss of `label` that an error of Ray means, whatever its class is."""
     text = str(error).strip()
     if isinstance(error, _FULL):
         return _store_full(label, text)
@@ -229,7 +229,7 @@ def _worker(label: str) -> str | None:
 
 
 def late(names: Sequence[str], subject: str, deadline_s: float) -> RunError:
-    """Return the error for a wait that passed its deadline. names: of what is not there, as "env/0.collect"."""
+    """Return the error for a wait that passed its deadline. names: of the missing values, as "env/0.collect"."""
     return RunError(
         f"{subject}: not there after {deadline_s:.0f} s; late: {', '.join(names)}",
         cause="the worker is stuck, or slower than the deadline allows",

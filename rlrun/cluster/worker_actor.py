@@ -113,7 +113,7 @@ class WorkerActor:
 
     @ray.method(concurrency_group="status")
     def status(self) -> WorkerStatus:
-        """Return what the worker does now."""
+        """Return the status of the worker."""
         return self._worker.telemetry.status()
 
     @ray.method(concurrency_group="status")

@@ -339,24 +339,25 @@ def adapters_have_layers(config: RunConfig) -> Faults:
     if lora.rank == 0:
         return
     spec = POLICIES.get(config.policy.kind)
-    if not spec.adaptable_parts:
+    if spec.lora is None:
         yield RunError(
             f"Policies of kind {spec.name} get no adapters.",
             key="actor.lora.rank",
             value=lora.rank,
-            cause="The kind names no parts whose layers could have them.",
+            cause="Its spec names no parts whose layers could have them.",
             remedy="Set actor.lora.rank=0.",
         )
         return
-    yield from wrong_names("actor.lora.targets", lora.targets, spec.adaptable_parts)
-    if lora.trained_whole:
-        yield from wrong_names("actor.lora.trained_whole", lora.trained_whole, spec.parts)
-    both = sorted(set(lora.targets) & set(lora.trained_whole))
+    targets, whole = lora.targets or [], lora.trained_whole or []
+    yield from wrong_names("actor.lora.targets", targets, spec.lora.adaptable)
+    if whole:
+        yield from wrong_names("actor.lora.trained_whole", whole, spec.lora.whole)
+    both = sorted(set(targets) & set(whole))
     if both:
         yield RunError(
             f"{', '.join(both)} would train twice: whole, and by adapters.",
             key="actor.lora.targets",
-            value=lora.targets,
+            value=targets,
             remedy="Name each part in actor.lora.targets or in actor.lora.trained_whole.",
         )
 

@@ -6,6 +6,7 @@ A package adds a kind by an entry point; rlrun declares its own in the same way:
     my_world = "my_package.spec:SPEC"
 
 The object that an entry point names is the kind's spec. Importing its module must be cheap: no torch, Ray or simulator.
+What does import them stands in the spec as text, "module:Class" or "module:function", and is imported when it is used.
 A configuration is composed by a schema with the settings of all kinds; RunConfig keeps those of the chosen ones only:
 `config.env.section(LiberoConfig)`.
 """
@@ -88,6 +89,13 @@ class Registry(Generic[S]):
             self._specs[name] = self._load(name)
         return self._specs[name]
 
+    def part(self, spec: S, field: str) -> Any:
+        """Return what the field of a spec names as "module:ATTRIBUTE". Raises RunError if it cannot be imported.
+
+        Example: POLICIES.part(spec, "policy") is the class that spec.policy="my_package.policy:MyPolicy" names.
+        """
+        return self._imported(spec.name, getattr(spec, field))
+
     def chosen(self, config: RunConfig) -> S:
         """Return the spec of the kind that a configuration names."""
         name = getattr(getattr(config, self.parent), self.selector)
@@ -149,17 +157,7 @@ class Registry(Generic[S]):
 
     def _load(self, name: str) -> S:
         location = self.location(name)
-        try:
-            spec = load_object(location)
-        except Exception as error:  # code from outside rlrun may raise anything; the kind cannot be used then
-            raise RunError(
-                f"The {self.noun} '{name}' cannot be imported.",
-                key=self.key,
-                value=name,
-                cause=f"{location}: {type(error).__name__}: {error}",
-                remedy="Correct the name, or install what its module imports. A file is found in the working "
-                "directory, in --config-dir, and in the folders of python_path.",
-            ) from error
+        spec = self._imported(name, location)
         fault = self._fault(spec, None if ":" in name else name)
         if fault:
             raise RunError(
@@ -170,6 +168,19 @@ class Registry(Generic[S]):
                 remedy="docs/extending.md shows what a spec holds.",
             )
         return spec
+
+    def _imported(self, name: str, location: str) -> Any:
+        try:
+            return load_object(location)
+        except Exception as error:  # code from outside rlrun may raise anything; the kind cannot be used then
+            raise RunError(
+                f"The {self.noun} '{name}' cannot be imported.",
+                key=self.key,
+                value=name,
+                cause=f"{location}: {type(error).__name__}: {error}",
+                remedy="Correct the name, or install what its module imports. A file is found in the working "
+                "directory, in --config-dir, and in the folders of python_path.",
+            ) from error
 
     def _fault(self, spec: Any, name: str | None) -> str | None:
         missing = [part for part in ("name", "section", "check") if not hasattr(spec, part)]
@@ -225,9 +236,18 @@ def fill_counts(config: RunConfig) -> None:
     rows = samples // max(1, config.actor.num_workers)
     _fill(config.actor, "micro_batch_size", _divisor(MOST_ROWS, rows))
     _fill(config.sft, "lr_warmup_steps", max(0, min(usual.sft.lr_warmup_steps, config.sft.num_steps // 4)))
+    fill_lora(config)
 
 
-def _fill(section: Any, key: str, value: int) -> None:
+def fill_lora(config: RunConfig) -> None:
+    """Replace nulls of actor.lora by the modules that the policy's spec names; a kind without adapters names none."""
+    parts = POLICIES.get(config.policy.kind).lora
+    if parts is not None:
+        _fill(config.actor.lora, "targets", list(parts.targets))
+        _fill(config.actor.lora, "trained_whole", list(parts.trained_whole))
+
+
+def _fill(section: Any, key: str, value: object) -> None:
     if getattr(section, key) is None:
         setattr(section, key, value)
 

@@ -234,8 +234,8 @@ class LoraConfig(Section):
 
     rank: int = bounded(0, NOT_NEGATIVE)  # 0: no adapters, all weights train
     alpha: float = bounded(16.0, POSITIVE)  # the adapter's output is scaled by alpha / rank
-    targets: list[str] = named(["language_model", "vision_backbone"])  # modules with adapters
-    trained_whole: list[str] = named(["value_head", "projector", "proprio_projector", "action_queries"])
+    targets: list[str] | None = named(None)  # modules with adapters; null: those that the kind of policy names
+    trained_whole: list[str] | None = named(None)  # modules that train beside them; null: as the kind names them
     is_sent_merged: bool = True  # False: HF rollout workers have adapters too, and only trained weights are sent
 
     @property

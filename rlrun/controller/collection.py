@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Collection:
-    """One request to every env worker, and what has come back so far.
+    """One request to every env worker, and the results so far.
 
     Example::
 
@@ -91,7 +91,7 @@ class Collection:
 
     def drop_lost(self) -> None:
         """Drop the results of env workers that were replaced: they may be lost with their node."""
-        for role, rank in self._recovery.bare():
+        for role, rank in self._recovery.not_loaded():
             if role == "env":
                 self._finished.pop(rank, None)
                 self._running.pop(rank, None)

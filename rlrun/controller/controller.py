@@ -267,17 +267,17 @@ class Controller:
         self._weights.forget()
         return self.actors.call(lambda actor: actor.restore(folder), "resume", self._start_s)[0]
 
-    def newest_checkpoint(self, root: str, at_most: str | None = None) -> tuple[str | None, list[str]]:
-        """Return the newest whole checkpoint under `root`, as the actor ranks see it, and a sentence on each newer one.
+    def latest_checkpoint(self, root: str, at_most: str | None = None) -> tuple[str | None, list[str]]:
+        """Return the latest valid checkpoint under `root`, as the actor ranks see it, and a sentence on each newer one.
 
-        at_most: the newest to consider. Raises RunError if there are checkpoints but none is whole.
+        at_most: the newest to consider. Raises RunError if there are checkpoints but none is valid.
         """
         what = "checkpoints verified"
-        return self.actors.call(lambda actor: actor.newest_checkpoint(root, at_most), what, self._start_s)[0]
+        return self.actors.call(lambda actor: actor.latest_checkpoint(root, at_most), what, self._start_s)[0]
 
-    def require_whole(self, checkpoint: str) -> None:
+    def verify_checkpoint(self, checkpoint: str) -> None:
         """Raise RunError if the checkpoint is damaged."""
-        self.actors.call(lambda actor: actor.require_whole(checkpoint), "checkpoint verified", self._start_s)
+        self.actors.call(lambda actor: actor.verify_checkpoint(checkpoint), "checkpoint verified", self._start_s)
 
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder."""
@@ -322,7 +322,7 @@ class Controller:
             self.rollouts.call(lambda rollout: rollout.discard_weights(), what, self._step_s)
 
     def _check_episodes(self, rank: int, report: Collected | Evaluated, seeds: list[int] | None) -> None:
-        """Raise RunError, naming the env worker, if what it reports cannot be right."""
+        """Raise RunError, naming the env worker, if its report cannot be right."""
         num_envs = self.config.env.num_envs // len(self.envs)
         check_episodes(f"env/{rank}", report.episodes, range(rank * num_envs, (rank + 1) * num_envs), seeds)
 
@@ -354,20 +354,20 @@ class Controller:
                 self.recovery.replace(failure)
 
     def _reload(self) -> None:
-        """Load into replaced workers what their peers have loaded."""
-        bare = replaced = self.recovery.bare()
+        """Load replaced workers as their peers are loaded."""
+        not_loaded = replaced = self.recovery.not_loaded()
         is_rollout_lost = any(role == "rollout" for role, _ in replaced)
         if self._policy_folder is None:
             if is_rollout_lost:
                 self._startup.form_weight_mesh()  # before a policy is loaded, rollout workers have nothing else
-            bare = [(role, rank) for role, rank in replaced if role == "env"]
+            not_loaded = [(role, rank) for role, rank in replaced if role == "env"]
         elif is_rollout_lost:
             self._weights.forget()
             self._colocation.forget()
             self._colocation.onload("rollout")
-        loading = [self._loading(role, rank) for role, rank in bare]
+        loading = [self._loading(role, rank) for role, rank in not_loaded]
         loaded = self.workers.wait(loading, "replaced workers load", self._start_s)
-        found = {rank: value for (role, rank), value in zip(bare, loaded, strict=True) if role == "env"}
+        found = {rank: value for (role, rank), value in zip(not_loaded, loaded, strict=True) if role == "env"}
         check_equal_spaces(found, self._world)
         if is_rollout_lost and self._policy_folder is not None:
             self._join_rollout_workers()

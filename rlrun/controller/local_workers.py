@@ -1,4 +1,4 @@
-"""The whole system in one process: for tests, small runs and the debugger."""
+"""Workers of all roles in one process: for tests, small runs and the debugger."""
 
 from __future__ import annotations
 

@@ -49,16 +49,16 @@ class Recovery:
         self._counts: Counter[str] = Counter()
         self._losses: list[WorkerLoss] = []  # of the present training step
         self._wrong: set[str] = set()  # workers that sent a wrong message in it
-        self._bare: dict[tuple[str, int], None] = {}  # replaced workers with nothing loaded yet, in order
+        self._not_loaded: dict[tuple[str, int], None] = {}  # replaced workers with nothing loaded yet, in order
         self._replaced: list[str] = []  # env and rollout workers, one entry per replacement
 
     def replace(self, failure: RunError) -> None:
         """Start a new process for the env or rollout worker at fault; its peers go on. Raises a failure that is final.
 
-        If its node is lost, other workers may move too. If only the link to it broke, nobody is replaced, and what was
-        under way is repeated.
+        If its node is lost, other workers may move too. If only the link to it broke, nobody is replaced, and the
+        running requests are repeated.
         """
-        role, rank = self._admitted(failure, ("env", "rollout"))
+        role, rank = self._check_restart_limit(failure, ("env", "rollout"))
         if failure.kind == _LINK_BROKE:
             self._replaced.append(f"{role}/{rank}")  # the same break may reach it from other workers, too
             return
@@ -90,7 +90,7 @@ class Recovery:
 
     def replace_actors(self, failure: RunError) -> None:
         """Start new processes for all actor ranks, since none can go on alone. Raises a failure that is final."""
-        self._admitted(failure, ("actor",))
+        self._check_restart_limit(failure, ("actor",))
         try:
             for rank in range(self._workers.sizes["actor"]):
                 self._began(self._workers.replace("actor", rank))
@@ -104,7 +104,7 @@ class Recovery:
         for role, rank in started:
             if role == "actor":
                 continue  # the actor group is loaded as a whole
-            self._bare[role, rank] = None
+            self._not_loaded[role, rank] = None
             if (role, rank) != missed:
                 worker = f"{role}/{rank}"
                 self._losses.append(WorkerLoss(worker, f"{worker}: its place changed", self._num_rows(role)))
@@ -113,13 +113,13 @@ class Recovery:
         """Return the number of rows whose running episode is lost with a worker."""
         return self._num_envs if role == "env" else 0
 
-    def bare(self) -> list[tuple[str, int]]:
-        """Return the replaced workers that have nothing loaded; `loaded` removes them."""
-        return list(self._bare)
+    def not_loaded(self) -> list[tuple[str, int]]:
+        """Return the replaced workers that have not loaded their part; `loaded` removes them."""
+        return list(self._not_loaded)
 
     def loaded(self, role: str, rank: int) -> None:
-        """Note that a replaced worker has loaded what its peers have."""
-        self._bare.pop((role, rank), None)
+        """Note that a replaced worker is loaded."""
+        self._not_loaded.pop((role, rank), None)
 
     def drain(self) -> list[WorkerLoss]:
         """Return the losses since the last call, at the end of a training step."""
@@ -127,7 +127,7 @@ class Recovery:
         self._wrong.clear()
         return losses
 
-    def _admitted(self, failure: RunError, roles: tuple[str, ...]) -> tuple[str, int]:
+    def _check_restart_limit(self, failure: RunError, roles: tuple[str, ...]) -> tuple[str, int]:
         """Count the loss, and return its role and rank. Raises the failure if it is no loss, or exceeds a limit."""
         role, rank = _role(failure), (failure.worker or "").partition("/")[2]
         if role not in roles or not _is_loss(failure, role):
@@ -146,7 +146,7 @@ class Recovery:
         logger.info("%s\n%s", message, failure.cause)
         what = "all actor ranks start again" if role == "actor" else "it is replaced"
         if failure.kind == _LINK_BROKE:
-            self._note(f"{message}; what it had begun is repeated ({self._counts[role]} of at most {limit})")
+            self._note(f"{message}; its request is repeated ({self._counts[role]} of at most {limit})")
             return role, int(rank)
         self._note(f"{message}; {what} ({self._counts[role]} of at most {limit})")
         self._losses.append(WorkerLoss(f"{role}/{rank}", message, self._num_rows(role)))

@@ -92,7 +92,7 @@ class Workers(ABC):
     def wait(self, futures: Sequence[Future[T]], subject: str, deadline_s: float) -> list[T]:
         """Return the values, in order. Raises the first failure of any worker of the run at once.
 
-        subject: what the values are, in words. Raises RunError naming the late workers after `deadline_s`.
+        subject: the name of the values in messages. Raises RunError naming the late workers after `deadline_s`.
         """
 
     @abstractmethod
@@ -191,7 +191,7 @@ class ActorGroup(WorkerGroup["ActorWorker"]):
     def wait(self, futures: Sequence[Future[T]], subject: str, deadline_s: float) -> list[T]:
         """Return the values. An env or rollout worker that is lost meanwhile is replaced, and the wait goes on.
 
-        Raises RunError if an actor worker is lost, or refuses what another worker sent.
+        Raises RunError if an actor worker is lost, or refuses a message of another worker.
         """
         replace = self._new_failure_handler()
 

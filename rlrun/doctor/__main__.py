@@ -16,14 +16,14 @@ def main(config: RunConfig) -> ExitStatus:
     """Check all nodes of a running Ray cluster, or this machine if no cluster runs."""
     from rich.console import Console
 
-    from rlrun.cluster.fitness import examine
     from rlrun.cluster.launch import Machines
+    from rlrun.cluster.preflight import check_cluster
     from rlrun.doctor.check import failures
     from rlrun.doctor.report import as_json, show
 
     machines = Machines(config)
     try:
-        cluster, findings = examine(config, machines.inventory, machines.nodes(), is_thorough=True)
+        cluster, findings = check_cluster(config, machines.inventory, machines.nodes(), is_thorough=True)
     finally:
         machines.close()
     if config.doctor.format is ReportFormat.json:

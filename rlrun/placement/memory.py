@@ -23,9 +23,9 @@ from rlrun.config.schema import (
 )
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.plan import Plan, Slot
-from rlrun.policies.folders import CONFIG_FILE, base_of, has_only_adapters, parameters_in, readable, spec_of
+from rlrun.policies.folders import base_of, has_only_adapters, parameters_in, readable, spec_of
 from rlrun.policies.size import PolicySize, Stack, unit_limit
-from rlrun.policies.spec import counted, policy_spec
+from rlrun.policies.spec import CONFIG_FILE, counted, policy_spec
 
 COMPARE = "Compare it with the config.json that its author published: a value was changed, or rlrun lacks this variant."
 

@@ -1,1 +1,1 @@
-"""Policies: OpenVLA-OFT, pi0 and pi0.5, SmolVLA and a small actor-critic, with adapters, folders and weight files."""
+"""Policies: the interface, the loader of policy folders, adapters, and the kinds of policies that rlrun ships."""

@@ -14,7 +14,6 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from rlrun.config.schema import LoraConfig
-from rlrun.policies.policy import Policy
 
 _BASE = ".base_layer."
 
@@ -72,29 +71,31 @@ def unchanging_names(names: Iterable[str], adapted: Set[str], dead: Set[str], co
     if config.rank == 0:
         return set(dead)
     adapted = adapted if config.is_sent_merged else set()
-    whole = config.trained_whole
+    whole = config.trained_whole or ()
     return {name for name in names if name in dead or not (name in adapted or is_within(name, whole))}
 
 
 _NEVER_CALLED = "lm_head"  # its weight is sliced, so an adapter on it would do nothing
 
 
-def add_adapters(policy: Policy, config: LoraConfig) -> None:
+def add_adapters(module: nn.Module, config: LoraConfig, frozen: set[str]) -> None:
     """Put adapters on the linear layers of `config.targets`, in place; afterwards only these and
-    `config.trained_whole` are trained. The module may be on the meta device, and must not be sharded yet."""
-    frozen = policy.frozen_names()
+    `config.trained_whole` are trained. The module may be on the meta device, and must not be sharded yet.
+
+    frozen: parameters that stay as they are.
+    """
     inject_adapter_in_model(
         PeftLoraConfig(
             r=config.rank,
             lora_alpha=config.alpha,
-            target_modules=adapted_layers(policy.module, config, frozen),
+            target_modules=adapted_layers(module, config, frozen),
         ),
-        policy.module,
+        module,
         low_cpu_mem_usage=True,
     )
-    for name, parameter in policy.module.named_parameters():
+    for name, parameter in module.named_parameters():
         is_adapter = is_adapter_name(name)
-        parameter.requires_grad_(is_adapter or (is_within(name, config.trained_whole) and name not in frozen))
+        parameter.requires_grad_(is_adapter or (is_within(name, config.trained_whole or ()) and name not in frozen))
 
 
 def adapted_layers(module: nn.Module, config: LoraConfig, frozen: set[str]) -> list[str]:
@@ -103,10 +104,10 @@ def adapted_layers(module: nn.Module, config: LoraConfig, frozen: set[str]) -> l
         name
         for name, layer in module.named_modules()
         if isinstance(layer, nn.Linear)
-        and is_within(name, config.targets)
+        and is_within(name, config.targets or ())
         and _NEVER_CALLED not in name
         and f"{name}.weight" not in frozen
-        and not is_within(name, config.trained_whole)
+        and not is_within(name, config.trained_whole or ())
     ]
 
 

@@ -1,4 +1,4 @@
-"""Which installed kind of policy a folder is of, by its config.json; without torch."""
+"""The installed kind of the policy in a folder, by its config.json; without torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.policies.spec import PolicySpec, policy_spec
+from rlrun.policies.spec import CONFIG_FILE, PolicySpec, policy_spec
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import parse_json, read_json
 
@@ -65,12 +65,11 @@ def readable(file: Path, read: Callable[[], T], remedy: str = COPY) -> T:
         ) from error
 
 
-CONFIG_FILE = "config.json"
 INNER_FOLDER = "pretrained_model"  # in which LeRobot's training checkpoints hold the policy
 
 
 def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
-    """Return the kind of policy in a folder; without config.json that of the run, whose opener says what is missing.
+    """Return the kind of policy in a folder; without config.json that of the run, since a plan needs no files.
 
     Raises RunError that names the folder's own type if it is not the kind of the run, or if no installed kind opens it.
     """
@@ -80,7 +79,7 @@ def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
         if described is None or _recognizes(wanted, described):
             return wanted
     if described is None:
-        raise _without_description(folder)
+        raise without_description(folder)
     found: PolicySpec | None = next((spec for spec in POLICIES.installed() if _recognizes(spec, described)), None)
     if found is None:
         raise _of_no_kind(folder, described)
@@ -128,7 +127,8 @@ def _recognizes(spec: PolicySpec, described: dict[str, Any]) -> bool:
     return False
 
 
-def _without_description(folder: Path) -> RunError:
+def without_description(folder: Path) -> RunError:
+    """Return the error of a folder without config.json."""
     inner = folder / INNER_FOLDER
     is_inside = (inner / CONFIG_FILE).is_file()
     return RunError(

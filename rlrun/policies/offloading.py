@@ -75,7 +75,7 @@ class Offloader:
         for tensor in tensors:
             storage = local(tensor).untyped_storage()
             if storage.nbytes() and storage.device.type == self._device.type and storage not in self._offloaded:
-                self._offloaded[storage] = _Offloaded.of(storage, before.get(storage))
+                self._offloaded[storage] = _Offloaded.from_storage(storage, before.get(storage))
         self._wait()
         for offloaded in self._offloaded.values():
             offloaded.storage.resize_(0)
@@ -135,7 +135,7 @@ class _Offloaded:
     buffer: Tensor
 
     @classmethod
-    def of(cls, storage: torch.UntypedStorage, before: _Offloaded | None) -> _Offloaded:
+    def from_storage(cls, storage: torch.UntypedStorage, before: _Offloaded | None) -> _Offloaded:
         buffer = before.buffer if before is not None and len(before.buffer) == storage.nbytes() else None
         if buffer is None:
             buffer = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=storage.device.type == "cuda")

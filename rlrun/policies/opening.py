@@ -1,67 +1,112 @@
-"""Opens a policy folder as a policy of the kind that its config.json names."""
+"""Opens a policy folder as a policy of the kind that its config.json names: whole, for shards, or with adapters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
 
+from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.policies.folders import spec_of, unfit
+from rlrun.policies.adapters import add_adapters, merged
+from rlrun.policies.folders import (
+    ADAPTER_CONFIG,
+    ADAPTER_FILE,
+    base_of,
+    has_only_adapters,
+    spec_of,
+    unfit,
+    without_description,
+)
 from rlrun.policies.policy import Policy
-from rlrun.policies.weight_files import StoredWeights
+from rlrun.policies.spec import CONFIG_FILE, PolicySpec
+from rlrun.policies.weight_files import (
+    StoredWeights,
+    WeightFiles,
+    check_tensors,
+    fill,
+    official_name,
+    read_json,
+    refuse,
+)
 from rlrun.system.errors import ExitStatus, RunError
 
 
 def open_policy(
-    folder: str | Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig | None = None
+    folder: str | Path,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    run: RunConfig | None = None,
+    spec: PolicySpec | None = None,
 ) -> Policy:
     """Open a policy folder, rlrun's or an official one; nothing is downloaded, and no code from the folder runs.
 
-    run: the run that uses the policy; the two must agree. None: the kind is the installed one that recognizes the
-    folder. Raises RunError that names what is missing or does not fit.
+    run: the run that uses the policy; the two must agree. spec: the kind; None: that of the run, or without a run the
+    installed one that recognizes the folder. Raises RunError that names what is missing or does not fit.
     """
-    folder = Path(folder)
-    spec = spec_of(folder, run)
-    with _reading(folder):
-        policy = spec.open(folder, dtype, torch.device(device), run)
-    if run is not None and policy.num_action_chunks != run.policy.num_action_chunks:
-        raise unfit(folder, "policy.num_action_chunks", run.policy.num_action_chunks, policy.num_action_chunks)
-    return policy
-
-
-def open_to_shard(folder: str | Path, run: RunConfig) -> tuple[Policy, StoredWeights | None]:
-    """Open a policy for training: a large one without memory, with the weights that fill its shards.
-
-    The policy has adapters if `actor.lora` configures them. A small policy is returned whole, with None.
-    """
-    folder = Path(folder)
-    spec = spec_of(folder, run)
-    if spec.open_to_shard is None:
-        return open_policy(folder, torch.float32, "cpu", run), None
-    with _reading(folder):
-        return spec.open_to_shard(folder, run)
+    return _filled(*open_unfilled(folder, run, spec), dtype, device)
 
 
 def open_to_act(folder: str | Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig) -> Policy:
     """Open a policy for a rollout worker, with its own adapters if `actor.lora` sends them unmerged.
 
-    The adapters change nothing until the first weights arrive.
+    The adapters change nothing until the first weights arrive. Raises as `open_policy`.
     """
+    policy, weights = open_unfilled(folder, run)
+    if run.actor.lora.is_sent_apart and run.evaluation.checkpoint is None:
+        add_adapters(policy.module, run.actor.lora, policy.frozen_names())
+    return _filled(policy, weights, dtype, device)
+
+
+def open_to_shard(folder: str | Path, run: RunConfig) -> tuple[Policy, StoredWeights]:
+    """Open a policy for training: without its weights, and the weights that fill its shards (`weight_files.fill`).
+
+    The policy has adapters if `actor.lora` configures them. Raises as `open_policy`.
+    """
+    policy, weights = open_unfilled(folder, run)
+    if run.actor.lora.rank:
+        add_adapters(policy.module, run.actor.lora, policy.frozen_names())
+    return policy, weights
+
+
+def open_unfilled(
+    folder: str | Path, run: RunConfig | None, spec: PolicySpec | None = None
+) -> tuple[Policy, StoredWeights]:
+    """Return a policy without its weights, and the weights that its module needs; arguments as of `open_policy`."""
     folder = Path(folder)
-    is_apart = run.actor.lora.is_sent_apart and run.evaluation.checkpoint is None
-    spec = spec_of(folder, run)
-    if not is_apart or spec.open_with_adapters is None:
-        return open_policy(folder, dtype, device, run)
+    spec = spec or spec_of(folder, run)
+    kind: type[Policy] = POLICIES.part(spec, "policy")
+    seed = 0 if run is None else run.seed
     with _reading(folder):
-        return spec.open_with_adapters(folder, dtype, torch.device(device), run)
+        if not (folder / CONFIG_FILE).is_file():
+            raise without_description(folder)
+        read_json(folder / CONFIG_FILE)  # refuses sizes that would take memory for no weights
+        files = AdaptedFiles(folder) if has_only_adapters(folder) else WeightFiles(folder)
+        policy = kind.from_folder(folder, files, run)
+        if run is not None and policy.num_action_chunks != run.policy.num_action_chunks:
+            found, wanted = policy.num_action_chunks, run.policy.num_action_chunks
+            raise unfit(folder, "policy.num_action_chunks", wanted, found)
+        new = policy.new_parts(folder, seed)
+        shapes = {name: tuple(tensor.shape) for name, tensor in policy.module.state_dict().items()}
+        check_tensors(folder, shapes, files.shapes, optional=new)
+    return policy, StoredWeights(files, {name: new[name] for name in new if name not in files.shapes}, seed)
+
+
+def _filled(policy: Policy, weights: StoredWeights, dtype: torch.dtype, device: torch.device | str) -> Policy:
+    module: nn.Module = policy.module
+    fill(module.to(dtype), weights, device)
+    module.eval()
+    policy.device = torch.device(device)
+    return policy
 
 
 @contextmanager
 def _reading(folder: Path) -> Iterator[None]:
-    """Turn what the libraries raise for a folder's content into a RunError that names the folder."""
+    """Turn exceptions of the libraries about a folder's content into a RunError that names the folder."""
     try:
         yield
     except (RunError, torch.OutOfMemoryError):
@@ -76,3 +121,62 @@ def _reading(folder: Path) -> Iterator[None]:
             "changed, or is of a version that rlrun does not read. If they are the same, copy the weights again.",
             exit_status=ExitStatus.bad_input,
         ) from error
+
+
+_MATRICES = (".lora_A.weight", ".lora_B.weight")
+_WHOLE = ".modules_to_save."
+_UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern")  # of peft's configuration, if set
+
+
+class AdaptedFiles(WeightFiles):
+    """The weights of a folder with adapters only: those of the base policy, with the adapters merged.
+
+    Each row is merged when it is read, so that a shard reads only its part. Raises RunError as `WeightFiles`, and if
+    the adapters cannot be merged.
+    """
+
+    def __init__(self, folder: Path):
+        super().__init__(base_of(folder))
+        self._adapter_file = folder / ADAPTER_FILE
+        described = read_json(folder / ADAPTER_CONFIG)
+        unsupported = [key for key in _UNSUPPORTED if described.get(key)]
+        if described.get("peft_type", "LORA") != "LORA":
+            unsupported.append("peft_type")
+        if unsupported:
+            refuse(
+                f"The adapters in {folder} cannot be merged, because {ADAPTER_CONFIG} sets {', '.join(unsupported)}.",
+                "Merge them with peft (merge_and_unload), and give the folder of the result.",
+            )
+        rank = described["r"]
+        self._scale = described["lora_alpha"] / (rank**0.5 if described.get("use_rslora") else rank)
+        self._adapted: dict[str, str] = {}  # name of a weight -> what its two matrices are called in the file
+        for stored in self._opened(self._adapter_file):
+            if stored.endswith(_MATRICES):
+                layer = stored[: -len(_MATRICES[0])]
+                self._adapted[f"{official_name(layer)}.weight"] = layer
+            else:  # a bias or a part that was trained whole replaces the base's
+                plain = stored.replace(f"{_WHOLE}default.", ".").replace(_WHOLE, ".")
+                self._add(official_name(plain), self._adapter_file, stored)
+        self.close()
+        unknown = [name for name in self._adapted if name not in self.shapes or len(self.shapes[name]) != 2]
+        if unknown:
+            refuse(
+                f"The adapters in {folder} change weights that the base policy lacks, or that are no matrices: "
+                f"{', '.join(unknown[:8])}.",
+                "Take the base policy with which the adapters were trained.",
+            )
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
+        weight = super().read(name, start, stop)
+        if name not in self._adapted:
+            return weight
+        try:
+            with safe_open(self._adapter_file, framework="pt") as stored:
+                a, b = (stored.get_slice(self._adapted[name] + matrix) for matrix in _MATRICES)
+                return merged(weight, a[:], b[start:stop], self._scale).to(weight.dtype)
+        except (SafetensorError, OSError, RuntimeError) as error:
+            self._unreadable(self._adapter_file, error)
+
+    def rename(self, new_name: Callable[[str], str]) -> None:
+        super().rename(new_name)
+        self._adapted = {new_name(name): layer for name, layer in self._adapted.items()}

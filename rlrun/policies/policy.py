@@ -10,16 +10,18 @@ import inspect
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rlrun.algorithms.algorithm import ActionDistribution
-from rlrun.config.schema import AttentionKernel, CompileBackend, Precision, SftConfig
+from rlrun.config.schema import AttentionKernel, CompileBackend, Precision, RunConfig, SftConfig
+from rlrun.policies.weight_files import WeightFiles
 from rlrun.system.errors import ExitStatus, RunError
 
 
@@ -29,7 +31,7 @@ class Policy(ABC):
     Example::
 
         distribution, values = policy(images, instructions, proprio, temperature=1.0)
-        tokens = distribution.sample(keys)                       # [B, K], or what else the policy needs to judge it
+        tokens = distribution.sample(keys)                       # [B, K], or more if log-probabilities need it
         logprobs = distribution.logprobs(tokens)                 # [B, K]
         actions = policy.decode_actions(tokens.cpu().numpy())    # [B, C, A]
     """
@@ -59,7 +61,7 @@ class Policy(ABC):
     ) -> tuple[ActionDistribution, Tensor | None]:
         """Run one pass to learn from `tokens` [B, ...]: the distribution is asked about these only.
 
-        By default the same as a call. A policy overrides it if its pass depends on what was chosen, since all weights
+        By default the same as a call. A policy overrides it if its pass depends on the tokens, since all weights
         must be read within one forward pass of a sharded module.
         """
         return self(images, instructions, proprio, temperature)
@@ -70,8 +72,26 @@ class Policy(ABC):
 
     @abstractmethod
     def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
-        """Write the folder that `policies.opening.open_policy` reads. named_tensors: whole tensors of a sharded module,
-        taken one by one."""
+        """Write the folder that `policies.opening` reads: config.json and *.safetensors, and whatever the kind needs.
+
+        named_tensors: whole tensors of a sharded module, taken one by one.
+        """
+
+    @classmethod
+    @abstractmethod
+    def from_folder(cls, folder: Path, files: WeightFiles, run: RunConfig | None) -> Self:
+        """Return the policy of a folder without its weights, which `policies.opening` reads afterwards.
+
+        A large module is made under `torch.device("meta")`. files: the stored tensors, which must get the module's
+        names (`files.rename`) if they have others. run: the run that uses the policy; None: it acts only.
+        """
+
+    def new_parts(self, folder: Path, seed: int) -> Mapping[str, Callable[[], Tensor]]:
+        """Return how to make the parameters that the folder may lack, by name; other ones must be in its files.
+
+        Each is made when it is read, on the CPU, with the same values on every rank.
+        """
+        return {}
 
     def use_attention(self, asked: AttentionKernel | None, precision: Precision) -> None:  # noqa: B027
         """Use the kernel of `policy.attention`; a policy without attention ignores it.
@@ -121,6 +141,11 @@ class ImitationPolicy(Policy):
 
         actions: float32 [B, C, A], simulator units; step_valid: bool [B, C]; the others as in a forward pass.
         """
+
+
+def torch_dtype(precision: Precision) -> torch.dtype:
+    """Return the type of tensors in a precision."""
+    return {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[precision]
 
 
 KEY = "policy.compile_backend"

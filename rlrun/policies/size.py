@@ -108,9 +108,9 @@ class PolicySize:
 
     def adapter_parameters(self, lora: LoraConfig) -> int:
         """Return the parameters of adapters on the stacks that `lora.targets` names."""
-        adapted = [stack for stack in self.stacks if stack.part in lora.targets]
+        adapted = [stack for stack in self.stacks if stack.part in (lora.targets or ())]
         return sum(stack.num_layers * stack.adapter_parameters(lora.rank) for stack in adapted)
 
     def whole_parameters(self, lora: LoraConfig) -> int:
         """Return the parameters of the parts that `lora.trained_whole` names."""
-        return sum(self.whole_parts.get(part, 0) for part in lora.trained_whole) + self.new_parameters
+        return sum(self.whole_parts.get(part, 0) for part in lora.trained_whole or ()) + self.new_parameters

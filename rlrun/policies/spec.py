@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from rlrun.config.checks import Faults, not_multiple
 from rlrun.config.registry import POLICIES, no_faults
@@ -18,11 +18,7 @@ from rlrun.policies.size import PolicySize
 from rlrun.system.errors import RunError
 from rlrun.system.local_files import read_json
 
-if TYPE_CHECKING:
-    import torch
-
-    from rlrun.policies.policy import Policy
-    from rlrun.policies.weight_files import StoredWeights
+CONFIG_FILE = "config.json"  # in every policy folder; the kind is recognized by it
 
 
 @dataclass(frozen=True)
@@ -47,37 +43,42 @@ class LeRobotFolder:
 def camera_names_in(folder: Path) -> tuple[str, ...]:
     """Return `camera_names` of a folder's config.json, where rlrun's own kinds write them; () without any."""
     with suppress(OSError, ValueError, AttributeError):  # opening the policy raises the error
-        named = read_json(folder / "config.json").get("camera_names")
+        named = read_json(folder / CONFIG_FILE).get("camera_names")
         if isinstance(named, list) and all(isinstance(name, str) for name in named):
             return tuple(named)
     return ()
 
 
 @dataclass(frozen=True)
+class LoraParts:
+    """The modules of a policy that actor.lora may name."""
+
+    adaptable: tuple[str, ...]  # modules whose linear layers may get adapters
+    whole: tuple[str, ...]  # modules that may train whole beside adapters
+    targets: tuple[str, ...]  # actor.lora.targets by default
+    trained_whole: tuple[str, ...]  # actor.lora.trained_whole by default
+
+
+@dataclass(frozen=True)
 class PolicySpec:
     """One kind of policy. A package adds its own by an entry point of the group `rlrun.policies`.
 
-    The functions import torch when they are called. A new policy starts by `from_scratch`, or by `from_demonstrations`
-    and imitation (its class is then an `ImitationPolicy`); exactly one of the two is given. Both return it on the CPU
-    in float32, and the same arguments give the same weights.
+    Classes and functions that import torch are named as "module:ATTRIBUTE". A new policy starts by `from_scratch`, or
+    by `from_demonstrations` and imitation (its class is then an `ImitationPolicy`); exactly one of the two is given.
+    Both return it on the CPU in float32, and the same arguments give the same weights.
     """
 
     name: str
     recognizes: Callable[[Mapping[str, Any]], bool]  # whether a folder with this config.json contains such a policy
-    open: Callable[[Path, torch.dtype, torch.device, RunConfig | None], Policy]  # opens what `Policy.save` wrote
-    from_scratch: Callable[[RunConfig, Spaces], Policy] | None = None
-    from_demonstrations: Callable[[RunConfig, DemonstratedTask], Policy] | None = None
+    policy: str  # names the class, a `Policy`, which opens what its `save` wrote
+    from_scratch: str | None = None  # names a function (RunConfig, Spaces) -> Policy
+    from_demonstrations: str | None = None  # names a function (RunConfig, DemonstratedTask) -> Policy
     section: type[Section] | None = None  # keys of policy.<name>; None: it has no keys
     check: Callable[[RunConfig], Iterator[RunError]] = no_faults  # checks beyond ranges of single keys
     observes: tuple[str, ...] = ("proprio",)  # required observations, of images, proprio, instruction
     backends: tuple[str, ...] = ("hf",)  # supported values of rollout.backend
     has_attention: bool = False  # policy.attention chooses a kernel
-    parts: tuple[str, ...] = ()  # modules that actor.lora.trained_whole may name
-    adaptable_parts: tuple[str, ...] = ()  # modules whose linear layers may get adapters; (): none
-    # Opens a large policy in parts; None: it is opened whole, in float32 on the CPU, and sharded afterwards.
-    open_to_shard: Callable[[Path, RunConfig], tuple[Policy, StoredWeights]] | None = None
-    # Opens with adapters for a rollout worker, under actor.lora.is_sent_merged=false; None: `open`.
-    open_with_adapters: Callable[[Path, torch.dtype, torch.device, RunConfig], Policy] | None = None
+    lora: LoraParts | None = None  # None: it gets no adapters
     # Number of parameters of a new policy, or of `policy.path` if its files are elsewhere; None: the policy is built on
     # torch's meta device and counted.
     num_parameters: Callable[[RunConfig, PlannedSpaces], int] | None = None
@@ -85,9 +86,9 @@ class PolicySpec:
     cameras: Callable[[Path], Sequence[str]] = camera_names_in
     # Transformer blocks, for memory and time estimates; None: it is small. The last argument: its parameters.
     size: Callable[[RunConfig, PlannedSpaces, int], PolicySize] | None = None
-    # Writes the folder of a trained policy (first argument) into another, as LeRobot's class opens it. The third: where
-    # LeRobot finds the VLM's files; None: in that folder. None: LeRobot has no such class.
-    to_lerobot: Callable[[Path, Path, str | None], LeRobotFolder] | None = None
+    # Names a function (folder, out, vlm_name) -> LeRobotFolder that writes a trained policy for LeRobot's class.
+    # vlm_name: where LeRobot finds the VLM's files; None: in `out`. None: LeRobot has no such class.
+    to_lerobot: str | None = None
 
     def __post_init__(self) -> None:
         if (self.from_scratch is None) == (self.from_demonstrations is None):
@@ -127,8 +128,9 @@ def counted(spec: PolicySpec, config: RunConfig, spaces: PlannedSpaces) -> int:
     num_actions = spaces.num_actions
     low, high = (-1.0,) * num_actions, (1.0,) * num_actions
     assumed = Spaces(num_actions, None, low, high, spaces.num_proprio, spaces.num_images)
+    begin = POLICIES.part(spec, "from_scratch")
     with torch.device("meta"):
-        policy = spec.from_scratch(config, assumed)
+        policy = begin(config, assumed)
     return sum(parameter.numel() for parameter in policy.module.parameters())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NoReturn
@@ -204,13 +204,13 @@ def _check_sizes(described: dict[str, Any]) -> None:
 
 
 def check_tensors(
-    folder: Path, expected: Mapping[str, Shape], found: Mapping[str, Shape], additions: tuple[str, ...] = ()
+    folder: Path, expected: Mapping[str, Shape], found: Mapping[str, Shape], optional: Collection[str] = ()
 ) -> None:
-    """Compare names and shapes before any value is read; names that start with `additions` may be missing.
+    """Compare names and shapes before any value is read; `optional` names may be missing.
 
     Raises RunError that names the tensors.
     """
-    missing = [name for name in expected if name not in found and not name.startswith(additions or ("\0",))]
+    missing = [name for name in expected if name not in found and name not in optional]
     unknown = [name for name in found if name not in expected]
     reshaped = [
         f"{name} {shape} (expected {expected[name]})"
@@ -330,14 +330,17 @@ class StoredWeights:
 
 @torch.no_grad()
 def fill(module: nn.Module, weights: StoredWeights, device: torch.device | str) -> None:
-    """Give a module on the meta device its memory on `device`, and its values; without communication.
+    """Give a module its values on `device`, and its memory if it is on the meta device; without communication.
 
     For a sharded module each rank reads its own rows: beside its shards it holds one tensor's rows at a time.
     """
-    module.to_empty(device=device)
-    restore: Callable[[], None] | None = getattr(module, "restore_buffers", None)  # buffers that no folder contains
-    if restore is not None:
-        restore()
+    if any(parameter.is_meta for parameter in module.parameters()):
+        module.to_empty(device=device)
+        restore: Callable[[], None] | None = getattr(module, "restore_buffers", None)  # buffers that no folder contains
+        if restore is not None:
+            restore()
+    else:
+        module.to(device)
     targets = {plain_name(name): tensor for name, tensor in module.state_dict().items()}
     for name in weights.in_order():
         target = targets.pop(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
+from rlrun.config.schema import RolloutBackendKind, RunConfig
 from rlrun.rollout.backend import RolloutBackend, unsent_names
 
 
@@ -27,12 +27,11 @@ def make_backend(
     import torch
 
     from rlrun.policies.opening import open_to_act
-    from rlrun.policies.policy import compile_policy
+    from rlrun.policies.policy import compile_policy, torch_dtype
     from rlrun.rollout.hf import HFBackend
 
-    dtype = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    policy = open_to_act(policy_folder, dtype, device, config)
+    policy = open_to_act(policy_folder, torch_dtype(config.rollout.precision), device, config)
     policy.use_attention(config.policy.attention, config.rollout.precision)
     compile_policy(policy, config.policy.compile_backend)
     return HFBackend(policy, unsent_names(policy, config), config.rollout.num_threads)

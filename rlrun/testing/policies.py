@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.data.messages import Spaces
-from rlrun.policies.folders import CONFIG_FILE
+from rlrun.policies.opening import open_policy
 from rlrun.policies.policy import ImitationPolicy, Policy
-from rlrun.policies.spec import DemonstratedTask, PolicySpec, counted
+from rlrun.policies.spec import CONFIG_FILE, DemonstratedTask, PolicySpec, counted
 from rlrun.testing import Breach, broken
 
 ROWS = 6
@@ -90,9 +91,10 @@ class PolicyContract:
         """Return a new policy; `seed` replaces the run's."""
         config = replace(self.config, seed=seed)
         if self.spec.from_scratch is not None:
-            return self.spec.from_scratch(config, self.spaces)
-        assert self.spec.from_demonstrations is not None
-        return self.spec.from_demonstrations(config, self._task())
+            policy: Policy = POLICIES.part(self.spec, "from_scratch")(config, self.spaces)
+        else:
+            policy = POLICIES.part(self.spec, "from_demonstrations")(config, self._task())
+        return policy
 
     def forward(self, policy: Policy, rows: slice = slice(None)) -> tuple:
         """Return the distribution and the values of some of the rows."""
@@ -246,7 +248,7 @@ def _folder(contract: PolicyContract) -> Iterator[str]:
             return
         if not contract.spec.recognizes(json.loads((folder / CONFIG_FILE).read_text())):
             yield f"the spec does not recognize the {CONFIG_FILE} that save wrote"
-        opened = contract.spec.open(folder, torch.float32, torch.device("cpu"), contract.config)
+        opened = open_policy(folder, torch.float32, "cpu", contract.config, contract.spec)
     if not _equal(policy, opened):
         yield "the state dict does not come back from the folder"
     elif not torch.allclose(_judged(contract, opened, tokens), acted, atol=TOLERANCE):

@@ -1,1 +1,1 @@
-"""The story of a run: the loop, and what starts, resumes, evaluates and ends it."""
+"""The training loop, and the parts of a run around it: start, resume, evaluation, checkpoints, end."""

@@ -35,7 +35,7 @@ class Callback:
         """Take the result of an evaluation."""
 
     def on_checkpoint(self, step: int, folder: Path) -> None:
-        """Take the folder of a whole checkpoint. It may be removed later (checkpoint.keep_last)."""
+        """Take the folder of a complete checkpoint. It may be removed later (checkpoint.keep_last)."""
 
     def on_loss(self, step: int, loss: WorkerLoss) -> None:
         """Take the loss of a worker, which has been replaced; called after the training step in which it was lost."""

@@ -86,6 +86,7 @@ class Checkpoints:
         self._session, self._on_saved = session, on_saved
         self._pending: Pending | None = None
         self.newest: Path | None = None  # the newest one that was saved or restored
+        self.is_best = False  # whether the present policy is the best one so far, and no checkpoint has it
         self._state: dict[str, Any] = {}  # the counters in `newest`
 
     @property
@@ -106,12 +107,12 @@ class Checkpoints:
         if wanted is None:
             return None
         if wanted == "auto":
-            return self.newest_whole(self._session.run_dir / CHECKPOINTS)
+            return self.latest_valid(self._session.run_dir / CHECKPOINTS)
         if checkpoint_folder.is_checkpoint(Path(wanted)):
             with self._session.phase("verify checkpoints"):
-                self._session.controller.require_whole(wanted)
+                self._session.controller.verify_checkpoint(wanted)
             return Path(wanted)
-        found = self.newest_whole(Path(wanted))
+        found = self.latest_valid(Path(wanted))
         if found is None:
             raise RunError(
                 f"There is no checkpoint in {wanted}.",
@@ -122,13 +123,13 @@ class Checkpoints:
             )
         return found
 
-    def newest_whole(self, root: Path, at_most: Path | None = None) -> Path | None:
-        """Return the newest whole checkpoint under `root`; None if there is no checkpoint.
+    def latest_valid(self, root: Path, at_most: Path | None = None) -> Path | None:
+        """Return the latest valid checkpoint under `root`; None if there is no checkpoint.
 
         Warns of each newer, damaged one. at_most: the newest to consider.
         """
         with self._session.phase("verify checkpoints"):
-            found, skipped = self._session.controller.newest_checkpoint(
+            found, skipped = self._session.controller.latest_checkpoint(
                 str(root), str(at_most) if at_most is not None else None
             )
         for warning in skipped:
@@ -141,35 +142,40 @@ class Checkpoints:
         self.newest, self._state = checkpoint, asdict(progress)
         return progress
 
-    def save(self, progress: Progress, is_best: bool) -> Path:
-        """Write a checkpoint, which is complete or absent. Returns its folder."""
-        self.finish_pending()
-        session, what, state = self._session, f"checkpoint of step {progress.step}", asdict(progress)
-        usual_s = session.watchdog.budgets.usual("driver", "save", False)  # None: no earlier save
-        root = session.run_dir / CHECKPOINTS
-        with session.phase("save") as saving, session.disk.watched(what, self.expected_bytes(progress), usual_s):
-            folder = Path(session.controller.save(str(root), state, is_best))
-        session.disk.check_write(what, folder_bytes(folder), saving.seconds, session.controller.try_disk)
-        self._completed(folder, state)
+    def save(self, progress: Progress) -> Path:
+        """Write a checkpoint, complete or not at all; no scheduler's signal cuts it short. Returns its folder."""
+        session, root, state = self._session, self._session.run_dir / CHECKPOINTS, asdict(progress)
+        with session.stop.saving():
+            self.wait()
+            what, is_best = f"checkpoint of step {progress.step}", self._take_best()
+            usual_s = session.watchdog.budgets.usual("driver", "save", False)  # None: no earlier save
+            with session.phase("save") as saving, session.disk.watched(what, self.expected_bytes(progress), usual_s):
+                folder = Path(session.controller.save(str(root), state, is_best))
+            session.disk.check_write(what, folder_bytes(folder), saving.seconds, session.controller.try_disk)
+            self._completed(folder, state)
         return folder
 
-    def begin(self, progress: Progress, is_best: bool) -> None:
+    def _take_best(self) -> bool:
+        is_best, self.is_best = self.is_best, False
+        return is_best
+
+    def begin(self, progress: Progress) -> None:
         """Copy the state of a checkpoint, which is written while training goes on."""
-        self.finish_pending()
+        self.wait()
         session, root, state = self._session, self._session.run_dir / CHECKPOINTS, asdict(progress)
         with session.phase("save"):
-            folder = Path(session.controller.begin_save(str(root), state, is_best))
+            folder = Path(session.controller.begin_save(str(root), state, self._take_best()))
         watch = ExitStack()
         what = f"checkpoint of step {progress.step}"
         watch.enter_context(session.disk.watched(what, self.expected_bytes(progress), None))
         self._pending = Pending(folder, state, watch)
 
-    def finish_written(self) -> None:
+    def poll(self) -> None:
         """Take the pending checkpoint over if it is written; does not wait for the disk. Raises RunError, as `save`."""
         if self._pending is not None and self._session.controller.is_saved():
-            self.finish_pending()
+            self.wait()
 
-    def finish_pending(self) -> None:
+    def wait(self) -> None:
         """Wait until the pending checkpoint, if there is one, is complete. Raises RunError, as `save`."""
         pending, self._pending = self._pending, None
         if pending is None:
@@ -181,7 +187,7 @@ class Checkpoints:
         session.disk.check_write(what, folder_bytes(pending.folder), waiting.seconds, session.controller.try_disk)
         self._completed(pending.folder, pending.state)
 
-    def drop_pending(self) -> None:
+    def abandon(self) -> None:
         """Forget the pending checkpoint, since its writers are lost; it counts if it was complete before."""
         pending, self._pending = self._pending, None
         if pending is None:

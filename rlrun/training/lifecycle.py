@@ -26,7 +26,7 @@ from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.callbacks import Callbacks
 from rlrun.training.checkpoints import Checkpoints, Progress
 from rlrun.training.evaluation import evaluate, sentence
-from rlrun.training.policy_folders import first_policy, require_known_base, require_whole_policy
+from rlrun.training.policy_folders import first_policy, require_known_base, verify_policy
 from rlrun.training.run_folder import changed_course, changed_keys, for_more_steps, steps_to_repeat
 from rlrun.training.session import Session
 from rlrun.training.step_checks import StepChecks
@@ -50,7 +50,6 @@ class Run:
         self.progress = Progress()
         self.checkpoints = Checkpoints(session, partial(self.callbacks.call, "on_checkpoint"))
         self.actor_version: int | None = None  # policy version of the actor; None: not loaded, or in an update
-        self.unsaved_best: float | None = None  # success rate of the last evaluation, if best and not saved yet
         self._began_s, self._began = machine_load.steady_time(), time.monotonic()  # start of the step
         self._between = session.phases.drain()  # seconds by phase between the last step and this one
         self.busy = BusyShares(session.flush_timeline)
@@ -69,11 +68,11 @@ class Run:
     def start(self) -> None:
         """Start or resume. If an actor worker is lost meanwhile, replace all actor workers and start again.
 
-        The run folder takes the configuration only now: one that its checkpoints refuse must not replace theirs.
+        Writes config.yaml only after the checkpoints accepted the configuration.
         Raises StopRequested after a signal.
         """
         try:
-            with self.session.stop.at_once():
+            with self.session.stop.interruptible():
                 while not self._has_started():
                     pass
             provenance.write(self.config, self.session.run_dir, self.progress.step)
@@ -89,7 +88,7 @@ class Run:
             self.load()
             return True
         except RunError as failure:
-            # if a group does not form although all its processes live, another attempt would fail too
+            # not retried if all processes are alive: a retry would fail as well
             if not _is_actors(failure) or failure.exit_status is not ExitStatus.worker_lost:
                 raise
             self.controller.recovery.replace_actors(failure)
@@ -118,7 +117,7 @@ class Run:
         self.controller.sync_weights(self.progress.policy_version)
 
     def _tell_changes(self, checkpoint: Path) -> None:
-        """Tell what the run does otherwise from now on."""
+        """Print the changes of the configuration since the checkpoint."""
         for changed in changed_keys(checkpoint, self.config):
             self.session.console.note(changed)
         for changed in changed_course(checkpoint, self.config, checkpoint_folder.stored_step(checkpoint) or 0):
@@ -133,7 +132,7 @@ class Run:
             return str(policy)
         base = self.progress.base_policy
         require_known_base(Path(base), checkpoint, self.config)
-        require_whole_policy(Path(base), "policy.path", self.config.checkpoint.verify, self.session.progress)
+        verify_policy(Path(base), "policy.path", self.config.checkpoint.verify, self.session.progress)
         return base
 
     # --- a training step --------------------------------------------------------------------
@@ -149,7 +148,7 @@ class Run:
         if self.session.stop.is_requested:
             raise StopRequested
         self.session.folder.require()
-        self.checkpoints.finish_written()
+        self.checkpoints.poll()
         self._between = self.session.phases.drain()
         self.session.driver.step = self.progress.step + 1
         self._began_s, self._began = machine_load.steady_time(), time.monotonic()
@@ -204,7 +203,7 @@ class Run:
             )
 
     def log(self, batch: Batch, metrics: dict[str, float]) -> None:
-        """Count the finished step, log it to the sinks and the console, and warn of what is wrong in it.
+        """Count the finished step, log it to the sinks and the console, and print warnings about it.
 
         Raises RunError if the simulators break in step after step.
         """
@@ -235,7 +234,7 @@ class Run:
         self.callbacks.call("on_step", progress.step, metrics)
         for loss in losses:
             self.callbacks.call("on_loss", progress.step, loss)
-        for warning in self.step_checks.of(metrics, batch.reports):
+        for warning in self.step_checks.check(metrics, batch.reports):
             session.console.warning(warning)
             session.sinks.alert(f"step {progress.step}", warning)
 
@@ -256,9 +255,9 @@ class Run:
             self.evaluate(has_video)
         if self._is_due(self.config.checkpoint.every_steps):
             if self.config.checkpoint.is_asynchronous and not is_last:
-                self.checkpoints.begin(self.progress, self._take_best())
+                self.checkpoints.begin(self.progress)
             else:
-                self.save()
+                self.checkpoints.save(self.progress)
 
     def _is_due(self, every: int) -> bool:
         """Return whether something that happens every `every` steps happens now; 0: never."""
@@ -270,26 +269,16 @@ class Run:
         self.sync_weights()
         progress.is_evaluation_owed = True
         try:
-            with stop.at_once():
+            with stop.interruptible():
                 record = evaluate(self.session, progress.step, progress.policy_version, has_video)
         except KeyboardInterrupt:
             raise (StopRequested if stop.is_requested else KeyboardInterrupt) from None
         progress.is_evaluation_owed = False
         self.session.console.note(f"evaluation after step {progress.step}: {sentence(record)}")
-        self.unsaved_best = record.success_rate if record.success_rate > progress.best_success_rate else None
+        self.checkpoints.is_best = record.success_rate > progress.best_success_rate
         progress.best_success_rate = max(progress.best_success_rate, record.success_rate)
         self.callbacks.call("on_evaluation", record)
         return record.success_rate
-
-    def save(self) -> Path:
-        """Write a checkpoint, which no scheduler's signal cuts short. Returns its folder."""
-        with self.session.stop.saving():
-            return self.checkpoints.save(self.progress, self._take_best())
-
-    def _take_best(self) -> bool:
-        """Return whether the policy is the best one so far, and no checkpoint has it."""
-        best, self.unsaved_best = self.unsaved_best, None
-        return best is not None
 
     # --- losses -----------------------------------------------------------------------------
 
@@ -318,7 +307,7 @@ class Run:
     def rewind(self, failure: RunError) -> None:
         """Restart all actor workers from the last checkpoint. Raises RunError if the loss is final."""
         self.actor_version = None
-        self.checkpoints.drop_pending()
+        self.checkpoints.abandon()
         with self.session.phase("restart actors"):
             while True:
                 self.controller.recovery.replace_actors(failure)
@@ -339,7 +328,7 @@ class Run:
         """Load the last checkpoint, an older one if it is damaged, or the first policy if there is none yet."""
         newest = self.checkpoints.newest
         if newest is not None:
-            checkpoint = self.checkpoints.newest_whole(newest.parent, at_most=newest) or newest
+            checkpoint = self.checkpoints.latest_valid(newest.parent, at_most=newest) or newest
             self.controller.load_actor(str(checkpoint / "policy"))
             self.progress = self.checkpoints.restore(checkpoint)
         else:
@@ -351,10 +340,10 @@ class Run:
     def rescue(self) -> None:
         """Save the progress since the last checkpoint, if there is any, before a failed run ends."""
         try:
-            self.checkpoints.finish_pending()
+            self.checkpoints.wait()
             if self.actor_version != self.progress.policy_version or self.checkpoints.step == self.progress.step:
                 return
-            self.session.console.note(f"saved {self.save()} after step {self.progress.step}")
+            self.session.console.note(f"saved {self.checkpoints.save(self.progress)} after step {self.progress.step}")
         except RunError as failure:
             self.session.console.warning(f"no checkpoint could be saved: {failure.message}")
 
@@ -364,14 +353,15 @@ class Run:
         """End after a signal: save any progress, and return the exit status that asks for a restart."""
         stop, console = self.session.stop, self.session.console
         if self.actor_version is None:
-            stop.is_obeyed = True
+            stop.handled = True
             console.result(f"{stop.name}: ended before the first step")
         else:
             stop.announce(console.note)
             with stop.saving():
-                self.checkpoints.finish_pending()
-            folder = self.checkpoints.newest if self.checkpoints.holds(self.progress) else self.save()
-            stop.is_obeyed = True
+                self.checkpoints.wait()
+            is_saved = self.checkpoints.holds(self.progress)
+            folder = self.checkpoints.newest if is_saved else self.checkpoints.save(self.progress)
+            stop.handled = True
             console.result(f"{stop.name}: saved {folder} after step {self.progress.step}")
         console.result(f"to resume: {self.session.resume_command}")
         return ExitStatus.preempted
@@ -381,7 +371,7 @@ class Run:
         if self.callbacks.stop_reason is not None:
             self.session.console.note(f"ended after step {self.progress.step} by {self.callbacks.stop_reason}")
         last = self.evaluate(has_video=True)
-        self.save()
+        self.checkpoints.save(self.progress)
         session, folder = self.session, self.session.run_dir / "policy"
         num_bytes = self.checkpoints.expected_bytes(self.progress)
         with session.phase("export"), session.disk.watched("policy folder", num_bytes, None):

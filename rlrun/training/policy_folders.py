@@ -25,16 +25,14 @@ from rlrun.data.lerobot import dataset_digest
 from rlrun.data.lerobot.reader import dataset_info
 from rlrun.data.messages import PolicySpaces
 from rlrun.observability.records import ABLATION_NOTE, ablation_sentence
-from rlrun.policies.spec import policy_spec
+from rlrun.policies.spec import CONFIG_FILE, policy_spec
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Session
 
 SHOWN = 3  # damaged files named in a message
 
 
-def require_whole_policy(
-    folder: Path, key: str, is_content_read: bool, progress: Callable[[], None] = lambda: None
-) -> None:
+def verify_policy(folder: Path, key: str, is_content_read: bool, progress: Callable[[], None] = lambda: None) -> None:
     """Raise RunError naming the damaged files of a policy that rlrun wrote; folders from elsewhere have no checksums.
 
     key: the configuration key that names the folder. is_content_read: False: compare only names and sizes.
@@ -91,8 +89,8 @@ def policy_folder(config: RunConfig) -> Path:
         )
     folder = Path(checkpoint)
     for candidate in (folder, folder / "policy"):
-        if (candidate / "config.json").is_file():
-            require_whole_policy(candidate, "evaluation.checkpoint", config.checkpoint.verify)
+        if (candidate / CONFIG_FILE).is_file():
+            verify_policy(candidate, "evaluation.checkpoint", config.checkpoint.verify)
             return candidate
     raise RunError(
         f"There is no policy at {folder}.",
@@ -186,7 +184,7 @@ def first_policy(session: Session) -> Path:
     if config.policy.path is not None:
         folder = _existing(Path(config.policy.path), "policy.path", "policy")
         with session.phase("verify policy"):
-            require_whole_policy(folder, "policy.path", config.checkpoint.verify, session.progress)
+            verify_policy(folder, "policy.path", config.checkpoint.verify, session.progress)
         return folder
     if not policy_spec(config).needs_demonstrations:
         folder = session.run_dir / "first_policy"
@@ -220,7 +218,7 @@ def imitate(session: Session, dataset: Path, folder: Path) -> None:
 
 
 def _content(config: RunConfig, sections: tuple[str, ...]) -> dict:
-    """Return all that demonstrations or a policy after imitation depend on: these sections, the dataset, the world."""
+    """Return all inputs of demonstrations or of a policy after imitation: these sections, the dataset, the world."""
     tree = provenance.as_tree(config)
     keys = {name: tree[name] for name in sections}
     keys["demos"] = {name: value for name, value in tree["demos"].items() if name != "memory_gb"}
@@ -262,7 +260,7 @@ def _cached(config: RunConfig, kind: str, keys: dict) -> Path:
 
 
 def _is_cached(session: Session, folder: Path, what: str) -> bool:
-    """Return whether the cache has a whole `folder`. Removes a damaged one, so that it is made again."""
+    """Return whether the cache has a valid `folder`. Removes a damaged one, so that it is made again."""
     if not folder.exists():
         return False
     damages = checksums.find_corruption(folder, progress=session.progress)

@@ -24,9 +24,10 @@ from rlrun.data.recording import (
 )
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.lifecycle import Run
-from rlrun.training.session import Machines, Session, open_session
+from rlrun.training.session import Session, open_session
 
 if TYPE_CHECKING:
+    from rlrun.cluster.launch import Machines
     from rlrun.workers.recorded_actor import ReplayedActorWorker
     from rlrun.workers.recorded_env import ReplayedEnvWorker
     from rlrun.workers.recorder import ReplayedStep
@@ -54,7 +55,7 @@ class RecordedRun:
     """The recording in the folder `replay.path`.
 
     folder: its path. start: checkpoint of the actor before the first step of the replay. steps: the steps to replay,
-    whose files are all whole. Raises RunError if the recording is missing, incomplete, or of a run with other shapes.
+    whose files are all valid. Raises RunError if the recording is missing, incomplete, or of a run with other shapes.
     """
 
     def __init__(self, config: RunConfig):
@@ -255,7 +256,7 @@ class Replay:
             return
         with self.session.phase("load models"):
             controller.form_mesh()
-            controller.require_whole(str(self.recorded.start))
+            controller.verify_checkpoint(str(self.recorded.start))
             controller.load_actor(str(self.recorded.start / "policy"))
             controller.restore(str(self.recorded.start))
 
@@ -287,7 +288,7 @@ class Replay:
             if part.worker in ("actor/0", "env/0"):
                 self.session.console.note(f"step {step}: {part.worker} came through; no result of it was recorded")
             return
-        end = "" if part.is_whole else "; the recording ends within the step"
+        end = "" if part.is_complete else "; the recording ends within the step"
         found = _counted(part.num_differences) if part.num_differences else "as recorded"
         self.session.console.note(f"step {step}: {part.worker}: {part.num_compared} messages, {found}{end}")
         for line in part.lines[:_SHOWN]:
@@ -300,7 +301,7 @@ class Replay:
         if self.num_differences == 0:
             self.session.console.result(f"{subject} as recorded")
             return ExitStatus.ok
-        self.session.console.result(f"{subject}: {_counted(self.num_differences)}; what came first counts")
+        self.session.console.result(f"{subject}: {_counted(self.num_differences)}; the first difference is the cause")
         return ExitStatus.differs
 
 

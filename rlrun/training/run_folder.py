@@ -1,4 +1,4 @@
-"""The folder of a run: it is held open, so that a run tells its loss; what a former run left there is moved aside."""
+"""The folder of a run: held open, so that its loss is detected; files of a former run are moved aside."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def new_folder(wanted: Path) -> Path:
 
 
 def set_aside(run_dir: Path, config: RunConfig) -> str | None:
-    """Move what a former run left into former_<N> of the run folder, if this run starts anew. Returns a sentence.
+    """Move the files of a former run into former_<N> of the run folder, if this run starts anew. Returns a sentence.
 
     Returns None if the run resumes, or if there is nothing that it could mix with. Raises OSError.
     """
@@ -153,7 +153,7 @@ def _is_used(place: Path, config: RunConfig) -> bool:
 
 
 def steps_to_repeat(run_dir: Path, step: int) -> str:
-    """Return what follows "resumed at step 50" if later steps are recorded, which the run repeats; else ""."""
+    """Return the words after "resumed at step 50" if later steps are recorded, which the run repeats; else ""."""
     last = max((int(record["step"]) for record in read_metrics(run_dir)), default=0)
     return (
         f"; {run_files.METRICS} holds steps up to {last}, of which those after {step} are repeated"

@@ -11,12 +11,12 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeVar
 
 from rlrun.config import provenance
 from rlrun.config.recorded import CHECKPOINTS
@@ -34,8 +34,7 @@ from rlrun.observability.telemetry import CounterTotals, Telemetry
 from rlrun.observability.timeline import TimelineWriter
 from rlrun.observability.trends import MemoryGrowth, Stragglers
 from rlrun.placement.budget import budget
-from rlrun.placement.inventory import Inventory
-from rlrun.placement.plan import ROLES, Plan
+from rlrun.placement.plan import ROLES
 from rlrun.placement.planner import plan
 from rlrun.system.errors import RUN_FOLDER_NOTE, RunError
 from rlrun.system.run_lock import RunLock
@@ -45,6 +44,9 @@ from rlrun.training.stop_signal import StopSignal
 from rlrun.watchdog.guard import Guard
 from rlrun.watchdog.heartbeat import Heartbeat
 from rlrun.watchdog.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from rlrun.cluster.launch import Machines
 
 
 @dataclass
@@ -149,33 +151,6 @@ class StatusWatcher:
             pause_s = max(_POLL_S, (time.thread_time() - began) / _MAX_SHARE)
 
 
-class Machines(Protocol):
-    """Implemented by `rlrun.cluster.launch.Machines`: this process, a private Ray, or a running cluster."""
-
-    inventory: Inventory
-    remarks: tuple[str, ...]  # sentences for the console: what decided where the run is
-
-    def require_fitness(self, config: RunConfig, roles: Sequence[str]) -> list[str]:
-        """Measure the nodes for workers of `roles`. Returns warnings.
-
-        Raises RunError if the nodes are not fit for the run.
-        """
-
-    def start(
-        self,
-        config: RunConfig,
-        plan: Plan,
-        roles: Sequence[str],
-        run_dir: Path,
-        watchdog: Watchdog,
-        is_stopped: Callable[[], bool],
-    ) -> Workers:
-        """Start the plan's workers of `roles`. is_stopped: returns whether a person or the scheduler asked to stop."""
-
-    def close(self) -> None:
-        """Release the machines, unless `start` has passed them to the workers. Safe to call twice."""
-
-
 def resume_command(run_dir: Path, program: str = "rlrun.train") -> str:
     """Return the command. Example: "python -m rlrun.train resume=runs/cartpole/2026-01-31_12-00-00"."""
     trust = "" if provenance.can_mark() else " trust=true"
@@ -195,6 +170,8 @@ def _near(path: Path) -> str:
 
 
 logger = logging.getLogger(__name__)
+
+S = TypeVar("S", MetricSinks, TimelineWriter)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,33 +243,20 @@ def open_session(
         command = resume_command(run_dir, resumed_by) if resumed_by is not None else ""
         folder = RunFolder(run_dir, lambda place: resume_command(place, resumed_by) if resumed_by is not None else "")
         closing.callback(folder.close)
-        if not provenance.can_mark():
-            console.note("~/.rlrun cannot hold a secret of yours: what this run writes is yours only with trust=true")
         if command:
             closing.enter_context(_resumable(folder, command, console))
-        stop = closing.enter_context(StopSignal(is_patient=resumed_by is not None))
-        console.note(f"run folder: {run_dir}")
-        for doubt in machines.inventory.doubts:
-            console.warning(doubt)
-        for remark in machines.remarks:
-            console.note(remark)
-        if former is not None:
-            console.warning(former)
-        console.start()
+        stop = closing.enter_context(StopSignal(defer=resumed_by is not None))
+        _start_console(console, run_dir, machines, former)
         closing.callback(console.stop)
         disk = DiskSpeed(run_dir, console.warning, lambda: _actors_here(watchdog))
-        sinks = MetricSinks(run_dir, config)
-        closing.enter_context(_closed(sinks))
-        timeline = TimelineWriter(run_dir / TIMELINE)
-        closing.enter_context(_closed(timeline))
+        sinks = closing.enter_context(_closed(MetricSinks(run_dir, config)))
+        timeline = closing.enter_context(_closed(TimelineWriter(run_dir / TIMELINE)))
         watchdog = Watchdog(config, run_dir, driver, console.note, sinks.alert)
         if config.watchdog.enabled:
-            closing.callback(Heartbeat(driver, run_dir, config.watchdog.heartbeat_s).close)
-            floor_s, temp_dir = config.watchdog.floor_s, config.cluster.temp_dir
-            closing.callback(Guard(run_dir, floor_s, watchdog.driver_limit_s, command, temp_dir).close)
+            _watch_driver(config, run_dir, driver, watchdog, command, closing)
         phases = Phases(driver, lock, console, watchdog)
         with phases.phase("doctor"):
-            for warning in machines.require_fitness(config, roles):
+            for warning in machines.preflight(config, roles):
                 console.note(f"doctor: {warning}")
         with phases.phase("start workers"):
             workers = machines.start(config, planned, roles, run_dir, watchdog, lambda: stop.is_requested)
@@ -306,6 +270,28 @@ def open_session(
         closing.enter_context(_flushed(session))
         closing.callback(StatusWatcher(workers, driver, phases, console, watchdog, stop, session.memory).close)
         yield session
+
+
+def _start_console(console: Console, run_dir: Path, machines: Machines, former: str | None) -> None:
+    if not provenance.can_mark():
+        console.note("~/.rlrun cannot hold a secret of yours: what this run writes is yours only with trust=true")
+    console.note(f"run folder: {run_dir}")
+    for doubt in machines.inventory.doubts:
+        console.warning(doubt)
+    for remark in machines.remarks:
+        console.note(remark)
+    if former is not None:
+        console.warning(former)
+    console.start()
+
+
+def _watch_driver(
+    config: RunConfig, run_dir: Path, driver: Telemetry, watchdog: Watchdog, command: str, closing: ExitStack
+) -> None:
+    """Start the driver's heartbeat, and the process that alarms if it stops."""
+    closing.callback(Heartbeat(driver, run_dir, config.watchdog.heartbeat_s).close)
+    floor_s, temp_dir = config.watchdog.floor_s, config.cluster.temp_dir
+    closing.callback(Guard(run_dir, floor_s, watchdog.driver_limit_s, command, temp_dir).close)
 
 
 def with_run_folder(config: RunConfig) -> RunConfig:
@@ -366,9 +352,9 @@ def _actors_here(watchdog: Watchdog) -> list[int]:
 
 
 @contextmanager
-def _closed(sink: MetricSinks | TimelineWriter) -> Iterator[None]:
+def _closed(sink: S) -> Iterator[S]:
     try:
-        yield
+        yield sink
     finally:
         with suppress(OSError):  # a full disk, which has been reported
             sink.close()

@@ -1,4 +1,4 @@
-"""Warnings about a finished training step: what its metrics and the reports of its env workers say, in sentences.
+"""Warnings about a finished training step, from its metrics and the reports of its env workers.
 
 A number alone may be as the world is, so env workers are compared with their peers, and with their own past. Nothing
 here restarts a worker; only a simulator that breaks in step after step ends the run.
@@ -28,7 +28,7 @@ _NUM_STEPS_IN_A_ROW = 3
 _VOID_SHARE = 0.1
 _EPISODES = 200  # newest ones of an env worker that are compared
 _KEPT = 0.95  # share of the earlier chunk steps that a training step keeps in mind
-_MIN_MOVES = 10  # before a camera is judged
+_MIN_MOVES = 10  # before a camera is checked
 _MIN_UNPAID = 50  # chunk steps; those of an episode are alike
 _FROZEN, _MOVING = 0.75, 0.25  # shares of moves after which a camera shows what it showed before
 _SURE = 5.5  # standard deviations; 4e-8 by chance
@@ -39,16 +39,16 @@ _EVERY = 50  # steps between two equal warnings
 
 @dataclass
 class _Memory:
-    """What is remembered of an env worker."""
+    """The history of an env worker."""
 
     tasks: tuple[str, ...] = ()  # sentences of the newest training step; only workers with equal ones are compared
     episodes: deque[EpisodeReport] = field(default_factory=lambda: deque(maxlen=_EPISODES))
     num_paid: tuple[int, int] = (0, 0)  # chunk steps: with a reward, all; older ones count less and less
     num_unpaid: int = 0  # chunk steps since the last one with a reward, by whole training steps
     before: tuple[int, int] = (0, 0)  # `num_paid` when they began
-    num_moves: int = 0  # since its cameras were judged
+    num_moves: int = 0  # since its cameras were checked
     num_frozen: np.ndarray = field(default_factory=lambda: np.zeros(0, int))  # by camera
-    frozen: tuple[float, ...] = ()  # shares when its cameras were judged last
+    frozen: tuple[float, ...] = ()  # shares when its cameras were checked last
     has_moved: set[int] = field(default_factory=set)  # cameras that have shown changes
 
     def add(self, report: Collected) -> None:
@@ -65,7 +65,7 @@ class _Memory:
             self.num_frozen = np.array(tally.num_frozen) + (self.num_frozen if self.num_frozen.size else 0)
         self.num_moves += tally.num_moves
 
-    def judge_cameras(self) -> bool:
+    def check_cameras(self) -> bool:
         """Update `frozen`, if the robot has moved often enough. Returns whether it did."""
         if self.num_moves < _MIN_MOVES:
             return False
@@ -90,7 +90,7 @@ class StepChecks:
         self._step = 0
         self._said: dict[str, int] = {}  # step of the last warning of a kind
 
-    def of(self, metrics: Mapping[str, float], reports: Sequence[Collected]) -> list[str]:
+    def check(self, metrics: Mapping[str, float], reports: Sequence[Collected]) -> list[str]:
         """Return the warnings of a step, most of them once in a while. reports: by env rank.
 
         Raises RunError if more than a tenth of the episodes were void in three steps in a row.
@@ -176,7 +176,7 @@ class StepChecks:
         """
         for rank, own in self._memory.items():
             num_moves = own.num_moves
-            if not own.judge_cameras():
+            if not own.check_cameras():
                 continue
             others = [other.frozen for peer, other in self._memory.items() if peer != rank]
             for camera, share in enumerate(own.frozen):

@@ -14,20 +14,20 @@ from rlrun.system.process_io import PreemptedError, restore_signal_handlers
 class StopSignal:
     """While open, `is_requested` says whether a person or the scheduler asked to stop.
 
-    is_patient: the first signal only sets it. A second one (without is_patient, the first one) raises KeyboardInterrupt
+    defer: the first signal only sets it. A second one (without `defer`, the first one) raises KeyboardInterrupt
     in the main thread: PreemptedError, if any of them is a scheduler's. A scheduler's signal may come several times,
     once to every process of the job step and once more from the parent. Signals within `ECHO_S` seconds therefore count
     as one, except those from the keyboard. Inside `saving`, further signals of a scheduler change nothing; once the
-    caller has set `is_obeyed`, no signal does.
+    caller has set `handled`, no signal does.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     ECHO_S = 2.0
 
-    def __init__(self, is_patient: bool) -> None:
-        self.is_patient = is_patient
+    def __init__(self, defer: bool) -> None:
+        self.defer = defer
         self.name: str | None = None  # name of the first signal
-        self.is_obeyed = False  # set by the caller when nothing is left to save, and the workers end within seconds
+        self.handled = False  # set by the caller when nothing is left to save, and the workers end within seconds
         self._is_announced = False
         self._is_saving = False
         self._is_scheduled = False  # whether one of the signals is a scheduler's
@@ -40,26 +40,26 @@ class StopSignal:
 
     def __enter__(self) -> StopSignal:
         self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.SIGNALS)  # rlrun.node holds a warning back until now
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.SIGNALS)  # blocked by rlrun.node
         return self
 
     def __exit__(self, *_: object) -> None:
-        restore_signal_handlers(self._previous, is_ending=self.is_obeyed)
+        restore_signal_handlers(self._previous, is_ending=self.handled)
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Let signals interrupt at once inside this context, including a pending one."""
+    def interruptible(self) -> Iterator[None]:
+        """Raise KeyboardInterrupt for signals inside this context, including a pending one."""
         if self.is_requested:
             raise KeyboardInterrupt
-        was_patient, self.is_patient = self.is_patient, False
+        was_deferred, self.defer = self.defer, False
         try:
             yield
         finally:
-            self.is_patient = was_patient
+            self.defer = was_deferred
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Let no scheduler's signal cut short what is written inside: a checkpoint is what such a signal asks for."""
+        """Ignore further signals of a scheduler inside: it asks for a checkpoint, which is written here."""
         self._is_saving = True
         try:
             yield
@@ -67,8 +67,8 @@ class StopSignal:
             self._is_saving = False
 
     def announce(self, note: Callable[[str], None]) -> None:
-        """Report once, to a patient caller's user, what a signal has started."""
-        if self.is_requested and self.is_patient and not self._is_announced:
+        """Print once that a stop was requested, if signals are deferred."""
+        if self.is_requested and self.defer and not self._is_announced:
             self._is_announced = True
             note(f"{self.name}: ending after this step, with a checkpoint; again to end now")
 
@@ -77,7 +77,7 @@ class StopSignal:
         self._is_scheduled |= not is_keyboard
         if is_first:
             self.name, self._came_s = signal.Signals(number).name, time.monotonic()
-        elif self.is_obeyed or (not is_keyboard and (self._is_saving or time.monotonic() < self._came_s + self.ECHO_S)):
+        elif self.handled or (not is_keyboard and (self._is_saving or time.monotonic() < self._came_s + self.ECHO_S)):
             return
-        if not (is_first and self.is_patient):
+        if not (is_first and self.defer):
             raise PreemptedError if self._is_scheduled else KeyboardInterrupt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from rlrun.actor.imitation import exchanged_losses, imitate
 from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.actor.updates import update
-from rlrun.config.schema import Precision, RunConfig
+from rlrun.config.registry import POLICIES
+from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.lerobot.reader import open_dataset
 from rlrun.data.message_checks import check_trajectories
@@ -28,7 +30,7 @@ from rlrun.observability.disk_speed import flush_seconds
 from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import profiled
 from rlrun.policies.opening import open_to_shard
-from rlrun.policies.policy import Policy
+from rlrun.policies.policy import Policy, torch_dtype
 from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observations
 from rlrun.policies.weight_files import StoredWeights
 from rlrun.system.errors import RunError
@@ -59,7 +61,7 @@ class ActorWorker:
         self._memory: WeightMemory | None = None
         self._outgoing: Iterator[WeightBucket | SharedBucket] = iter(())
         self._gathered: Iterator[tuple[str, torch.Tensor]] = iter(())
-        self._sent_as = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
+        self._sent_as = torch_dtype(config.rollout.precision)
 
     # --- start ------------------------------------------------------------------------------
 
@@ -77,7 +79,7 @@ class ActorWorker:
             process_group.join(self.rank, self.config.actor.num_workers, address, port, backend, timeout_s)
             self._mesh = form_mesh(self.config.actor, process_group.Ranks(self.device), self.device, timeout_s)
             if self.config.checkpoint.is_asynchronous:
-                beside = process_group.group_beside(self.config.cluster.step_deadline_s)
+                beside = process_group.new_gloo_group(self.config.cluster.step_deadline_s)
                 self._writers = process_group.Ranks(torch.device("cpu"), beside)
 
     def open_weight_group(self, address: str, port: int) -> int:
@@ -112,7 +114,8 @@ class ActorWorker:
         spec = policy_spec(self.config)
         require_observations(spec, spaces)
         assert spec.from_scratch is not None, f"{spec.name} begins with demonstrations"
-        spec.from_scratch(self.config, spaces).save(Path(folder))
+        policy: Policy = POLICIES.part(spec, "from_scratch")(self.config, spaces)
+        policy.save(Path(folder))
         checksums.write(Path(folder))
 
     def imitate(self, dataset: str, cameras: tuple[str, ...], world: Spaces) -> dict[str, float]:
@@ -130,12 +133,12 @@ class ActorWorker:
             sizes = demos.features.num_actions, demos.features.num_proprio
             task = DemonstratedTask(*sizes, demos.norm_stats(), demos.sentences, world.cameras or cameras)
             assert spec.from_demonstrations is not None, f"{spec.name} begins from scratch"
-            self._begin(spec.from_demonstrations(self.config, task))
+            self._begin(POLICIES.part(spec, "from_demonstrations")(self.config, task))
             metrics = imitate(self.learner, imitation_batches(self.config, demos, dataset, self.rank))
             return metrics | exchanged_losses(self.learner, ablation_batch(self.config, demos, dataset))
 
     def _begin(self, policy: Policy, weights: StoredWeights | None = None) -> None:
-        """Make shards and optimizers for a policy that every rank holds whole, or that `weights` fill."""
+        """Make shards and optimizers for a policy that every rank holds in full, or that `weights` fill."""
         num_ranks, device = self.config.actor.num_workers, self.device
         self._learner = Learner(self.config, policy, self.rank, num_ranks, device, self.telemetry, self._mesh, weights)
 
@@ -256,7 +259,8 @@ class ActorWorker:
         """Write the checkpoint of the driver's step under `root`, or none; then prune old ones. Returns its folder."""
         folder = checkpoint_folder.folder_of_step(Path(root), driver_state["step"])
         with self.telemetry.span("save"):
-            checkpoint.save(self.learner, folder, driver_state)
+            progress = partial(self.telemetry.count, "checksummed_pieces")
+            CheckpointWriting(snapshot(self.learner, driver_state), folder, self.learner.ranks, progress).complete()
             if is_best and self.rank == 0:
                 checkpoint_folder.mark_best(folder)
             self._prune(folder)
@@ -310,16 +314,16 @@ class ActorWorker:
             settings = self.config.checkpoint
             checkpoint_folder.prune(newest, settings.keep_last, settings.is_best_kept)
 
-    def newest_checkpoint(self, root: str, at_most: str | None) -> tuple[str | None, list[str]]:
-        """See `CheckpointSearch.newest_whole`; all ranks call it."""
+    def latest_checkpoint(self, root: str, at_most: str | None) -> tuple[str | None, list[str]]:
+        """See `CheckpointSearch.latest_valid`; all ranks call it."""
         with self.telemetry.span("verify checkpoints"):
-            found, skipped = self._search().newest_whole(Path(root), Path(at_most) if at_most else None)
+            found, skipped = self._search().latest_valid(Path(root), Path(at_most) if at_most else None)
         return str(found) if found else None, skipped
 
-    def require_whole(self, folder: str) -> None:
+    def verify_checkpoint(self, folder: str) -> None:
         """Raise RunError if a checkpoint is damaged; all ranks call it."""
         with self.telemetry.span("verify checkpoints"):
-            self._search().require_whole(Path(folder))
+            self._search().verify(Path(folder))
 
     def _search(self) -> CheckpointSearch:
         ranks = process_group.Ranks(self.device)
@@ -332,13 +336,13 @@ class ActorWorker:
 
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder, complete or not at all. All ranks gather; rank 0 writes."""
-        whole = Path(folder)
-        draft = whole.with_name(f".{whole.name}.draft")
+        place = Path(folder)
+        draft = place.with_name(f".{place.name}.draft")
         with self.telemetry.span("export"):
             policy_export(self.learner).write(draft, lambda: self.telemetry.count("checksummed_pieces"))
             if self.rank == 0:
-                shutil.rmtree(whole, ignore_errors=True)
-                checksums.rename_durably(draft, whole)
+                shutil.rmtree(place, ignore_errors=True)
+                checksums.rename_durably(draft, place)
 
     def close(self) -> None:
         """Leave the process group and free the policy."""

@@ -254,12 +254,12 @@ class Collector:
             is_last = t == end  # one more request, for the values of the last observations
             if rows.size == 0 or (is_last and not requests):
                 break
-            is_whole = rows.size == len(self._envs)
-            perceived, keys = frames if is_whole else frames.rows(rows), keys_TB[t - start, rows]
+            acts_in_all = rows.size == len(self._envs)
+            perceived, keys = frames if acts_in_all else frames.rows(rows), keys_TB[t - start, rows]
             others = requests.frames() if requests else None
             chunk = yield Observation(self._rank, perceived, keys, temperature, others, policy_version=policy_version)
             if requests:
-                requests.answered(t, chunk, is_last)
+                requests.record_action(t, chunk, is_last)
             if is_last:
                 break
             result = self.step(rows, chunk.actions)
@@ -269,7 +269,7 @@ class Collector:
                 builder.void(row, start + ledger.started_at[row], t + 1)
             ledger.add(result)
             if requests:
-                requests.followed(result, t + 1 == end)
+                requests.record_result(result, t + 1 == end)
             over, frames = rows[result.ended[rows]], result.frames
             if rule.one_episode:
                 rows = rows[~result.ended[rows]]
@@ -367,9 +367,9 @@ class ValueRequests:
     Example, at moment `t` (after the last chunk step `is_last`)::
 
         chunk = yield Observation(…, final_frames=requests.frames())
-        requests.answered(t, chunk, is_last)
+        requests.record_action(t, chunk, is_last)
         …
-        requests.followed(result, is_last)
+        requests.record_result(result, is_last)
     """
 
     def __init__(self, builder: TrajectoryBuilder):
@@ -381,7 +381,7 @@ class ValueRequests:
         """Return the final frames whose values are needed in addition; None if there are none."""
         return None if self._cut_off is None else self._cut_off[1]
 
-    def answered(self, t: int, chunk: ActionChunk, is_last: bool) -> None:
+    def record_action(self, t: int, chunk: ActionChunk, is_last: bool) -> None:
         """Store the policy's values at moment `t`. is_last: `t` is after the last chunk step of the epoch."""
         if self._goes_on is not None:
             self._builder.set_next_values(t - 1, slice(None), np.where(self._goes_on, chunk.values, 0.0))
@@ -391,7 +391,7 @@ class ValueRequests:
         if not is_last:
             self._builder.set_values(t, chunk.values)
 
-    def followed(self, result: ChunkResult, is_last: bool) -> None:
+    def record_result(self, result: ChunkResult, is_last: bool) -> None:
         """Take the result of a chunk step. is_last: it ends the epoch; the next request has every row's last frames."""
         is_cut_off = result.truncated & ~result.infra_fault
         self._goes_on = ~result.ended | is_cut_off if is_last else ~result.ended

@@ -16,7 +16,7 @@ from rlrun.system.errors import ExitStatus, RunError
 
 
 def require_shown(config: RunConfig, spec: PolicySpec, demos: DemoDataset, folder: str) -> None:
-    """Raise RunError if a dataset lacks what the policy observes: pictures, or the state."""
+    """Raise RunError if a dataset lacks observations of the policy: pictures, or the state."""
     lacks_state = not demos.features.num_proprio and "proprio" in spec.observes and config.policy.use_proprio
     lacks_images = not demos.features.cameras and "images" in spec.observes
     if not (lacks_state or lacks_images):

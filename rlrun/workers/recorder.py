@@ -119,11 +119,11 @@ class ReplayedStep:
 
     worker: str
     num_compared: int  # messages
-    is_whole: bool  # False: the recording, and therefore the replay, ends within the step
+    is_complete: bool  # False: the recording, and therefore the replay, ends within the step
     lines: tuple[str, ...]  # the first differences, in order of occurrence
     num_differences: int
 
     @classmethod
-    def from_lines(cls, worker: str, num_compared: int, is_whole: bool, lines: list[str]) -> ReplayedStep:
+    def from_lines(cls, worker: str, num_compared: int, is_complete: bool, lines: list[str]) -> ReplayedStep:
         """Return the result with the first of its differences."""
-        return cls(worker, num_compared, is_whole, tuple(lines[:_MAX_LINES]), len(lines))
+        return cls(worker, num_compared, is_complete, tuple(lines[:_MAX_LINES]), len(lines))

@@ -35,7 +35,7 @@ class RolloutWorker:
         self._profiled = -1  # policy version of the last forward pass that was profiled
 
     def load(self, policy_folder: str, is_final: bool) -> PolicySpaces:
-        """Build the policy of `policy_folder`. Returns what it sees and does.
+        """Build the policy of `policy_folder`. Returns the spaces of its observations and actions.
 
         is_final: use its weights as policy version 0; else weight sync replaces them before the first action.
         """

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from rlrun.policies.flow.settings import VisionSizes
+from rlrun.policies.flow.spec import VisionSizes
 from rlrun.policies.pi.config import GemmaSizes, PiConfig, PiSizes
 from rlrun.policies.tokenizer import word_tokenizer
 from scripts.oracles.openvla_oft import drawn

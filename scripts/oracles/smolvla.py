@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.policies.flow.settings import VisionSizes
+from rlrun.policies.flow.spec import VisionSizes
 from rlrun.policies.smolvla.config import SmolVLAConfig, TextSizes, VLMSizes
 from rlrun.policies.tokenizer import save_tokenizer, word_tokenizer
 from scripts.oracles.openvla_oft import drawn

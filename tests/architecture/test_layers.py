@@ -16,7 +16,7 @@ from tests.architecture.source import ROOT, Module, assert_no_breach, imports, m
 # package -> packages of rlrun that it may import besides itself
 MAY_IMPORT = {
     "training": {
-        *("system", "config", "data", "placement", "controller"),
+        *("system", "config", "data", "placement", "controller", "cluster"),
         *("policies", "algorithms", "workers", "observability", "watchdog"),
     },
     "nodes": {"system", "config", "placement", "cluster", "watchdog"},

@@ -9,7 +9,7 @@ import re
 import pytest
 from rich.console import Console
 
-from rlrun.cluster import fitness
+from rlrun.cluster import preflight
 from rlrun.config.loader import load
 from rlrun.doctor.check import ClusterState, Finding, Status
 from rlrun.doctor.checks import all_checks, row_of
@@ -68,9 +68,9 @@ def test_a_finding_links_to_the_row_of_its_check(monkeypatch: pytest.MonkeyPatch
     with console.capture() as shown:
         show(console, ClusterState(load([]), (), ClusterFacts(()), None, None, None), [found])
     assert "see docs/troubleshooting.md#doctor-temp-disk" in shown.get() and "doctor-temp-disk" in ROWS
-    monkeypatch.setattr(fitness, "examine", lambda *_, **__: (None, [found]))
+    monkeypatch.setattr(preflight, "check_cluster", lambda *_, **__: (None, [found]))
     with pytest.raises(RunError) as caught:
-        fitness.require_fitness(load([]), None, ())
+        preflight.preflight(load([]), None, ())
     assert caught.value.row == "doctor-temp-disk" and "97 %" in str(caught.value)
 
 

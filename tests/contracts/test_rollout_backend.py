@@ -23,16 +23,17 @@ from rlrun.config.schema import (
 )
 from rlrun.data.messages import ActionChunk, Frames, Observation, WeightBucket
 from rlrun.policies.distributions import token_logprobs
-from rlrun.policies.openvla_oft.checkpoint import find_policy, load_policy, save_policy
-from rlrun.rollout.backend import RolloutBackend
+from rlrun.policies.opening import open_unfilled
+from rlrun.policies.openvla_oft.policy import VlaPolicy, save_policy
+from rlrun.rollout.backend import RolloutBackend, unsent_names
 from rlrun.rollout.make import make_backend
-from rlrun.rollout.sglang.backend import bind, make_engine
+from rlrun.rollout.sglang.backend import SglangBackend, make_engine
 from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
 from rlrun.system.errors import RunError
 from rlrun.weight_sync.buckets import lay_out, pack
 from tests.integration.sglang import sglang_python
 from tests.numerics import assert_norm_close, norm_error
-from tests.unit.policies.small import INSTRUCTIONS, SIZE, A, small_config, small_policy, some_frames
+from tests.unit.policies.small import INSTRUCTIONS, SIZE, A, opened_vla, small_config, small_policy, some_frames
 
 C = 2
 K = C * A
@@ -100,6 +101,13 @@ class Lent(Engine):
         pass
 
 
+def vla(folder: Path, config: RunConfig) -> VlaPolicy:
+    """The policy of a folder without its weights."""
+    policy, _ = open_unfilled(folder, config)
+    assert isinstance(policy, VlaPolicy)
+    return policy
+
+
 @pytest.fixture(scope="module")
 def engine(implementation: Implementation, folder: Path) -> Iterator[Engine | None]:
     """The engine, or None for backends without one."""
@@ -112,7 +120,7 @@ def engine(implementation: Implementation, folder: Path) -> Iterator[Engine | No
     with pytest.MonkeyPatch.context() as environment:  # SGLang's CPU ranks would bind to separate cores
         if implementation.rollout.sglang.server_args:
             environment.setenv("SGLANG_CPU_OMP_THREADS_BIND", f"{cores[0]}|{cores[-1]}")
-        engine = make_engine(config, folder, find_policy(folder, config))
+        engine = make_engine(config, folder, vla(folder, config).module.config)
     yield engine
     engine.close()
 
@@ -133,7 +141,8 @@ def backend(implementation: Implementation, folder: Path, engine: Engine | None)
     config = run_config(implementation.rollout)
     if engine is None:
         return make_backend(config, folder)
-    return bind(Lent(engine), find_policy(folder, config), config)
+    policy = vla(folder, config)
+    return SglangBackend(Lent(engine), policy, unsent_names(policy, config))
 
 
 def weights(seed: int) -> dict[str, Tensor]:
@@ -386,7 +395,7 @@ def test_a_closed_backend_refuses(backend: RolloutBackend) -> None:
 
 def test_published_weights_are_not_those_of_the_folder(backend: RolloutBackend, folder: Path) -> None:
     """Guards the tests above: the published weights differ from those of the folder."""
-    in_folder = load_policy(folder, torch.float32, "cpu")[0].state_dict()
+    in_folder = opened_vla(folder, torch.float32, "cpu")[0].state_dict()
     assert not torch.equal(in_folder["projector.fc1.weight"], weights(1)["projector.fc1.weight"])
     assert INSTRUCTIONS[0] in some_frames(1).instructions
 

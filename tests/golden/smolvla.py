@@ -8,17 +8,21 @@ import numpy as np
 import torch
 
 from rlrun.policies.smolvla.folder import read_folder
+from rlrun.policies.smolvla.network import SmolVLANetwork
 from rlrun.policies.smolvla.policy import pixels
-from rlrun.policies.weight_files import StoredWeights, fill
+from rlrun.policies.weight_files import StoredWeights, WeightFiles, fill
 from scripts.oracles.smolvla import INSTRUCTION, NUM_ACTIONS, NUM_STATES, learned, observed
 
 
 @torch.no_grad()
 def acted(folder: Path) -> np.ndarray:
     """Return float32 [B, T, actions] in simulator units."""
-    stored = read_folder(folder)
-    network, config, given = stored.without_memory(), stored.config, observed()
-    fill(network, StoredWeights(stored.weights, {}, seed=0), "cpu")
+    files = WeightFiles(folder)
+    stored = read_folder(folder, files)
+    config, given = stored.config, observed()
+    with torch.device("meta"):
+        network = SmolVLANetwork(config)
+    fill(network, StoredWeights(files, {}, seed=0), "cpu")
     ids = stored.tokenizer.encode(f"{INSTRUCTION}\n").ids[: config.tokenizer_max_length]
     batch, length = len(given["state"]), config.tokenizer_max_length
     tokens = torch.tensor([*ids, *[0] * (length - len(ids))]).expand(batch, -1)

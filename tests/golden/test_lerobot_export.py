@@ -20,7 +20,7 @@ from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.pi import folder as pi_folder
 from rlrun.policies.pi.policy import PiPolicy
 from tests.numerics import assert_norm_close, norm_error
-from tests.unit.policies.test_flow_policies import A, P, new_policy
+from tests.unit.policies.flow.test_policies import A, P, new_policy
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ROOT / ".cache" / "lerobot"

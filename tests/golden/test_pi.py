@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.policies.flow.settings import VisionSizes
-from rlrun.policies.pi.config import HEADS, GemmaSizes, PiConfig, PiSizes
+from rlrun.policies.pi.config import HEADS, PiConfig
 from rlrun.policies.pi.network import PiNetwork, PiPrefix
 from scripts.oracles.openvla_oft import drawn
 from scripts.oracles.pi import KINDS, configured, pixels
@@ -108,65 +107,8 @@ def test_the_full_size_has_their_tensors(kind: str) -> None:
     assert found == {name: shape for name, shape in expected.items() if name not in HEADS}
 
 
-def small(kind: str) -> PiConfig:
-    """A network of 1 M parameters."""
-    shared = {"depth": 4, "num_heads": 4, "num_kv_heads": 1, "head_dim": 24}
-    sizes = PiSizes(
-        language=GemmaSizes(width=96, mlp_dim=256, **shared),
-        expert=GemmaSizes(width=72, mlp_dim=192, **shared),
-        vision=VisionSizes(64, 256, 3, 4, image_size=64, patch_size=16),
-        vocab_size=320,
-    )
-    return PiConfig(type=kind, chunk_size=4, n_action_steps=4, image_resolution=(64, 64), sizes=sizes)
-
-
-def observation(batch: int = 2) -> tuple[torch.Tensor, ...]:
-    drawn_by = torch.Generator().manual_seed(1)
-    pictures = torch.rand(batch, 2, 3, 64, 64, generator=drawn_by) * 2 - 1
-    tokens = torch.randint(0, 320, (batch, 5), generator=drawn_by)
-    masks = torch.ones(batch, 2, dtype=torch.bool), torch.ones(batch, 5, dtype=torch.bool)
-    return pictures, masks[0], tokens, masks[1], torch.randn(batch, 32, generator=drawn_by)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_small_preset_runs_in_both_precisions(kind: str) -> None:
-    torch.manual_seed(0)
-    network = PiNetwork(small(kind))
-    assert sum(parameter.numel() for parameter in network.parameters()) < 3_000_000
-    x, time = torch.randn(2, 4, 32), torch.tensor([0.3, 0.8])
-    expected, hidden = network.velocity(x, time, network.prefix(*observation()))
-    assert expected.shape == (2, 4, 32)
-    assert hidden.shape == (2, 4, 72)
-    alone = network.prefix(*observation()).map(lambda tensor: tensor[1:])
-    assert_norm_close(network.velocity(x[1:], time[1:], alone)[0], expected[1:], TOLERANCE)
-    found = network.bfloat16().velocity(x, time, network.prefix(*observation()))[0]
-    assert found.dtype == torch.float32
-    assert norm_error(found, expected) < 0.05
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_parameter_has_a_gradient(kind: str) -> None:
-    torch.manual_seed(0)
-    network = PiNetwork(small(kind))
-    prefix = network.prefix(*observation())
-    velocity, _ = network.velocity(torch.randn(2, 4, 32), torch.tensor([0.3, 0.8]), prefix)
-    (velocity.square().sum() + prefix.hidden.square().sum()).backward()
-    assert [name for name, p in network.named_parameters() if not p.grad.norm() > 0] == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_who_reads_the_state(kind: str) -> None:
-    """pi0's expert does; pi0.5 has it in the prompt."""
-    torch.manual_seed(0)
-    network, given = PiNetwork(small(kind)), observation()
-    x, time = torch.randn(2, 4, 32), torch.tensor([0.3, 0.8])
-    before = network.velocity(x, time, network.prefix(*given))[0]
-    after = network.velocity(x, time, network.prefix(*given[:4], given[4] + 1))[0]
-    assert (norm_error(after, before) > 1e-4) == (kind == "pi0")
-
-
 def test_sizes_that_do_not_fit_are_refused() -> None:
-    config = small("pi0")
+    config = configured("pi0")
     with pytest.raises(ValueError, match="differ in head_dim"):
         replace(config.sizes, expert=replace(config.sizes.expert, head_dim=8))
     with pytest.raises(ValueError, match="exceeds"):

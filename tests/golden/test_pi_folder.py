@@ -26,21 +26,20 @@ from torch import Tensor
 from rlrun.config.loader import load
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.placement.memory import count_parameters, policy_size
+from rlrun.policies.flow.folder import FlowParts
 from rlrun.policies.flow.lerobot_config import MODES, Statistics
-from rlrun.policies.pi.config import HEADS
+from rlrun.policies.opening import open_unfilled
+from rlrun.policies.pi.config import EMBEDDINGS, HEADS, PALIGEMMA_FOLDER, PiConfig
 from rlrun.policies.pi.folder import (
-    EMBEDDINGS,
     OPENPI_PADDING,
-    PALIGEMMA_FOLDER,
-    StoredPi,
     pixels,
     read_folder,
     write_folder,
 )
 from rlrun.policies.pi.network import PiNetwork
 from rlrun.policies.pi.policy import PiProcessor, prompt_with_state
-from rlrun.policies.pi.settings import PiSettings, StateInPrompt, pi_config
-from rlrun.policies.pi.spec import SPEC
+from rlrun.policies.pi.spec import SPEC, PiSettings, StateInPrompt, pi_config
+from rlrun.policies.weight_files import WeightFiles
 from rlrun.system.errors import RunError
 from scripts.oracles.openvla_oft import drawn
 from scripts.oracles.pi import KINDS, configured, statistics, tokenizer
@@ -113,8 +112,8 @@ def of_openpi(kind: str, written: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def opened(folder: Path, settings: PiSettings = ASKED, spaces: PlannedSpaces = SPACES) -> StoredPi:
-    return read_folder(folder, settings, spaces)
+def opened(folder: Path, settings: PiSettings = ASKED, spaces: PlannedSpaces = SPACES) -> FlowParts[PiConfig]:
+    return read_folder(folder, WeightFiles(folder), settings, spaces)
 
 
 def theirs(kind: str) -> dict[str, np.ndarray]:
@@ -149,8 +148,8 @@ def test_statistics_change_the_actions(kind: str, written: Path, saved: Path) ->
 def test_an_openpi_folder_acts_alike(kind: str, saved: Path, of_openpi: Path) -> None:
     """Its scales have an epsilon of 1e-6, and its pictures black beside them; the state is as in the other folder."""
     ours, other = opened(of_openpi), opened(saved)
-    assert ours.is_openpi
-    assert not other.is_openpi
+    assert ours.processor["cleans_prompt"]
+    assert not other.processor["cleans_prompt"]
     assert ours.config.type == kind
     assert ours.config.cameras == ["observation.images.camera1", "observation.images.camera2"]
     assert_norm_close(acted(of_openpi), acted(saved), TOLERANCE)
@@ -295,8 +294,9 @@ def test_a_folder_that_does_not_fit_is_refused(saved: Path, change: dict, messag
 
 def test_tensors_of_the_other_kind_are_refused(kind: str, saved: Path) -> None:
     damaged(saved, {"type": {"pi0": "pi05", "pi05": "pi0"}[kind]})
+    run = load([f"policy={kind}", "policy.use_proprio=true", "policy.num_action_chunks=5"])
     with pytest.raises(RunError, match=r"\d+ missing: .*norm.*; \d+ unknown"):
-        opened(saved)
+        open_unfilled(saved, run)
 
 
 def test_a_long_state_has_its_bins() -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rlrun.policies.flow.networks import LayeredPrefix
-from rlrun.policies.flow.settings import PatchPositions
+from rlrun.policies.flow.spec import PatchPositions
 from rlrun.policies.smolvla.config import SmolVLAConfig
 from rlrun.policies.smolvla.network import SmolVLANetwork
 from rlrun.policies.smolvla.policy import pixels

@@ -17,12 +17,15 @@ import torch
 from safetensors.numpy import load_file
 from torch import Tensor
 
+from rlrun.config.loader import load
+from rlrun.policies.flow.folder import FlowParts
 from rlrun.policies.flow.lerobot_config import Quantiles, Standardization, Statistics
+from rlrun.policies.opening import open_unfilled
 from rlrun.policies.smolvla.config import SmolVLAConfig, VLMSizes
-from rlrun.policies.smolvla.folder import StoredSmolVLA, read_folder, write_folder
+from rlrun.policies.smolvla.folder import read_folder, write_folder
 from rlrun.policies.smolvla.network import SmolVLANetwork
 from rlrun.policies.tokenizer import word_tokenizer
-from rlrun.policies.weight_files import write_weights
+from rlrun.policies.weight_files import WeightFiles, write_weights
 from rlrun.system.errors import RunError
 from scripts.oracles.openvla_oft import drawn
 from scripts.oracles.smolvla import CAMERAS, INSTRUCTION, NUM_ACTIONS, NUM_STATES, configured, statistics
@@ -61,7 +64,14 @@ def written(tmp_path: Path) -> Path:
     return folder
 
 
-def assert_is_the_policy(stored: StoredSmolVLA) -> None:
+def opened(folder: Path, tokenizer_path: Path | None = None) -> FlowParts[SmolVLAConfig]:
+    return read_folder(folder, WeightFiles(folder), tokenizer_path)
+
+
+RUN = ["policy=smolvla", "policy.use_proprio=true", "policy.num_action_chunks=2"]
+
+
+def assert_is_the_policy(stored: FlowParts[SmolVLAConfig]) -> None:
     assert stored.config == configured("cross")
     assert stored.config.cameras == list(CAMERAS)
     assert (stored.config.num_proprio, stored.config.num_actions) == (NUM_STATES, NUM_ACTIONS)
@@ -72,11 +82,11 @@ def assert_is_the_policy(stored: StoredSmolVLA) -> None:
 
 
 def test_their_folder_opens(saved: Path) -> None:
-    assert_is_the_policy(read_folder(saved))
+    assert_is_the_policy(opened(saved))
 
 
 def test_our_folder_opens_and_acts_like_theirs(saved: Path, written: Path) -> None:
-    assert_is_the_policy(read_folder(written))
+    assert_is_the_policy(opened(written))
     assert np.array_equal(acted(written), acted(saved))
 
 
@@ -104,7 +114,7 @@ def test_statistics_change_the_actions(saved: Path, written: Path) -> None:
         "STATE": "IDENTITY",
         "ACTION": "IDENTITY",
     }
-    assert read_folder(written).statistics == Statistics()
+    assert opened(written).statistics == Statistics()
     assert norm_error(acted(written), acted(saved)) > 0.01
 
 
@@ -120,23 +130,23 @@ def test_statistics_among_the_weights(saved: Path, variant: str) -> None:
         for kind, values in stats.items()
     }
     write_weights(saved, [*weights(), *buffers.items()])
-    assert_is_the_policy(read_folder(saved))
+    assert_is_the_policy(opened(saved))
 
 
 def test_a_base_model_has_no_statistics(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
     for file in saved.glob("policy_*"):
         file.unlink()
-    assert read_folder(saved).statistics == Statistics()
+    assert opened(saved).statistics == Statistics()
     assert "no statistics of action" in caplog.text
 
 
 def test_the_tokenizer_may_be_elsewhere(saved: Path, tmp_path: Path) -> None:
     (saved / "vlm/tokenizer.json").rename(tmp_path / "tokenizer.json")
     with pytest.raises(RunError, match=r"no tokenizer\.json") as refused:
-        read_folder(saved)
+        opened(saved)
     assert str(saved / "vlm") in str(refused.value)
     for place in (tmp_path, tmp_path / "tokenizer.json"):
-        assert read_folder(saved, place).tokenizer.token_to_id("radio") is not None
+        assert opened(saved, place).tokenizer.token_to_id("radio") is not None
 
 
 def test_sizes_of_the_published_vlm_are_known(saved: Path) -> None:
@@ -147,7 +157,7 @@ def test_sizes_of_the_published_vlm_are_known(saved: Path) -> None:
     changed |= {"vlm_model_name": "HuggingFaceTB/SmolVLM2-500M-Video-Instruct", "resize_imgs_with_padding": [512, 512]}
     (saved / "config.json").write_text(json.dumps(changed))
     with pytest.raises(RunError, match=r"of other shapes: .*expected \(.*960"):
-        read_folder(saved)
+        open_unfilled(saved, load(RUN))
 
 
 def damaged(folder: Path, what: str) -> None:
@@ -171,13 +181,18 @@ def damaged(folder: Path, what: str) -> None:
         ("other policy", "another policy than smolvla"),
         ("normalization", "STATE by MIN_MAX"),
         ("vlm", "sizes rlrun does not know"),
-        ("layers", r"missing: .*layers\.4\."),
     ],
 )
 def test_a_folder_that_does_not_fit_is_refused(saved: Path, what: str, message: str) -> None:
     damaged(saved, what)
     with pytest.raises(RunError, match=message):
-        read_folder(saved)
+        opened(saved)
+
+
+def test_tensors_that_are_missing_are_named(saved: Path) -> None:
+    damaged(saved, "layers")
+    with pytest.raises(RunError, match=r"missing: .*layers\.4\."):
+        open_unfilled(saved, load(RUN))
 
 
 @pytest.mark.parametrize(
@@ -198,6 +213,6 @@ def test_an_empty_range_of_quantiles_is_no_division_by_zero() -> None:
 def test_sizes_survive_their_format() -> None:
     for config in (configured("cross"), SmolVLAConfig()):
         sizes = json.loads(json.dumps(config.vlm.as_transformers()))
-        assert VLMSizes.of(sizes) == config.vlm
+        assert VLMSizes.from_transformers(sizes) == config.vlm
         written = json.loads(json.dumps(config.as_lerobot()))
-        assert SmolVLAConfig.of(written, config.vlm) == replace(config)
+        assert SmolVLAConfig.from_lerobot(written, config.vlm) == replace(config)

@@ -17,7 +17,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.data.messages import Spaces
-from rlrun.policies.actor_critic.policy import new_actor_critic
+from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 
 NUM_STEPS = 200
 WARM, LATE = (60, 100), (160, 200)  # training steps whose median memory is compared
@@ -39,7 +39,7 @@ def run_dir(tmp_path_factory) -> Path:
     """Return the folder of a run that starts from a policy folder."""
     root = tmp_path_factory.mktemp("long")
     config = load([*RUN, f"output_dir={root}/run"])
-    new_actor_critic(config.policy, config.env.image_size, HALF_CHEETAH, config.seed).save(root / "policy")
+    ActorCriticPolicy.new(config.policy, config.env.image_size, HALF_CHEETAH, config.seed).save(root / "policy")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "rlrun.train", *RUN, f"policy.path={root}/policy", f"output_dir={root}/run"]
     subprocess.run(command, check=True, timeout=280, env=environment, stdout=subprocess.DEVNULL)

@@ -16,11 +16,11 @@ import pytest
 from rlrun.config.loader import load
 from rlrun.config.provenance import write_config
 from rlrun.config.recorded import POLICY_CONFIG
+from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Spaces
 from rlrun.envs import r1pro
-from rlrun.policies.openvla_oft.checkpoint import save_policy
-from rlrun.policies.openvla_oft.policy import new_policy
+from rlrun.policies.openvla_oft.policy import new_policy, save_policy
 from rlrun.policies.spec import DemonstratedTask, policy_spec
 from rlrun.system.errors import ExitStatus
 from tests.integration.openpi import OpenpiClient
@@ -57,8 +57,7 @@ def libero_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new network for LIBERO's spaces, exported with the configuration of its run; it needs no LIBERO."""
     config = load(["run=single_process", *LOCAL, "env=libero", "policy.kind=cnn", "env.image_size=64"])
     cameras = len(config.env.cameras)
-    begin = policy_spec(config).from_scratch
-    assert begin is not None
+    begin = POLICIES.part(policy_spec(config), "from_scratch")
     policy = begin(config, Spaces(7, None, (-1.0,) * 7, (1.0,) * 7, num_proprio=8, num_images=cameras))
     folder = tmp_path_factory.mktemp("libero") / "policy"
     folder.mkdir()

@@ -16,8 +16,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.envs import r1pro
-from rlrun.policies.openvla_oft.checkpoint import save_policy
-from rlrun.policies.openvla_oft.policy import new_policy
+from rlrun.policies.openvla_oft.policy import new_policy, save_policy
 from rlrun.policies.spec import DemonstratedTask
 from rlrun.system.errors import ExitStatus
 from tests.unit.serving.public_client import PublicClient, health, observation

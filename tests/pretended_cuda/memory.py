@@ -60,7 +60,7 @@ def _policy(work: Workload) -> VlaPolicy:
     with torch.device("meta"):
         policy = VlaPolicy(OpenVLAOFT(work.model).bfloat16().train(), processor=None)
     if work.run.actor.lora.rank:
-        add_adapters(policy, work.run.actor.lora)
+        add_adapters(policy.module, work.run.actor.lora, policy.frozen_names())
     return policy
 
 

@@ -13,7 +13,7 @@ from rlrun.config.schema import Precision, RunConfig
 from rlrun.data.messages import Frames, Observation, Trajectory
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.openvla_oft.policy import VlaPolicy, new_policy
-from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
+from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
 from rlrun.policies.spec import DemonstratedTask
 from rlrun.rollout.hf import HFBackend
 from rlrun.weight_sync.buckets import lay_out, pack

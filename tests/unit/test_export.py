@@ -18,7 +18,7 @@ from rlrun.policies.pi import folder as pi_folder
 from rlrun.policies.pi.policy import PiPolicy
 from rlrun.policies.tokenizer import word_tokenizer
 from rlrun.system.errors import ExitStatus, RunError
-from tests.unit.policies.test_flow_policies import SENTENCES, new_policy
+from tests.unit.policies.flow.test_policies import SENTENCES, new_policy
 
 PROMPT = "pi05_prepare_state_tokenizer_processor_step"
 

@@ -12,11 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from residual_policy.spec import ResidualSettings
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import Spaces
 from rlrun.policies.distributions import Gaussian
 from rlrun.policies.policy import Policy
+from rlrun.policies.weight_files import WeightFiles
 
 
 @dataclass
@@ -77,16 +81,22 @@ class ResidualPolicy(Policy):
         (folder / "config.json").write_text(json.dumps({"model_type": "residual"} | asdict(self.sizes)))
 
     @classmethod
-    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> ResidualPolicy:
+    def from_folder(cls, folder: Path, files: WeightFiles, run: RunConfig | None) -> ResidualPolicy:
         described = json.loads((folder / "config.json").read_text())
-        policy = cls(Sizes(**{name: described[name] for name in Sizes.__dataclass_fields__}))
-        policy.module.load_state_dict(load_file(folder / "model.safetensors"))
-        policy.module.to(device, dtype)
-        policy.device = device
-        return policy
+        return cls(Sizes(**{name: described[name] for name in Sizes.__dataclass_fields__}))
 
     @classmethod
-    def new(cls, sizes: Sizes, seed: int) -> ResidualPolicy:
+    def from_scratch(cls, config: RunConfig, spaces: Spaces) -> ResidualPolicy:
+        own = config.policy.section(ResidualSettings)
+        sizes = Sizes(
+            spaces.num_proprio,
+            spaces.num_actions,
+            config.policy.num_action_chunks,
+            own.width,
+            own.num_blocks,
+            list(spaces.action_low),
+            list(spaces.action_high),
+        )
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(config.seed)
             return cls(sizes)

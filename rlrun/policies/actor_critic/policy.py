@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from rlrun.algorithms.algorithm import ActionDistribution
-from rlrun.config.schema import PolicyConfig
+from rlrun.config.schema import PolicyConfig, RunConfig
 from rlrun.data.messages import Spaces
-from rlrun.policies.actor_critic.settings import ActorCriticConfig, CnnSettings, MlpSettings
+from rlrun.policies.actor_critic.spec import ActorCriticConfig, CnnSettings, MlpSettings
 from rlrun.policies.distributions import Bins, Gaussian
 from rlrun.policies.policy import Policy
-from rlrun.policies.weight_files import WEIGHTS_FILE, write_weights
+from rlrun.policies.weight_files import WeightFiles, write_weights
 
 CLIP = 10.0  # standard deviations from the mean
 EPS = 1e-8
@@ -179,35 +179,36 @@ class ActorCriticPolicy(Policy):
         self.config.save(folder)
 
     @classmethod
-    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device | str) -> ActorCriticPolicy:
-        """Load a policy folder. Raises OSError, KeyError, SafetensorError or RuntimeError if it is incomplete."""
-        with torch.device("meta"):  # memory only for tensors that are in the file, whatever sizes config.json names
-            model = ActorCritic(ActorCriticConfig.load(folder))
-        stored = load_file(folder / WEIGHTS_FILE)  # maps the file: copied, since an offloaded policy frees its memory
-        model.load_state_dict({name: tensor.clone() for name, tensor in stored.items()}, assign=True)
-        return cls(model.to(device, dtype).eval())
+    def from_folder(cls, folder: Path, files: WeightFiles, run: RunConfig | None) -> Self:
+        with torch.device("meta"):
+            return cls(ActorCritic(ActorCriticConfig.load(folder)))
 
+    @classmethod
+    def from_scratch(cls, config: RunConfig, spaces: Spaces) -> Self:
+        """Return a new network, as the specs name it."""
+        return cls.new(config.policy, config.env.image_size, spaces, config.seed)
 
-def new_actor_critic(policy: PolicyConfig, image_size: int, spaces: Spaces, seed: int) -> ActorCriticPolicy:
-    """Return a network from scratch, on the CPU; the same arguments give the same weights."""
-    own = policy.section(MlpSettings)
-    has_images = isinstance(own, CnnSettings)
-    config = ActorCriticConfig(
-        num_actions=spaces.num_actions,
-        num_action_chunks=policy.num_action_chunks,
-        num_choices=spaces.num_choices,
-        action_low=spaces.action_low,
-        action_high=spaces.action_high,
-        num_proprio=spaces.num_proprio if policy.use_proprio or not has_images else 0,
-        num_images=spaces.num_images if has_images else 0,
-        image_size=image_size,
-        hidden_sizes=tuple(own.hidden_sizes),
-        value_hidden_sizes=tuple(policy.value_hidden_sizes),
-        conv_channels=tuple(own.conv_channels) if isinstance(own, CnnSettings) else (),
-        initial_log_std=own.initial_log_std,
-        is_normalized=own.normalize_observations,
-        camera_names=spaces.cameras if has_images else (),
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return ActorCriticPolicy(ActorCritic(config))
+    @classmethod
+    def new(cls, policy: PolicyConfig, image_size: int, spaces: Spaces, seed: int) -> Self:
+        """Return a new network on the CPU; the same arguments give the same weights."""
+        own = policy.section(MlpSettings)
+        has_images = isinstance(own, CnnSettings)
+        config = ActorCriticConfig(
+            num_actions=spaces.num_actions,
+            num_action_chunks=policy.num_action_chunks,
+            num_choices=spaces.num_choices,
+            action_low=spaces.action_low,
+            action_high=spaces.action_high,
+            num_proprio=spaces.num_proprio if policy.use_proprio or not has_images else 0,
+            num_images=spaces.num_images if has_images else 0,
+            image_size=image_size,
+            hidden_sizes=tuple(own.hidden_sizes),
+            value_hidden_sizes=tuple(policy.value_hidden_sizes),
+            conv_channels=tuple(own.conv_channels) if isinstance(own, CnnSettings) else (),
+            initial_log_std=own.initial_log_std,
+            is_normalized=own.normalize_observations,
+            camera_names=spaces.cameras if has_images else (),
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return cls(ActorCritic(config))

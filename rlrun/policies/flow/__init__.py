@@ -1,1 +1,1 @@
-"""What policies that generate actions by flow matching share; a policy adds its network and its processor."""
+"""Shared parts of flow-matching policies, from the network to the folder; a kind adds its network and processor."""

@@ -1,11 +1,11 @@
-"""DSRL: the flow runs as an ODE, and a learned actor chooses the noise that it begins with.
+"""DSRL: the flow runs as an ODE, and a learned noise actor gives its first noise.
 
 Source: "Steering your diffusion policy with latent space reinforcement learning" (arXiv 2506.15799). The network stays
 as it is. One noise, a number per real action dimension, serves all control steps of a chunk; padded dimensions begin at
 zero. The actor gives a normal distribution, whose numbers u become the noise bound * tanh(u).
 
-A choice keeps what the actor and critics read of the observation, the summary of its prefix: a replay buffer needs no
-pictures, and learning never runs the network.
+The tokens of an action contain its features, the summary of the prefix that noise actor and critics read: a replay
+buffer needs no pictures, and learning never runs the network.
 
 Shape legend: B rows, W width of a summary, A real action dimensions, C executed control steps, K = C*A.
 """
@@ -23,39 +23,39 @@ from torch.nn import functional as F
 
 from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.policies import distributions
-from rlrun.policies.flow.method import ChunkShape, Field, FlowMethod, FlowSde
-from rlrun.policies.flow.model import Answer, Point
+from rlrun.policies.flow.method import ChunkShape, FlowMethod, FlowSde, VelocityFn
+from rlrun.policies.flow.model import FlowInput, FlowOutput
 
 NODES, WEIGHTS = (torch.tensor(x) for x in np.polynomial.hermite_e.hermegauss(16))  # of the entropy's integral
 
 
 @dataclass(frozen=True, eq=False)
-class SteeredChoice:
-    """What was seen, what was chosen, and what came of it."""
+class NoiseAction:
+    """Transition (features, noise, action)."""
 
-    summary: Tensor  # float32 [B, W]
-    raw: Tensor  # float32 [B, A], before tanh
+    summary: Tensor  # float32 [B, W], the features
+    raw: Tensor  # float32 [B, A], the noise before tanh
     action: Tensor  # float32 [B, K], normalized
 
-    def packed(self) -> Tensor:
-        """Return float32 [B, W + A + K], the tokens of this choice."""
+    def to_tokens(self) -> Tensor:
+        """Return the tokens, float32 [B, W + A + K]."""
         return torch.cat([self.summary, self.raw, self.action], dim=1)
 
     @classmethod
-    def of(cls, tokens: Tensor, shape: ChunkShape) -> SteeredChoice:
+    def from_tokens(cls, tokens: Tensor, shape: ChunkShape) -> NoiseAction:
         """Unpack tokens."""
         num_executed = shape.num_executed * shape.num_actions
         own = [tokens.shape[1] - shape.num_actions - num_executed, shape.num_actions, num_executed]
         return cls(*tokens.float().split(own, dim=1))
 
 
-class SteeredNoise(ActionDistribution):
-    """The distribution of the first noise. A number's log-probability, in units of the bound, is shared by the control
+class NoiseDistribution(ActionDistribution):
+    """Distribution of the first noise. A number's log-probability, in units of the bound, is shared by the control
     steps that it serves."""
 
     def __init__(self, shape: ChunkShape, mean: Tensor, log_std: Tensor, temperature: float, act: Act | None = None):
         """mean, log_std: float32 [B, A], before tanh. temperature: a factor of the deviation. act: runs the flow; None:
-        the distribution only judges."""
+        the distribution only evaluates tokens."""
         self._shape, self._act = shape, act
         self.mean, self.log_std = mean, log_std + math.log(temperature)
 
@@ -74,7 +74,7 @@ class SteeredNoise(ActionDistribution):
         return raw.tanh(), self._densities(raw).sum(1)
 
     def logprobs(self, tokens: Tensor) -> Tensor:
-        return self._shared(self._densities(SteeredChoice.of(tokens, self._shape).raw))
+        return self._shared(self._densities(NoiseAction.from_tokens(tokens, self._shape).raw))
 
     def entropy(self) -> Tensor:
         """Return float32 [B, K], by quadrature."""
@@ -83,8 +83,8 @@ class SteeredNoise(ActionDistribution):
         stretched = (_log_slope(raw) * weights).sum(-1) / weights.sum()
         return self._shared(0.5 * math.log(2 * math.pi * math.e) + self.log_std + stretched)
 
-    def first(self, num_rows: int) -> SteeredNoise:
-        return SteeredNoise(self._shape, self.mean[:num_rows], self.log_std[:num_rows], 1.0, self._act)
+    def first(self, num_rows: int) -> NoiseDistribution:
+        return NoiseDistribution(self._shape, self.mean[:num_rows], self.log_std[:num_rows], 1.0, self._act)
 
     def _densities(self, raw: Tensor) -> Tensor:
         """Return the log-density of each number of the noise over its bound, [B, A]."""
@@ -97,41 +97,43 @@ class SteeredNoise(ActionDistribution):
 
     def _acted(self, raw: Tensor) -> Tensor:
         if self._act is None:
-            raise TypeError("this distribution judges choices; call the policy without tokens to draw some")
-        return self._act(raw).packed()
+            raise TypeError("this distribution evaluates given tokens; call the policy without tokens to sample")
+        return self._act(raw).to_tokens()
 
 
-Act = Callable[[Tensor], SteeredChoice]  # runs the flow from raw numbers [B, A], of the first B rows
+Act = Callable[[Tensor], NoiseAction]  # runs the flow from raw numbers [B, A], of the first B rows
 
 
 @dataclass(frozen=True)
 class Dsrl(FlowMethod):
-    """The first noise is chosen, and no step is random."""
+    """DSRL: a noise actor gives the first noise, and no step is random."""
 
     num_steps: int
     bound: float
 
-    def sampler(self, shape: ChunkShape, answer: Answer, field: Field, temperature: float) -> ActionDistribution:
-        summary = answer.prefix.summary()
+    def sampler(
+        self, shape: ChunkShape, output: FlowOutput, velocity_fn: VelocityFn, temperature: float
+    ) -> ActionDistribution:
+        summary = output.prefix.summary()
 
-        def act(raw: Tensor) -> SteeredChoice:
+        def act(raw: Tensor) -> NoiseAction:
             ode, num_rows = FlowSde(self.num_steps, noise_level=1.0), len(raw)
             x = raw.new_zeros(num_rows, shape.num_steps, shape.num_dims)
             x[..., : shape.num_actions] = self.bound * raw.tanh()[:, None]
             for time in ode.times:
-                velocity, _ = field(x, torch.full((num_rows,), time), num_rows)
+                velocity, _ = velocity_fn(x, torch.full((num_rows,), time), num_rows)
                 x = ode.euler(x, velocity)
-            return SteeredChoice(summary[:num_rows], raw, shape.executed(x))
+            return NoiseAction(summary[:num_rows], raw, shape.executed(x))
 
-        assert answer.steering is not None
-        return SteeredNoise(shape, *answer.steering, temperature, act)
+        assert output.noise_action is not None
+        return NoiseDistribution(shape, *output.noise_action, temperature, act)
 
-    def point(self, shape: ChunkShape, tokens: Tensor) -> Point | None:
+    def flow_input(self, shape: ChunkShape, tokens: Tensor) -> FlowInput | None:
         return None
 
-    def judged(self, shape: ChunkShape, tokens: Tensor, answer: Answer, temperature: float) -> SteeredNoise:
-        assert answer.steering is not None
-        return SteeredNoise(shape, *answer.steering, temperature)
+    def evaluate(self, shape: ChunkShape, tokens: Tensor, output: FlowOutput, temperature: float) -> NoiseDistribution:
+        assert output.noise_action is not None
+        return NoiseDistribution(shape, *output.noise_action, temperature)
 
 
 def _log_slope(raw: Tensor) -> Tensor:

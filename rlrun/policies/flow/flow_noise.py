@@ -1,6 +1,6 @@
 """Flow-Noise: a flow sampler in which every Euler step is random, with a learned deviation.
 
-Sources: pi-RL (arXiv 2510.25889), ReinFlow (2505.22094). Time and sign as in `flow_sde`.
+Sources: pi-RL (arXiv 2510.25889), ReinFlow (2505.22094). Time and sign as in `method`.
 
 The mean of a step is that of the ODE; its deviation is given by a head on the hidden of the action tokens, so that the
 entropy can be trained. The log-probability of a number is the sum over the steps, the likelihood of its chain; pi-RL
@@ -21,16 +21,16 @@ from torch import Tensor
 
 from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.policies import distributions
-from rlrun.policies.flow.method import ChunkShape, Field, FlowChain, FlowMethod, normal_logprobs
-from rlrun.policies.flow.model import Answer, Point
-from rlrun.policies.flow.settings import FirstNoise
+from rlrun.policies.flow.method import ChunkShape, FlowChain, FlowMethod, VelocityFn, normal_logprobs
+from rlrun.policies.flow.model import FlowInput, FlowOutput
+from rlrun.policies.flow.spec import FirstNoise
 
 ENTROPY = 0.5 * math.log(2 * math.pi * math.e)  # of a standard normal number
 
 
 @dataclass(frozen=True)
 class FlowNoise(FlowMethod):
-    """All steps are random."""
+    """Flow-Noise: every step is random."""
 
     num_steps: int
     first_noise: FirstNoise = FirstNoise.drawn
@@ -40,37 +40,39 @@ class FlowNoise(FlowMethod):
         """Time before each step."""
         return tuple(1.0 - k / self.num_steps for k in range(self.num_steps))
 
-    def sampler(self, shape: ChunkShape, answer: Answer, field: Field, temperature: float) -> ActionDistribution:
-        return ChainSampler(self, shape, field, answer.num_rows, temperature)
+    def sampler(
+        self, shape: ChunkShape, output: FlowOutput, velocity_fn: VelocityFn, temperature: float
+    ) -> ActionDistribution:
+        return ChainSampler(self, shape, velocity_fn, output.num_rows, temperature)
 
-    def point(self, shape: ChunkShape, tokens: Tensor) -> Point:
-        chain = FlowChain.of(tokens, self.num_steps, shape.num_steps, shape.num_dims)
-        return Point(chain.before, torch.tensor(self.times, device=tokens.device).expand(len(tokens), -1))
+    def flow_input(self, shape: ChunkShape, tokens: Tensor) -> FlowInput:
+        chain = FlowChain.from_tokens(tokens, self.num_steps, shape.num_steps, shape.num_dims)
+        return FlowInput(chain.before, torch.tensor(self.times, device=tokens.device).expand(len(tokens), -1))
 
-    def judged(self, shape: ChunkShape, tokens: Tensor, answer: Answer, temperature: float) -> Chain:
-        assert answer.velocity is not None
-        assert answer.noise is not None
-        chain = FlowChain.of(tokens, self.num_steps, shape.num_steps, shape.num_dims)
-        mean = shape.executed(chain.before - answer.velocity / self.num_steps)
-        return Chain(self, shape, mean, shape.executed(answer.noise) * temperature)
+    def evaluate(self, shape: ChunkShape, tokens: Tensor, output: FlowOutput, temperature: float) -> Chain:
+        assert output.velocity is not None
+        assert output.noise is not None
+        chain = FlowChain.from_tokens(tokens, self.num_steps, shape.num_steps, shape.num_dims)
+        mean = shape.executed(chain.before - output.velocity / self.num_steps)
+        return Chain(self, shape, mean, shape.executed(output.noise) * temperature)
 
 
 class Chain(ActionDistribution):
-    """All steps of the chains that `tokens` name, whose means and deviations were computed in the forward pass."""
+    """Log-probabilities of whole denoising chains, whose means and deviations were computed in the forward pass."""
 
     def __init__(self, method: FlowNoise, shape: ChunkShape, mean: Tensor, std: Tensor):
         self._method, self._shape = method, shape
         self.mean, self.std = mean, std  # float32 [B, F, K]
 
     def sample(self, keys: np.ndarray) -> Tensor:
-        raise TypeError("this distribution judges choices; call the policy without tokens to draw some")
+        raise TypeError("this distribution evaluates given tokens; call the policy without tokens to sample")
 
     def most_likely(self) -> Tensor:
-        raise TypeError("this distribution judges choices; call the policy without tokens to draw some")
+        raise TypeError("this distribution evaluates given tokens; call the policy without tokens to sample")
 
     def logprobs(self, tokens: Tensor) -> Tensor:
         shape = self._shape
-        chain = FlowChain.of(tokens, self._method.num_steps, shape.num_steps, shape.num_dims)
+        chain = FlowChain.from_tokens(tokens, self._method.num_steps, shape.num_steps, shape.num_dims)
         after = torch.cat([shape.executed(chain.before)[:, 1:], chain.action[:, None]], dim=1)
         return normal_logprobs(after, self.mean, self.std).sum(1)
 
@@ -82,13 +84,15 @@ class Chain(ActionDistribution):
 
 
 class ChainSampler(ActionDistribution):
-    """Draws chunks by F random steps over a prefix, for acting."""
+    """Samples chunks by F random steps over a prefix."""
 
-    def __init__(self, method: FlowNoise, shape: ChunkShape, field: Field, num_rows: int, temperature: float):
+    def __init__(
+        self, method: FlowNoise, shape: ChunkShape, velocity_fn: VelocityFn, num_rows: int, temperature: float
+    ):
         """temperature: a factor of all noise."""
-        self._method, self._shape, self._field = method, shape, field
+        self._method, self._shape, self._velocity_fn = method, shape, velocity_fn
         self._num_rows, self._temperature = num_rows, temperature
-        self._drawn: tuple[Tensor, Chain] | None = None  # the last choices, which are judged next
+        self._drawn: tuple[Tensor, Chain] | None = None  # tokens of the last sample, and their distribution
 
     def sample(self, keys: np.ndarray) -> Tensor:
         """Return float32 [B, F*S*D + K]; row b depends on `keys[b]` and its own observation."""
@@ -107,21 +111,21 @@ class ChainSampler(ActionDistribution):
     def logprobs(self, tokens: Tensor) -> Tensor:
         if self._drawn is not None and self._drawn[0] is tokens:
             return self._drawn[1].logprobs(tokens)
-        point = self._method.point(self._shape, tokens)
-        found = [self._at(x, time) for x, time in zip(point.x.unbind(1), point.time.unbind(1), strict=True)]
+        inputs = self._method.flow_input(self._shape, tokens)
+        found = [self._at(x, time) for x, time in zip(inputs.x.unbind(1), inputs.time.unbind(1), strict=True)]
         velocity, noise = (torch.stack(parts, dim=1) for parts in zip(*found, strict=True))
-        answer = Answer(None, None, velocity, noise)
-        return self._method.judged(self._shape, tokens, answer, self._temperature).logprobs(tokens)
+        output = FlowOutput(None, None, velocity, noise)
+        return self._method.evaluate(self._shape, tokens, output, self._temperature).logprobs(tokens)
 
     def entropy(self) -> Tensor:
-        """Return float32 [B, K]: of the last drawn chains; before a draw, of the most likely ones."""
+        """Return float32 [B, K]: of the last sampled chains; before sampling, of the most likely ones."""
         if self._drawn is None:
             self.most_likely()
         assert self._drawn is not None
         return self._drawn[1].entropy()
 
     def first(self, num_rows: int) -> ChainSampler:
-        return ChainSampler(self._method, self._shape, self._field, num_rows, self._temperature)
+        return ChainSampler(self._method, self._shape, self._velocity_fn, num_rows, self._temperature)
 
     def _flow(self, x: Tensor, noise: Tensor) -> Tensor:
         """Run all steps from x [B, S, D]. noise: standard normal or zero, [B, F, K], times the temperature."""
@@ -135,12 +139,12 @@ class ChainSampler(ActionDistribution):
             means.append(shape.executed(following))
             stds.append(shape.executed(std))
             x = shape.replaced(following, means[-1] + stds[-1] * noise[:, k])
-        tokens = FlowChain(torch.stack(before, dim=1), shape.executed(x)).packed()
+        tokens = FlowChain(torch.stack(before, dim=1), shape.executed(x)).to_tokens()
         mean, std = torch.stack(means, dim=1), torch.stack(stds, dim=1)
         self._drawn = tokens, Chain(self._method, shape, mean, std * self._temperature)
         return tokens
 
     def _at(self, x: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-        velocity, noise = self._field(x, time, self._num_rows)
+        velocity, noise = self._velocity_fn(x, time, self._num_rows)
         assert noise is not None
         return velocity, noise

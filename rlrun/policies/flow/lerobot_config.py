@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from rlrun.data.fit import short_name
+from rlrun.policies.spec import CONFIG_FILE
 from rlrun.system.local_files import read_json
 
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images"
@@ -98,7 +99,7 @@ def cameras_in(folder: Path) -> tuple[str, ...]:
     A `rename_map` of its preprocessor says what the robot calls them, which is what a simulator is asked for.
     """
     with suppress(*_DAMAGES):
-        described = LeRobotConfig(input_features=read_json(folder / "config.json").get("input_features") or {})
+        described = LeRobotConfig(input_features=read_json(folder / CONFIG_FILE).get("input_features") or {})
         return tuple(_renamed(folder).get(name, name) for name in described.cameras)
     return ()
 

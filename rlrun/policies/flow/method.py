@@ -1,6 +1,6 @@
-"""How a flow policy draws actions, and how its choices are judged: the interface of Flow-SDE, Flow-Noise and DSRL.
+"""The interface of Flow-SDE, Flow-Noise and DSRL: sampling actions and their log-probabilities; and Flow-SDE itself.
 
-Shape legend: B rows, F points of the flow, S control steps and D dimensions of the network's own chunk.
+Shape legend: B rows, F flow times per row, S control steps and D dimensions of the network's own chunk.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import Tensor
 
 from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.policies import distributions
-from rlrun.policies.flow.model import Answer, Point
-from rlrun.policies.flow.settings import FirstNoise
+from rlrun.policies.flow.model import FlowInput, FlowOutput
+from rlrun.policies.flow.spec import FirstNoise
 
-# of (x [B, S, D], time [B], number of first rows B): the velocity, and the deviation of learned noise if there is one
-Field = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
+# (x [B, S, D], time [B], number of first rows B) -> (velocity, standard deviation of learned noise or None)
+VelocityFn = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
 
 
 @dataclass(frozen=True)
 class ChunkShape:
-    """The network's own chunk, and the part of it that is executed: K = C*A numbers."""
+    """Shape of the network's own chunk, and of its executed part: K = C*A numbers."""
 
     num_steps: int  # S
     num_dims: int  # D
@@ -38,7 +38,7 @@ class ChunkShape:
         return x[..., : self.num_executed, : self.num_actions].flatten(-2)
 
     def first_noise(self, kind: FirstNoise, drawn: Tensor) -> Tensor:
-        """Return where the flow begins, float32 [B, S, D]. drawn: normal numbers, float32 [B, S*D]."""
+        """Return the initial noise of the flow, float32 [B, S, D]. drawn: normal numbers, float32 [B, S*D]."""
         if kind is FirstNoise.fixed:
             return self.fixed_noise(len(drawn))
         return drawn.unflatten(1, (self.num_steps, self.num_dims))
@@ -57,24 +57,26 @@ class ChunkShape:
 
 
 class FlowMethod(ABC):
-    """One way to make a stochastic policy of a velocity."""
+    """Stochastic policy on top of a velocity network."""
 
     @abstractmethod
-    def sampler(self, shape: ChunkShape, answer: Answer, field: Field, temperature: float) -> ActionDistribution:
-        """Return the distribution that draws choices for the rows of `answer`. temperature: a factor of all noise."""
+    def sampler(
+        self, shape: ChunkShape, output: FlowOutput, velocity_fn: VelocityFn, temperature: float
+    ) -> ActionDistribution:
+        """Return the distribution to sample from, for the rows of `output`. temperature: a factor of all noise."""
 
     @abstractmethod
-    def point(self, shape: ChunkShape, tokens: Tensor) -> Point | None:
-        """Return where the network must be evaluated to judge choices; None: nowhere."""
+    def flow_input(self, shape: ChunkShape, tokens: Tensor) -> FlowInput | None:
+        """Return the inputs of the velocity for the log-probabilities of `tokens`; None: it is not needed."""
 
     @abstractmethod
-    def judged(self, shape: ChunkShape, tokens: Tensor, answer: Answer, temperature: float) -> ActionDistribution:
-        """Return the distribution of these choices. answer: at `point`."""
+    def evaluate(self, shape: ChunkShape, tokens: Tensor, output: FlowOutput, temperature: float) -> ActionDistribution:
+        """Return the distribution that gives the log-probabilities of `tokens`. output: of the pass at `flow_input`."""
 
 
 @dataclass(frozen=True)
 class FlowSde:
-    """The steps of a sampler. Example: FlowSde(4, 0.5) has the times 1, 0.75, 0.5 and 0.25."""
+    """Schedule of the Euler-Maruyama steps. Example: FlowSde(4, 0.5) has the times 1, 0.75, 0.5 and 0.25."""
 
     num_steps: int  # K
     noise_level: float  # a
@@ -122,7 +124,7 @@ def _taken(values: tuple[float, ...], step: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class FlowChoice:
-    """Of Flow-SDE, the random step of each row: its number, x before and after it, its mean, and the final action."""
+    """Data stored per chunk by Flow-SDE: the random step, x before and after it, its mean, and the action."""
 
     step: Tensor  # int64 [B]
     before: Tensor  # float32 [B, S, D]
@@ -130,12 +132,12 @@ class FlowChoice:
     mean: Tensor  # float32 [B, K], of `after` under the policy that acted: for the KL from it
     action: Tensor  # float32 [B, K], normalised
 
-    def packed(self) -> Tensor:
-        """Return float32 [B, 1 + S*D + 3K], the tokens of this choice."""
+    def to_tokens(self) -> Tensor:
+        """Return the tokens, float32 [B, 1 + S*D + 3K]."""
         return torch.cat([self.step[:, None].float(), self.before.flatten(1), self.after, self.mean, self.action], 1)
 
     @classmethod
-    def of(cls, tokens: Tensor, num_steps: int, num_dims: int) -> FlowChoice:
+    def from_tokens(cls, tokens: Tensor, num_steps: int, num_dims: int) -> FlowChoice:
         """Unpack tokens of a network with S = num_steps and D = num_dims."""
         own = num_steps * num_dims
         num_executed = (tokens.shape[1] - 1 - own) // 3
@@ -145,17 +147,17 @@ class FlowChoice:
 
 @dataclass(frozen=True, eq=False)
 class FlowChain:
-    """Of Flow-Noise, x before every step, and the action after the last one."""
+    """Data stored per chunk by Flow-Noise: the denoising states and the action."""
 
     before: Tensor  # float32 [B, F, S, D]
     action: Tensor  # float32 [B, K], normalized
 
-    def packed(self) -> Tensor:
-        """Return float32 [B, F*S*D + K], the tokens of this chain."""
+    def to_tokens(self) -> Tensor:
+        """Return the tokens, float32 [B, F*S*D + K]."""
         return torch.cat([self.before.flatten(1), self.action], dim=1)
 
     @classmethod
-    def of(cls, tokens: Tensor, num_flow_steps: int, num_steps: int, num_dims: int) -> FlowChain:
+    def from_tokens(cls, tokens: Tensor, num_flow_steps: int, num_steps: int, num_dims: int) -> FlowChain:
         """Unpack tokens of F = num_flow_steps, S = num_steps and D = num_dims."""
         own = num_flow_steps * num_steps * num_dims
         before, action = tokens[:, :own].float(), tokens[:, own:].float()
@@ -163,7 +165,7 @@ class FlowChain:
 
 
 class FlowStep(ActionDistribution):
-    """The random step that `tokens` name, for learning: its velocity was computed in the forward pass."""
+    """Log-probabilities of one Gaussian denoising step, whose velocity was computed in the forward pass."""
 
     def __init__(self, shape: ChunkShape, mean: Tensor, std: Tensor):
         self._shape = shape
@@ -171,22 +173,22 @@ class FlowStep(ActionDistribution):
         self.std = std  # float32 [B, 1]
 
     @classmethod
-    def of(
+    def from_velocity(
         cls, sde: FlowSde, shape: ChunkShape, choice: FlowChoice, velocity: Tensor, temperature: float = 1.0
     ) -> FlowStep:
-        """Return the step of a choice. velocity: float32 [B, S, D], at `choice.before`; temperature: of the noise."""
+        """Return the step. velocity: float32 [B, S, D], at `choice.before`; temperature: of the noise."""
         mean = shape.executed(sde.mean(choice.before, velocity, choice.step))
         return cls(shape, mean, (sde.std_of(choice.step) * temperature)[:, None])
 
     def sample(self, keys: np.ndarray) -> Tensor:
-        raise TypeError("this distribution judges choices; call the policy without tokens to draw some")
+        raise TypeError("this distribution evaluates given tokens; call the policy without tokens to sample")
 
     def most_likely(self) -> Tensor:
-        raise TypeError("this distribution judges choices; call the policy without tokens to draw some")
+        raise TypeError("this distribution evaluates given tokens; call the policy without tokens to sample")
 
     def logprobs(self, tokens: Tensor) -> Tensor:
         """Return float32 [B, K]. tokens: those that the forward pass was given."""
-        after = FlowChoice.of(tokens, self._shape.num_steps, self._shape.num_dims).after
+        after = FlowChoice.from_tokens(tokens, self._shape.num_steps, self._shape.num_dims).after
         return normal_logprobs(after, self.mean, self.std)
 
     def statistic(self, tokens: Tensor) -> Tensor:
@@ -199,7 +201,7 @@ class FlowStep(ActionDistribution):
 
     def kl_from_behavior(self, tokens: Tensor) -> Tensor:
         """Return float32 [B, K]."""
-        return self.exact_kl(FlowChoice.of(tokens, self._shape.num_steps, self._shape.num_dims).mean)
+        return self.exact_kl(FlowChoice.from_tokens(tokens, self._shape.num_steps, self._shape.num_dims).mean)
 
     def entropy(self) -> Tensor:
         return (0.5 * math.log(2 * math.pi * math.e) + self.std.log()).expand(self.mean.shape)
@@ -209,21 +211,21 @@ class FlowStep(ActionDistribution):
 
 
 class FlowSampler(ActionDistribution):
-    """Draws chunks by K flow steps over a prefix, for acting. The random step is drawn by each row's own key."""
+    """Samples chunks by K flow steps over a prefix. Each row's key draws which step is random, and the noise."""
 
     def __init__(
         self,
         sde: FlowSde,
         shape: ChunkShape,
-        field: Field,
+        velocity_fn: VelocityFn,
         num_rows: int,
         temperature: float,
         first_noise: FirstNoise = FirstNoise.drawn,
     ):
         """temperature: a factor of all noise that is drawn."""
-        self._sde, self._shape, self._field, self._first_noise = sde, shape, field, first_noise
+        self._sde, self._shape, self._velocity_fn, self._first_noise = sde, shape, velocity_fn, first_noise
         self._num_rows, self._temperature = num_rows, temperature
-        self._drawn: tuple[Tensor, FlowStep] | None = None  # the last choices, which are judged next
+        self._drawn: tuple[Tensor, FlowStep] | None = None  # tokens of the last sample, and their distribution
 
     def sample(self, keys: np.ndarray) -> Tensor:
         """Return float32 [B, W]; row b depends on `keys[b]` and its own observation."""
@@ -241,10 +243,10 @@ class FlowSampler(ActionDistribution):
         return self._flow(shape.fixed_noise(self._num_rows), noise, None)
 
     def logprobs(self, tokens: Tensor) -> Tensor:
-        return self._judged(tokens).logprobs(tokens)
+        return self._step_of(tokens).logprobs(tokens)
 
     def entropy(self) -> Tensor:
-        """Return float32 [B, K]: of the last drawn step; before a draw, the mean over all steps."""
+        """Return float32 [B, K]: of the last sampled step; before sampling, the mean over all steps."""
         if self._drawn is not None:
             return self._drawn[1].entropy()
         mean = sum(map(math.log, self._sde.stds)) / self._sde.num_steps + math.log(self._temperature)
@@ -252,14 +254,14 @@ class FlowSampler(ActionDistribution):
         return torch.full(size, 0.5 * math.log(2 * math.pi * math.e) + mean)
 
     def first(self, num_rows: int) -> FlowSampler:
-        return FlowSampler(self._sde, self._shape, self._field, num_rows, self._temperature, self._first_noise)
+        return FlowSampler(self._sde, self._shape, self._velocity_fn, num_rows, self._temperature, self._first_noise)
 
     def _flow(self, x: Tensor, noise: Tensor, random_step: Tensor | None) -> Tensor:
         """Run all steps from x [B, S, D]. noise: [B, K], of the random step; None: no step is random, and the first
         one is stored."""
         sde, shape = self._sde, self._shape
         time = torch.ones(self._num_rows)
-        probe, _ = self._field(x, time, self._num_rows)
+        probe, _ = self._velocity_fn(x, time, self._num_rows)
         x, noise = x.to(probe.device), noise.to(probe.device)
         chosen = torch.zeros(self._num_rows, dtype=torch.int64) if random_step is None else random_step
         chosen = chosen.to(probe.device)
@@ -267,7 +269,7 @@ class FlowSampler(ActionDistribution):
         for k in range(sde.num_steps):
             velocity = probe
             if k > 0:
-                velocity, _ = self._field(x, torch.full_like(time, sde.times[k]), self._num_rows)
+                velocity, _ = self._velocity_fn(x, torch.full_like(time, sde.times[k]), self._num_rows)
             following = sde.euler(x, velocity)
             is_random = chosen == k
             mean = shape.executed(sde.mean(x, velocity, torch.full_like(chosen, k)))
@@ -281,36 +283,38 @@ class FlowSampler(ActionDistribution):
                 following = torch.where(is_random[:, None, None], stochastic, following)
             x = following
         choice = FlowChoice(chosen, before, after, chosen_mean, shape.executed(x))
-        tokens = choice.packed()
-        self._drawn = tokens, FlowStep.of(sde, shape, choice, at_choice, self._temperature)
+        tokens = choice.to_tokens()
+        self._drawn = tokens, FlowStep.from_velocity(sde, shape, choice, at_choice, self._temperature)
         return tokens
 
-    def _judged(self, tokens: Tensor) -> FlowStep:
+    def _step_of(self, tokens: Tensor) -> FlowStep:
         if self._drawn is not None and self._drawn[0] is tokens:
             return self._drawn[1]
-        choice = FlowChoice.of(tokens, self._shape.num_steps, self._shape.num_dims)
-        velocity, _ = self._field(choice.before, self._sde.time_of(choice.step), self._num_rows)
-        return FlowStep.of(self._sde, self._shape, choice, velocity, self._temperature)
+        choice = FlowChoice.from_tokens(tokens, self._shape.num_steps, self._shape.num_dims)
+        velocity, _ = self._velocity_fn(choice.before, self._sde.time_of(choice.step), self._num_rows)
+        return FlowStep.from_velocity(self._sde, self._shape, choice, velocity, self._temperature)
 
 
 @dataclass(frozen=True)
 class FlowSdeMethod(FlowMethod):
-    """One random step."""
+    """Flow-SDE: one random step per chunk."""
 
     sde: FlowSde
     first_noise: FirstNoise = FirstNoise.drawn
 
-    def sampler(self, shape: ChunkShape, answer: Answer, field: Field, temperature: float) -> ActionDistribution:
-        return FlowSampler(self.sde, shape, field, answer.num_rows, temperature, self.first_noise)
+    def sampler(
+        self, shape: ChunkShape, output: FlowOutput, velocity_fn: VelocityFn, temperature: float
+    ) -> ActionDistribution:
+        return FlowSampler(self.sde, shape, velocity_fn, output.num_rows, temperature, self.first_noise)
 
-    def point(self, shape: ChunkShape, tokens: Tensor) -> Point:
-        choice = FlowChoice.of(tokens, shape.num_steps, shape.num_dims)
-        return Point(choice.before[:, None], self.sde.time_of(choice.step)[:, None])
+    def flow_input(self, shape: ChunkShape, tokens: Tensor) -> FlowInput:
+        choice = FlowChoice.from_tokens(tokens, shape.num_steps, shape.num_dims)
+        return FlowInput(choice.before[:, None], self.sde.time_of(choice.step)[:, None])
 
-    def judged(self, shape: ChunkShape, tokens: Tensor, answer: Answer, temperature: float) -> ActionDistribution:
-        assert answer.velocity is not None
-        choice = FlowChoice.of(tokens, shape.num_steps, shape.num_dims)
-        return FlowStep.of(self.sde, shape, choice, answer.velocity[:, 0], temperature)
+    def evaluate(self, shape: ChunkShape, tokens: Tensor, output: FlowOutput, temperature: float) -> ActionDistribution:
+        assert output.velocity is not None
+        choice = FlowChoice.from_tokens(tokens, shape.num_steps, shape.num_dims)
+        return FlowStep.from_velocity(self.sde, shape, choice, output.velocity[:, 0], temperature)
 
 
 def normal_logprobs(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:

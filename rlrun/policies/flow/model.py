@@ -1,6 +1,6 @@
 """A flow network and its heads in one module, whose forward pass is one pass for FSDP.
 
-Shape legend: B rows, F points of the flow, S control steps and D dimensions of the network's own chunk, T tokens of the
+Shape legend: B rows, F flow times per row, S control steps and D dimensions of the network's own chunk, T tokens of the
 prefix, W their width.
 """
 
@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from rlrun.algorithms.losses import masked_mean
 from rlrun.data.seeds import splitmix64
 from rlrun.policies import distributions
-from rlrun.policies.flow.settings import NOISE_SIZES, CriticInput, Steering, Trains
-from rlrun.policies.value_head import ValueHead, linear_in_float32
+from rlrun.policies.distributions import ValueHead, linear_in_float32
+from rlrun.policies.flow.spec import NOISE_SIZES, CriticInput, Steering, Trains
 
 
 class Perceptron(nn.Module):
@@ -82,18 +82,18 @@ class NoiseHead(Perceptron):
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """What heads a policy has."""
+    """Sizes of the heads of a policy."""
 
     value: list[int]  # hidden layers of the critic; []: none
     critic_input: CriticInput
     critic_detached: bool
-    noise_range: tuple[float, float] | None  # smallest and largest deviation of learned noise; None: none is learned
-    steering: Steering | None  # how the first noise is chosen; None: it is drawn
+    noise_range: tuple[float, float] | None  # smallest and largest deviation of learned noise; None: no learned noise
+    steering: Steering | None  # settings of the noise actor; None: the first noise is drawn
     num_actions: int  # A
 
 
 class Prefix(Protocol):
-    """What a network computes once per observation, for all flow steps."""
+    """Cache of an observation, which a network computes once for all flow steps."""
 
     @property
     def mask(self) -> Tensor:
@@ -129,8 +129,8 @@ class FlowNetwork(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Point:
-    """Where velocities are wanted, at F points of each row. Not a tuple of tensors, since FSDP would cast those to its
+class FlowInput:
+    """Inputs of the velocity, at F flow times per row. Not a tuple of tensors, since FSDP would cast those to its
     precision."""
 
     x: Tensor  # float32 [B, F, S, D]
@@ -138,22 +138,22 @@ class Point:
 
 
 @dataclass(frozen=True, eq=False)
-class Features:
-    """What the noise actor reads of observations. A class of its own as `Point` is."""
+class NoiseFeatures:
+    """Features for the noise actor. A class of its own, as `FlowInput` is."""
 
     summary: Tensor  # float32 [B, W], the prefix's
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
-    """What a pass computed."""
+class FlowOutput:
+    """Outputs of one forward pass."""
 
     prefix: Any  # None: only the noise actor ran
     values: Tensor | None  # float32 [B]; None: there is no critic
-    velocity: Tensor | None = None  # float32 [B, F, S, D]; None: no point was asked for
+    velocity: Tensor | None = None  # float32 [B, F, S, D]; None: without a FlowInput
     noise: Tensor | None = None  # float32 [B, F, S, D], deviations; None: there is no noise head
     # float32 [B, A] each: mean and log-deviation of the first noise before tanh; None: there is no noise actor
-    steering: tuple[Tensor, Tensor] | None = None
+    noise_action: tuple[Tensor, Tensor] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -161,15 +161,15 @@ class Answer:
         return len(self.prefix.mask)
 
 
-torch.export.register_dataclass(Answer)  # so that FSDP finds the tensors of an output
+torch.export.register_dataclass(FlowOutput)  # so that FSDP finds the tensors of an output
 
 
 class FlowModel(nn.Module):
-    """`network` has all weights of the policy beside its heads: `value_head` is the critic's, `noise_head` that of
-    learned noise, `noise_actor` that of a chosen first noise. Each may be None."""
+    """Network with its heads: `value_head` (the critic), `noise_head` (learned noise) and `noise_actor` (first noise of
+    DSRL). Each head may be None."""
 
     def __init__(self, network: FlowNetwork, heads: HeadSizes, trains: Trains):
-        """trains: what it leaves out is computed without gradients."""
+        """trains: parts outside of it run under no_grad."""
         super().__init__()
         assert isinstance(network, nn.Module)
         self.network: nn.Module = network
@@ -177,26 +177,30 @@ class FlowModel(nn.Module):
         self.value_head, self.noise_head, self.noise_actor = self._new_heads()
         self.trains = trains
 
-    def forward(self, observed: tuple | None, point: Point | None, features: Features | None = None) -> Answer:
-        """Compute the prefix, what the heads make of it, and what is wanted at `point`.
+    def forward(
+        self, observed: tuple | None, flow_input: FlowInput | None, features: NoiseFeatures | None = None
+    ) -> FlowOutput:
+        """Compute the prefix and the heads, and the velocity at `flow_input`.
 
         observed: arguments of the network's `prefix`, hidden from FSDP by the policy if they must keep their precision;
-        None: only the noise actor runs, for `features`.
+        None: only the noise actor runs, on `features`.
         """
         if observed is None:
             assert features is not None
             assert self.noise_actor is not None
-            return Answer(None, None, steering=self.noise_actor(features.summary))
+            return FlowOutput(None, None, noise_action=self.noise_actor(features.summary))
         network: Any = self.network
         with torch.set_grad_enabled(self.trains is Trains.everything and torch.is_grad_enabled()):
             prefix = network.prefix(*observed)
         values = None if self.value_head is None else self.value_head(self._critic_input(prefix))
-        steering = None if self.noise_actor is None else self.noise_actor(prefix.summary())
-        if point is None:
-            return Answer(prefix, values, steering=steering)
-        found = [self.at(x, time, prefix) for x, time in zip(point.x.unbind(1), point.time.unbind(1), strict=True)]
+        noise_action = None if self.noise_actor is None else self.noise_actor(prefix.summary())
+        if flow_input is None:
+            return FlowOutput(prefix, values, noise_action=noise_action)
+        found = [
+            self.at(x, time, prefix) for x, time in zip(flow_input.x.unbind(1), flow_input.time.unbind(1), strict=True)
+        ]
         noise = None if self.noise_head is None else torch.stack([own for _, own in found if own is not None], dim=1)
-        return Answer(prefix, values, torch.stack([velocity for velocity, _ in found], dim=1), noise, steering)
+        return FlowOutput(prefix, values, torch.stack([velocity for velocity, _ in found], dim=1), noise, noise_action)
 
     def at(self, x: Tensor, time: Tensor, prefix: Any) -> tuple[Tensor, Tensor | None]:
         """Return (velocity float32 [B, S, D], deviations float32 [B, S, D] if there is a noise head).
@@ -208,7 +212,7 @@ class FlowModel(nn.Module):
         return velocity, None if self.noise_head is None else self.noise_head(hidden)
 
     def _critic_input(self, prefix: Any) -> Tensor:
-        """Return what the critic reads, [B, W]."""
+        """Return the input of the critic, [B, W]."""
         network: Any = self.network
         if self._heads.critic_input is CriticInput.prefix:
             read = prefix.summary()
@@ -233,10 +237,10 @@ class FlowModel(nn.Module):
     def _new_heads(self) -> tuple[ValueHead | None, NoiseHead | None, NoiseActor | None]:
         network: Any = self.network
         sizes, width = self._heads, network.summary_width
-        judged_width = width if sizes.critic_input is CriticInput.prefix else network.hidden_width
+        critic_width = width if sizes.critic_input is CriticInput.prefix else network.hidden_width
         value_head, noise_head, noise_actor = None, None, None
         if sizes.value:
-            value_head = ValueHead(judged_width, sizes.value)
+            value_head = ValueHead(critic_width, sizes.value)
             value_head.initialize()
         if sizes.noise_range is not None:
             noise_head = NoiseHead(network.hidden_width, network.config.max_action_dim, sizes.noise_range)
@@ -253,14 +257,14 @@ TIME_RANGE = (0.001, 1.0)  # of the drawn times
 
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """The points at which velocities are compared, and the velocities that are right there."""
+    """Batch of conditional flow matching: inputs of the velocity, and its targets."""
 
-    point: Point
+    flow_input: FlowInput
     target: Tensor  # float32 [B, S, D]
 
     @classmethod
-    def drawn(cls, actions: Tensor, count: int) -> Matching:
-        """Draw a time and noise for each row. actions: normalised, float32 [B, S, D].
+    def sample(cls, actions: Tensor, count: int) -> Matching:
+        """Sample a time and noise for each row. actions: normalised, float32 [B, S, D].
 
         count: of losses before this one. The same count gives the same draws, so that a resumed run repeats itself.
         """
@@ -272,7 +276,7 @@ class Matching:
         uniform = torch.special.ndtr(numbers[:, 0])
         time = (low + (high - low) * uniform.pow(1.0 / TIME_ALPHA)).to(actions)
         at = time[:, None, None]
-        return cls(Point((at * noise + (1.0 - at) * actions)[:, None], time[:, None]), noise - actions)
+        return cls(FlowInput((at * noise + (1.0 - at) * actions)[:, None], time[:, None]), noise - actions)
 
     def loss(self, velocity: Tensor, step_valid: Tensor, num_actions: int) -> Tensor:
         """Return the mean square over real dimensions of valid control steps; 0 if none is valid.

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from transformers.models.smolvlm.configuration_smolvlm import SmolVLMVisionConfig
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionTransformer
 
-from rlrun.policies.flow.settings import PatchPositions, VisionSizes
+from rlrun.policies.flow.spec import PatchPositions, VisionSizes
 
 MAX_WAVELENGTH = 10_000.0  # LeRobot's, whatever rope_theta the VLM was trained with
 
 
-def rotated(x: Tensor, positions: Tensor) -> Tensor:
+def apply_rope(x: Tensor, positions: Tensor) -> Tensor:
     """Rotate heads by position (RoPE), in float32: x [B, T, H, E], positions int64 [B, T]; returns the type of x."""
     half = x.shape[-1] // 2
     exponents = torch.arange(half, dtype=torch.float32, device=x.device) * (2.0 / x.shape[-1])
@@ -28,7 +28,7 @@ def rotated(x: Tensor, positions: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
 
-def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """Attend: query [B, T, H, E], key and value [B, S, K, E], mask bool [B, 1 or T, S] -> [B, T, H*E].
 
     Every query must see a key. The softmax is computed in float32, in whatever type the products are.
@@ -39,21 +39,21 @@ def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     return mixed.transpose(1, 2).flatten(2)
 
 
-def heads(projection: nn.Linear, x: Tensor, width: int) -> Tensor:
+def split_heads(projection: nn.Linear, x: Tensor, width: int) -> Tensor:
     """Project [B, T, ...] -> [B, T, heads, width], in the type of the projection's weights."""
     return projection(x.to(projection.weight.dtype)).unflatten(-1, (-1, width))
 
 
-def prefix_pass(layer: Any, hidden: Tensor, positions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def prefill(layer: Any, hidden: Tensor, positions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute a decoder layer of transformers; returns (hidden [B, S, D], rotated keys and values [B, S, K, E]).
 
     positions: int64 [B, S]; mask: bool [B, S, S]. To be called in the layer's own `forward`.
     """
-    attention, x = layer.self_attn, layer.input_layernorm(hidden)
-    query = rotated(heads(attention.q_proj, x, attention.head_dim), positions)
-    key = rotated(heads(attention.k_proj, x, attention.head_dim), positions)
-    value = heads(attention.v_proj, x, attention.head_dim)
-    return after_attention(layer, hidden, attended(query, key, value, mask)), key, value
+    attn, x = layer.self_attn, layer.input_layernorm(hidden)
+    query = apply_rope(split_heads(attn.q_proj, x, attn.head_dim), positions)
+    key = apply_rope(split_heads(attn.k_proj, x, attn.head_dim), positions)
+    value = split_heads(attn.v_proj, x, attn.head_dim)
+    return after_attention(layer, hidden, attention(query, key, value, mask)), key, value
 
 
 def after_attention(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def after_attention(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class LayeredPrefix:
-    """What the VLM computed of an observation: all that the expert needs, and the critic's input."""
+    """Keys, values and hidden states of the VLM for one observation: the expert's context and the critic's input."""
 
     keys: tuple[Tensor, ...]  # by layer [B, S, K, E], rotated
     values: tuple[Tensor, ...]  # by layer [B, S, K, E]
@@ -74,7 +74,7 @@ class LayeredPrefix:
     hidden: Tensor  # [B, S, D]: the last layer's output after its norm
 
     @classmethod
-    def computed(
+    def from_embeddings(
         cls, layers: Iterable[nn.Module], norm: nn.Module, hidden: Tensor, mask: Tensor, sees: Tensor, **own: Tensor
     ) -> Self:
         """Run the language model over embeddings [B, S, D].

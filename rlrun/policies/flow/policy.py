@@ -1,186 +1,48 @@
-"""A flow policy behind the policy interface: it acts and is judged by its method, and imitates by matching.
+"""FlowPolicy: the policy interface on a flow network, with sampling by a FlowMethod and imitation by flow matching.
 
 Shape legend: B rows, N images per row, H x W pixels, S control steps and D dimensions of the network's own chunk,
-C executed control steps, A real dimensions, K = C*A, W numbers of a packed choice, P proprioception.
+C executed control steps, A real dimensions, K = C*A, W width of a prefix's summary, P proprioception.
 """
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.config.schema import RunConfig, SftConfig
-from rlrun.policies.flow.dsrl import Dsrl, SteeredChoice, SteeredNoise
-from rlrun.policies.flow.flow_noise import FlowNoise
-from rlrun.policies.flow.lerobot_config import LeRobotConfig
-from rlrun.policies.flow.method import ChunkShape, FlowMethod, FlowSde, FlowSdeMethod
-from rlrun.policies.flow.model import Features, FlowModel, FlowNetwork, HeadSizes, Matching
-from rlrun.policies.flow.processor import FlowProcessor
-from rlrun.policies.flow.settings import (
-    CriticInput,
-    FirstNoise,
-    FlowSettings,
-    Steering,
-    Trains,
-    learned_range,
-    steering,
+from rlrun.policies.flow.dsrl import Dsrl, NoiseAction, NoiseDistribution
+from rlrun.policies.flow.folder import (
+    NETWORK,
+    FlowParts,
+    RunSettings,
+    read_heads,
+    read_settings,
+    run_settings,
+    save_policy,
 )
+from rlrun.policies.flow.lerobot_config import LeRobotConfig
+from rlrun.policies.flow.method import ChunkShape
+from rlrun.policies.flow.model import FlowModel, FlowNetwork, Matching, NoiseFeatures
+from rlrun.policies.flow.processor import FlowProcessor
+from rlrun.policies.flow.spec import FlowSettings, Trains, trained_parts
 from rlrun.policies.policy import ImitationPolicy
-from rlrun.policies.weight_files import read_json, refuse
-
-RUN_FILE = "flow_policy.json"
-HEADS_FILE = "heads.safetensors"  # critic, learned noise, noise actor
-NETWORK = "network."  # before LeRobot's names
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """What LeRobot's config.json has no place for."""
-
-    num_action_chunks: int  # C
-    num_actions: int  # A
-    num_proprio: int  # P; 0: no proprioception
-    num_flow_steps: int
-    noise_level: float
-    value_hidden_sizes: list[int]
-    first_noise: FirstNoise = FirstNoise.drawn
-    learned_range: tuple[float, float] | None = None  # of learned noise; None: none is learned
-    steering: Steering | None = None  # of DSRL; None: the first noise is drawn
-    critic_input: CriticInput = CriticInput.prefix
-    critic_detached: bool = False
-    processor: dict[str, Any] = field(default_factory=dict)  # what the kind's processor needs beside LeRobot's files
-
-    @classmethod
-    def of(cls, found: Mapping[str, Any]) -> RunSettings:
-        """Read what was written as JSON."""
-        learned, steering = found.get("learned_range"), found.get("steering")
-        nested: dict[str, Any] = {
-            "learned_range": learned and (learned[0], learned[1]),
-            "steering": steering and Steering(**steering),
-            "first_noise": FirstNoise(found.get("first_noise", "drawn")),
-            "critic_input": CriticInput(found.get("critic_input", "prefix")),
-        }
-        return cls(**{**found, **nested})
-
-    @property
-    def heads(self) -> HeadSizes:
-        """What heads the policy has."""
-        critic = (self.value_hidden_sizes, self.critic_input, self.critic_detached)
-        return HeadSizes(*critic, self.learned_range, self.steering, self.num_actions)
-
-    def method(self) -> FlowMethod:
-        """Return how actions are drawn."""
-        if self.steering is not None:
-            return Dsrl(self.num_flow_steps, self.steering.bound)
-        if self.learned_range is not None:
-            return FlowNoise(self.num_flow_steps, self.first_noise)
-        return FlowSdeMethod(FlowSde(self.num_flow_steps, self.noise_level), self.first_noise)
-
-
-def save_policy(
-    folder: str | Path,
-    settings: RunSettings,
-    named_tensors: Iterable[tuple[str, Tensor]],
-    write_network: Callable[[Path, Iterable[tuple[str, Tensor]]], None],
-) -> None:
-    """Write everything that `opening.open_whole` and LeRobot's class need. Tensors may arrive one by one.
-
-    write_network: writes LeRobot's files of tensors with LeRobot's names.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    heads: dict[str, Tensor] = {}
-
-    def of_network() -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in named_tensors:
-            if name.startswith(NETWORK):
-                yield name.removeprefix(NETWORK), tensor
-            else:
-                heads[name] = tensor.detach().cpu().clone().contiguous()
-
-    write_network(folder, of_network())
-    if heads:
-        save_file(heads, folder / HEADS_FILE)
-    (folder / RUN_FILE).write_text(json.dumps(asdict(settings), indent=2, default=lambda choice: choice.value) + "\n")
-
-
-def read_settings(
-    folder: Path, config: LeRobotConfig, run: RunConfig | None, own: FlowSettings, processor: Mapping[str, Any]
-) -> RunSettings:
-    """Return the folder's settings, with the flow steps of the run; for a folder of LeRobot's all are of the run.
-
-    processor: what a folder of LeRobot's does not say. Raises RunError for such a folder without a run.
-    """
-    file = folder / RUN_FILE
-    if file.is_file():
-        found = RunSettings.of(read_json(file))
-        if run is None:
-            return found
-        _check_state(folder, run, found.num_proprio > 0)
-        return replace(found, **_sampling(own))
-    if run is None:
-        refuse(
-            f"{folder} does not say how many actions a chunk executes: rlrun did not write it.",
-            "Open it with the configuration of a run (policy.path), which completes it.",
-        )
-    _check_state(folder, run, config.num_proprio > 0)
-    return run_settings(run, own, config.num_actions, config.num_proprio, processor)
-
-
-def _check_state(folder: Path, run: RunConfig, has_state: bool) -> None:
-    if run.policy.use_proprio != has_state:
-        refuse(
-            f"The policy in {folder} was trained {'with' if has_state else 'without'} the robot's state.",
-            f"Set policy.use_proprio={str(has_state).lower()}.",
-        )
-
-
-def run_settings(
-    run: RunConfig, own: FlowSettings, num_actions: int, num_proprio: int, processor: Mapping[str, Any] | None = None
-) -> RunSettings:
-    """Return the settings of a run. num_proprio: 0: it uses no proprioception."""
-    return RunSettings(
-        num_action_chunks=run.policy.num_action_chunks,
-        num_actions=num_actions,
-        num_proprio=num_proprio,
-        value_hidden_sizes=list(run.policy.value_hidden_sizes),
-        processor=dict(processor or {}),
-        **_sampling(own),
-    )
-
-
-def _sampling(own: FlowSettings) -> dict[str, Any]:
-    return {
-        "num_flow_steps": own.num_flow_steps,
-        "noise_level": own.noise_level,
-        "first_noise": own.first_noise,
-        "learned_range": learned_range(own),
-        "steering": steering(own),
-        "critic_input": own.critic_input,
-        "critic_detached": own.critic_detached,
-    }
-
-
-def read_heads(folder: Path) -> dict[str, Tensor]:
-    """Return the tensors of the heads by the module's names; {}: the folder has none."""
-    file = folder / HEADS_FILE
-    return load_file(file) if file.is_file() else {}
+from rlrun.policies.spec import DemonstratedTask
+from rlrun.policies.weight_files import WeightFiles, refuse
 
 
 class FlowPolicy(ImitationPolicy):
-    """A kind of policy adds the names of what it trains, and its folder; the rest is here."""
+    """A flow network, its heads and its processor; a kind adds its settings, network, and names in its files."""
 
     module: FlowModel
+    section: ClassVar[type[FlowSettings]]  # keys of the kind
     # Names of the network's parameters that contain one of these are trained when only the expert is; the prefix is
     # then the same for ever, and is computed without gradients.
     expert_parts: ClassVar[tuple[str, ...]]
@@ -205,6 +67,64 @@ class FlowPolicy(ImitationPolicy):
         for name, parameter in self.module.named_parameters():
             parameter.requires_grad_(name not in frozen)
 
+    @classmethod
+    @abstractmethod
+    def read_parts(cls, folder: Path, files: WeightFiles, own: FlowSettings, run: RunConfig | None) -> FlowParts:
+        """Read a folder of LeRobot's layout. files: its tensors, which get the names of the network.
+
+        Raises RunError that names what is missing or does not fit.
+        """
+
+    @classmethod
+    @abstractmethod
+    def begin(cls, config: RunConfig, task: DemonstratedTask) -> FlowParts:
+        """Return the parts of a new policy; its vocabulary is the words that it will get."""
+
+    @classmethod
+    @abstractmethod
+    def processor_choices(cls, own: FlowSettings) -> dict[str, Any]:
+        """Return those of the processor's settings that the run decides, whatever the folder has."""
+
+    @classmethod
+    @abstractmethod
+    def assemble(cls, parts: FlowParts, settings: RunSettings, trains: Trains) -> Self:
+        """Return the policy with newly drawn weights, on the default device."""
+
+    @classmethod
+    def from_folder(cls, folder: Path, files: WeightFiles, run: RunConfig | None) -> Self:
+        """Read a folder of rlrun's, or of LeRobot's, which the run completes. Heads that it lacks are new."""
+        own = cls.section() if run is None else run.policy.section(cls.section)
+        parts = cls.read_parts(folder, files, own, run)
+        settings = read_settings(folder, parts.config, run, own)
+        settings = replace(settings, processor={**parts.processor, **settings.processor, **cls.processor_choices(own)})
+        _require_features(folder, parts.config)
+        _require_chunk(folder, parts.config, settings)
+        files.rename(lambda name: NETWORK + name)
+        trains = Trains.everything if run is None else trained_parts(own, is_new=run.policy.path is None)
+        with torch.device("meta"):
+            return cls.assemble(parts, settings, trains)
+
+    @classmethod
+    def from_demonstrations(cls, config: RunConfig, task: DemonstratedTask) -> Self:
+        """Return a new policy, float32 on the CPU; the same arguments give the same weights."""
+        own, parts = config.policy.section(cls.section), cls.begin(config, task)
+        num_proprio = task.num_proprio if config.policy.use_proprio else 0
+        processor = {**parts.processor, **cls.processor_choices(own)}
+        settings = run_settings(config, own, task.num_actions, num_proprio, processor)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            return cls.assemble(parts, settings, Trains.everything)
+
+    def new_parts(self, folder: Path, seed: int) -> dict[str, Callable[[], Tensor]]:
+        """Return the heads: those of the folder that fit the settings, others drawn by the seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            tensors = self.module.new_heads()
+        stored = read_heads(folder)  # some may belong to other settings
+        fit = {name for name in stored.keys() & tensors.keys() if stored[name].shape == tensors[name].shape}
+        tensors |= {name: stored[name] for name in fit}
+        return {name: lambda tensor=tensor: tensor for name, tensor in tensors.items()}  # type: ignore[misc]
+
     @abstractmethod
     def write_network(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Write LeRobot's files. named_tensors: of the network."""
@@ -212,14 +132,14 @@ class FlowPolicy(ImitationPolicy):
     def __call__(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
     ) -> tuple[ActionDistribution, Tensor | None]:
-        answer = self.module(self.processor(images, instructions, proprio, self.device), None)
+        output = self.module(self.processor(images, instructions, proprio, self.device), None)
 
-        def field(x: Tensor, time: Tensor, num_rows: int) -> tuple[Tensor, Tensor | None]:
-            prefix = answer.prefix
+        def velocity_fn(x: Tensor, time: Tensor, num_rows: int) -> tuple[Tensor, Tensor | None]:
+            prefix = output.prefix
             own = prefix if num_rows == len(images) else prefix.map(lambda part: part[:num_rows])
             return self.module.at(x.to(self.device), time.to(self.device), own)
 
-        return self.method.sampler(self.shape, answer, field, temperature), answer.values
+        return self.method.sampler(self.shape, output, velocity_fn, temperature), output.values
 
     def evaluate(
         self,
@@ -230,20 +150,20 @@ class FlowPolicy(ImitationPolicy):
         tokens: Tensor,
     ) -> tuple[ActionDistribution, Tensor | None]:
         tokens = tokens.to(self.device)
-        point = self.method.point(self.shape, tokens)
-        answer = self.module(self.processor(images, instructions, proprio, self.device), point)
-        return self.method.judged(self.shape, tokens, answer, temperature), answer.values
+        inputs = self.method.flow_input(self.shape, tokens)
+        output = self.module(self.processor(images, instructions, proprio, self.device), inputs)
+        return self.method.evaluate(self.shape, tokens, output, temperature), output.values
 
     def steered(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features of DSRL's choices, the summary [B, W], and the chosen noise, over its bound, [B, A]."""
-        choice = SteeredChoice.of(tokens, self.shape)
-        return choice.summary, choice.raw.tanh()
+        """Return DSRL's features, the summary [B, W], and the noise over its bound, [B, A]."""
+        stored = NoiseAction.from_tokens(tokens, self.shape)
+        return stored.summary, stored.raw.tanh()
 
-    def steer(self, summary: Tensor) -> SteeredNoise:
+    def steer(self, summary: Tensor) -> NoiseDistribution:
         """Return the distribution of the first noise for `summary` [B, W], by a pass of the noise actor alone."""
         assert isinstance(self.method, Dsrl)
-        answer = self.module(None, None, Features(summary.to(self.device)))
-        return self.method.judged(self.shape, summary, answer, temperature=1.0)
+        output = self.module(None, None, NoiseFeatures(summary.to(self.device)))
+        return self.method.evaluate(self.shape, summary, output, temperature=1.0)
 
     def imitation_loss(
         self,
@@ -255,19 +175,19 @@ class FlowPolicy(ImitationPolicy):
         settings: SftConfig,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         shape, valid = self.shape, torch.from_numpy(step_valid).to(self.device)
-        shown = torch.from_numpy(self.processor.normalized(_held(actions, step_valid))).to(self.device)
+        shown = torch.from_numpy(self.processor.normalize(_held(actions, step_valid))).to(self.device)
         chunk = shown.new_zeros(len(actions), shape.num_steps, shape.num_dims)
         chunk[:, : shape.num_executed, : shape.num_actions] = shown
         chunk[:, shape.num_executed :, : shape.num_actions] = shown[:, -1:]
-        matching = Matching.drawn(chunk, self._num_losses)
+        matching = Matching.sample(chunk, self._num_losses)
         self._num_losses += 1
-        answer = self.module(self.processor(images, instructions, proprio, self.device), matching.point)
-        assert answer.velocity is not None
-        return matching.loss(answer.velocity[:, 0], valid, shape.num_actions), {}
+        output = self.module(self.processor(images, instructions, proprio, self.device), matching.flow_input)
+        assert output.velocity is not None
+        return matching.loss(output.velocity[:, 0], valid, shape.num_actions), {}
 
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
         num = self.num_action_chunks * self.num_actions
-        return self.processor.physical(tokens[:, -num:].reshape(-1, self.num_action_chunks, self.num_actions))
+        return self.processor.denormalize(tokens[:, -num:].reshape(-1, self.num_action_chunks, self.num_actions))
 
     def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
         tensors = self.module.state_dict().items() if named_tensors is None else named_tensors
@@ -296,6 +216,26 @@ class FlowPolicy(ImitationPolicy):
         return name.removeprefix(NETWORK).startswith(self.unread_parts)
 
 
+def _require_features(folder: Path, config: LeRobotConfig) -> None:
+    """Raise RunError if config.json names no camera or no action."""
+    sizes = {"camera in input_features": len(config.cameras), "'action' in output_features": config.num_actions}
+    for name, size in sizes.items():
+        if size < 1:
+            refuse(
+                f"config.json of the policy in {folder} names no {name}.",
+                "Take the config.json that LeRobot wrote at the end of a training on the robot's data.",
+            )
+
+
+def _require_chunk(folder: Path, config: LeRobotConfig, settings: RunSettings) -> None:
+    if settings.num_action_chunks > config.chunk_size:
+        refuse(
+            f"The policy in {folder} plans {config.chunk_size} actions at a time (chunk_size), and the run executes "
+            f"{settings.num_action_chunks}.",
+            f"Set policy.num_action_chunks={config.chunk_size} or less.",
+        )
+
+
 def _held(actions: np.ndarray, step_valid: np.ndarray) -> np.ndarray:
     """Return the actions [B, C, A] with those after the end of an episode replaced by its last one.
 
@@ -305,3 +245,16 @@ def _held(actions: np.ndarray, step_valid: np.ndarray) -> np.ndarray:
     held = np.take_along_axis(actions, steps[..., None], axis=1)
     is_any = np.asarray(step_valid.any(axis=1)).reshape(-1, 1, 1)
     return np.where(is_any, held, 0.0).astype(np.float32)
+
+
+def count_parameters(
+    network: Callable[[Any], FlowNetwork], described: LeRobotConfig, run: RunConfig, own: FlowSettings
+) -> int:
+    """Count the parameters of a new policy on the meta device, which allocates no memory.
+
+    network: its class; described: the architecture.
+    """
+    heads = run_settings(run, own, described.num_actions, described.num_proprio).heads
+    with torch.device("meta"):
+        module = FlowModel(network(described), heads, Trains.everything)
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn import functional as F
 
 from rlrun.policies.flow.lerobot_config import LeRobotConfig, Statistics
 from rlrun.system.errors import RunError
@@ -22,7 +23,7 @@ CACHED_PROMPTS = 1024
 
 
 class FlowProcessor(ABC):
-    """Prepares inputs at every use. A kind of policy says how pictures are resized and what the prompt is."""
+    """Prepares inputs at every use; a kind of policy adds the resizing of pictures and the prompt."""
 
     def __init__(self, config: LeRobotConfig, tokenizer: Tokenizer, statistics: Statistics, num_proprio: int):
         """num_proprio: P; 0: the state is zero, as the run does not use proprioception."""
@@ -65,11 +66,11 @@ class FlowProcessor(ABC):
             torch.from_numpy(state).to(device),
         )
 
-    def normalized(self, actions: np.ndarray) -> np.ndarray:
+    def normalize(self, actions: np.ndarray) -> np.ndarray:
         """Convert [B, C, A] in simulator units -> float32 in the network's."""
         return actions if self.statistics.action is None else self.statistics.action.normalize(actions)
 
-    def physical(self, actions: np.ndarray) -> np.ndarray:
+    def denormalize(self, actions: np.ndarray) -> np.ndarray:
         """Convert [B, C, A] in the network's units -> float32 in simulator units."""
         return actions if self.statistics.action is None else self.statistics.action.denormalize(actions)
 
@@ -108,6 +109,19 @@ class FlowProcessor(ABC):
         return state
 
 
-def ended(instruction: str) -> str:
+def resize_to(images: Tensor, size: int) -> Tensor:
+    """Convert uint8 [B, N, H, W, 3] -> float32 [B*N, 3, h, w] in [0, 1], whose longer side has `size` pixels.
+
+    Bilinear without antialiasing, as in LeRobot.
+    """
+    x = images.flatten(0, 1).permute(0, 3, 1, 2).to(torch.float32) / 255.0
+    height, width = x.shape[2:]
+    if (height, width) == (size, size):
+        return x
+    ratio = max(height, width) / size
+    return F.interpolate(x, size=(int(height / ratio), int(width / ratio)), mode="bilinear", align_corners=False)
+
+
+def with_newline(instruction: str) -> str:
     """Return the instruction with a line break at its end, as LeRobot gives it to SmolVLA and pi0."""
     return instruction if instruction.endswith("\n") else f"{instruction}\n"

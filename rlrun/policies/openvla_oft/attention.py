@@ -158,7 +158,7 @@ class Packing:
     segments: Segments
 
     @classmethod
-    def of(cls, seen: Tensor, device: torch.device) -> Packing:
+    def from_mask(cls, seen: Tensor, device: torch.device) -> Packing:
         """Make a packing for tensors on `device`. seen: bool [B, S] in host memory, False at padding.
 
         All is computed on the host and sent at once, so that the host need not wait for the device.

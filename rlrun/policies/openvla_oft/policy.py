@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +13,20 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from rlrun.algorithms.losses import imitation_loss
-from rlrun.config.schema import AttentionKernel, EnvConfig, LoraConfig, PolicyConfig, Precision, RunConfig, SftConfig
+from rlrun.config.schema import AttentionKernel, EnvConfig, PolicyConfig, Precision, RunConfig, SftConfig
+from rlrun.config.simulator_spec import num_cameras
 from rlrun.policies.distributions import Bins
+from rlrun.policies.folders import unfit
 from rlrun.policies.openvla_oft.attention import chosen_kernel
-from rlrun.policies.openvla_oft.checkpoint import find_policy, load_policy, save_policy
-from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
-from rlrun.policies.openvla_oft.model import OpenVLAOFT
+from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig, StoredStatistics
+from rlrun.policies.openvla_oft.model import OFFICIAL_ARCHITECTURE, OpenVLAOFT, new_parts
 from rlrun.policies.openvla_oft.processor import ImageStatistics, Processor
-from rlrun.policies.openvla_oft.settings import NUM_BINS, OpenVLAOFTSettings
+from rlrun.policies.openvla_oft.spec import NUM_BINS, OpenVLAOFTSettings
 from rlrun.policies.policy import ImitationPolicy
-from rlrun.policies.spec import DemonstratedTask
+from rlrun.policies.spec import CONFIG_FILE, DemonstratedTask
 from rlrun.policies.tokenizer import SPACE, prompt, word_tokenizer
-from rlrun.policies.weight_files import StoredWeights, fill
+from rlrun.policies.weight_files import MAX_FILE_BYTES, Shape, WeightFiles, read_json, refuse, write_weights
+from rlrun.system.errors import ExitStatus, RunError
 
 
 class VlaPolicy(ImitationPolicy):
@@ -73,36 +77,31 @@ class VlaPolicy(ImitationPolicy):
     def frozen_names(self) -> set[str]:
         return self.module.frozen_names()
 
+    @classmethod
+    def from_folder(cls, folder: Path, files: WeightFiles, run: RunConfig | None) -> VlaPolicy:
+        """Read the description of an official folder, which the run completes, or of one that rlrun wrote.
 
-def open_vla(folder: Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig | None) -> VlaPolicy:
-    """Open the whole policy on `device`."""
-    return VlaPolicy(*load_policy(folder, dtype, device, run))
+        An official one lacks chunk length, value head and proprioception; one of rlrun's must agree with the run.
+        """
+        config = read_config(folder, run, files.shapes)
+        if not config.num_proprio and any(name.startswith("proprio_projector.") for name in files.shapes):
+            refuse(
+                f"The policy in {folder} was trained with proprioception, which policy.use_proprio=false leaves out.",
+                "Set policy.use_proprio=true.",
+            )
+        if not _is_ours(folder):
+            _set_aside_action_level_values(folder, files)
+        with torch.device("meta"):
+            model = OpenVLAOFT(config)
+        return cls(model, Processor.load(folder, config))
 
+    def new_parts(self, folder: Path, seed: int) -> dict[str, Callable[[], Tensor]]:
+        return {} if _is_ours(folder) else new_parts(self.module, seed)
 
-def open_vla_to_shard(folder: Path, run: RunConfig) -> tuple[VlaPolicy, StoredWeights]:
-    """Open without memory, with the adapters of `actor.lora` if any, and with the weights that fill its shards."""
-    stored = find_policy(folder, run)
-    policy = VlaPolicy(stored.without_memory(), stored.processor)
-    if run.actor.lora.rank:
-        _add_adapters(policy, run.actor.lora)
-    return policy, stored.weights
-
-
-def open_vla_with_adapters(folder: Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig) -> VlaPolicy:
-    """Open the whole policy on `device`, with adapters that change nothing until the first weights arrive."""
-    stored = find_policy(folder, run)
-    policy = VlaPolicy(stored.without_memory(), stored.processor)
-    _add_adapters(policy, run.actor.lora)
-    module: nn.Module = policy.module
-    fill(module.to(dtype), stored.weights, device)
-    policy.device = torch.device(device)
-    return policy
-
-
-def _add_adapters(policy: VlaPolicy, lora: LoraConfig) -> None:
-    from rlrun.policies.adapters import add_adapters  # importing peft takes seconds
-
-    add_adapters(policy, lora)
+    @classmethod
+    def from_demonstrations(cls, config: RunConfig, task: DemonstratedTask) -> VlaPolicy:
+        """Return a new policy, as the spec names it."""
+        return cls(*new_policy(config.policy, config.env, task, config.seed))
 
 
 MLP_RATIO = 4  # of the vision towers
@@ -185,3 +184,121 @@ def _token_id(tokenizer: Tokenizer, token: str) -> int:
     if found is None:
         raise ValueError(f"the tokenizer has no token {token!r}")
     return found
+
+
+STATISTICS_FILE = "dataset_statistics.json"
+OFFICIAL_PROMPT_LENGTH = 50
+_VALUE_WEIGHT = re.compile(r"value_head\.layers\.\d+\.weight$")
+logger = logging.getLogger(__name__)
+
+
+def save_policy(
+    folder: str | Path,
+    model: OpenVLAOFT,
+    processor: Processor,
+    named_tensors: Iterable[tuple[str, Tensor]] | None = None,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> None:
+    """Write everything that `VlaPolicy.from_folder` and transformers' `from_pretrained` need, with the official names.
+
+    named_tensors: whole tensors that replace the model's own, for a sharded model; held one file's worth at a time.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_weights(folder, model.state_dict().items() if named_tensors is None else named_tensors, max_file_bytes)
+    model.config.architectures = [OFFICIAL_ARCHITECTURE]
+    model.config.dtype = model.dtype
+    model.config.save_pretrained(folder)
+    processor.save(folder)
+
+
+def read_config(folder: Path, run: RunConfig | None, shapes: Mapping[str, Shape]) -> OpenVLAOFTConfig:
+    """Return config.json, completed by the run, with statistics that were checked. shapes: of the weights."""
+    found = read_json(folder / CONFIG_FILE)
+    # an attention named owner/kernel would be downloaded and run by transformers; the model sets its own
+    public = {name: value for name, value in found.items() if not name.startswith("_")}
+    config = OpenVLAOFTConfig.from_dict(public, attn_implementation="eager")
+    beside = read_json(folder / STATISTICS_FILE) if (folder / STATISTICS_FILE).is_file() else {}
+    config.norm_stats = {**config.norm_stats, **beside}
+    if _is_ours(folder):
+        if run is not None:
+            _check_agreement(folder, config, run)
+        own = _statistics(folder, config, str(config.unnorm_key), config.action_bounds)
+        _require_sizes(folder, "actions", config.num_actions, own.num_actions())
+        if config.num_proprio:
+            _require_sizes(folder, "proprioceptive values", config.num_proprio, own.num_proprio(shapes))
+    elif run is None:
+        refuse(
+            f"{folder} is an official checkpoint: it does not say how many actions a chunk has.",
+            "Open it with the configuration of a run (policy.path), which completes it.",
+        )
+    else:
+        _complete(folder, config, run, shapes)
+    return config
+
+
+def _statistics(folder: Path, config: OpenVLAOFTConfig, key: str, bounds: str) -> StoredStatistics:
+    """Return the statistics of that name. Raises RunError if there are none."""
+    if key not in config.norm_stats:
+        raise RunError(
+            f"The policy in {folder} has no normalisation statistics named {key!r}.",
+            key="policy.openvla_oft.unnorm_key",
+            value=key,
+            remedy=f"Set policy.openvla_oft.unnorm_key to one of {sorted(config.norm_stats)}."
+            if config.norm_stats
+            else f"Copy {STATISTICS_FILE} from the training of this checkpoint into the folder.",
+            exit_status=ExitStatus.bad_input,
+        )
+    beside = folder / STATISTICS_FILE
+    is_beside = beside.is_file() and key in read_json(beside)
+    return StoredStatistics(beside if is_beside else folder / CONFIG_FILE, key, config.norm_stats[key], bounds)
+
+
+def _require_sizes(folder: Path, what: str, described: int, found: int) -> None:
+    if described != found:
+        refuse(
+            f"{folder / CONFIG_FILE} describes {described} {what}, and its statistics {found}.",
+            "Take config.json as it was written with the weights.",
+        )
+
+
+def _is_ours(folder: Path) -> bool:
+    return "num_action_chunks" in read_json(folder / CONFIG_FILE)
+
+
+def _complete(folder: Path, config: OpenVLAOFTConfig, run: RunConfig, shapes: Mapping[str, Shape]) -> None:
+    """Complete an official config.json from the configuration of the run."""
+    policy, own = run.policy, run.policy.section(OpenVLAOFTSettings)
+    found = _statistics(folder, config, own.unnorm_key, own.action_bounds.value)
+    config.unnorm_key = own.unnorm_key
+    config.num_actions = found.num_actions()
+    config.num_action_chunks = policy.num_action_chunks
+    config.num_images = num_cameras(run.env)
+    config.num_proprio = found.num_proprio(shapes) if policy.use_proprio else 0
+    config.value_hidden_sizes = list(policy.value_hidden_sizes)
+    config.has_action_queries = own.has_action_queries
+    config.has_stop_token = own.has_stop_token
+    config.max_prompt_length = own.max_prompt_length or OFFICIAL_PROMPT_LENGTH
+    config.action_bounds = own.action_bounds.value
+    config.center_crop = own.center_crop
+
+
+def _set_aside_action_level_values(folder: Path, files: WeightFiles) -> None:
+    """Drop a value head with one value per control step, as RLinf trains it; rlrun's critic has one per chunk step."""
+    last = max((name for name in files.shapes if _VALUE_WEIGHT.match(name)), key=_layer_number, default=None)
+    if last is not None and files.shapes[last][0] > 1:
+        logger.warning(
+            "The value head in %s has %d outputs, one per control step: it is set aside, and a new one is trained.",
+            folder,
+            files.shapes[last][0],
+        )
+        files.set_aside("value_head.")
+
+
+def _layer_number(name: str) -> int:
+    return int(name.split(".")[2])
+
+
+def _check_agreement(folder: Path, config: OpenVLAOFTConfig, run: RunConfig) -> None:
+    if run.policy.use_proprio != (config.num_proprio > 0):
+        raise unfit(folder, "policy.use_proprio", run.policy.use_proprio, config.num_proprio > 0)

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.lerobot_config import LeRobotConfig, features, numbered
-from rlrun.policies.flow.settings import VisionSizes
+from rlrun.policies.flow.spec import VisionSizes
 
 PROMPT_LENGTH = {"pi0": 48, "pi05": 200}  # tokenizer_max_length; pi0.5 has the state in it
 MODES = {"pi0": "MEAN_STD", "pi05": "QUANTILES"}  # of state and actions
@@ -21,6 +21,7 @@ HEADS = (  # over words: in official checkpoints, and not in the network
     "model.paligemma_with_expert.paligemma.lm_head.weight",  # the same tensor as EMBEDDINGS
     "model.paligemma_with_expert.gemma_expert.lm_head.weight",
 )
+PALIGEMMA_FOLDER = "paligemma"  # in a policy's folder: sizes and tokenizer
 VARIANTS = ("gemma_2b", "gemma_300m")  # of PaliGemma's language model, and of the expert
 
 
@@ -68,7 +69,7 @@ class PiSizes:
         return (self.vision.image_size // self.vision.patch_size) ** 2
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> PiSizes:
+    def from_json(cls, found: Mapping[str, Any]) -> PiSizes:
         """Read what `as_json` returned. Raises TypeError for unknown names."""
         kinds = {"language": GemmaSizes, "expert": GemmaSizes, "vision": VisionSizes}
         return cls(**{name: kinds[name](**value) if name in kinds else value for name, value in found.items()})
@@ -117,7 +118,7 @@ class PiConfig(LeRobotConfig):
         return self.type == "pi05"
 
     @classmethod
-    def of(cls, found: Mapping[str, Any], sizes: PiSizes) -> PiConfig:
+    def from_lerobot(cls, found: Mapping[str, Any], sizes: PiSizes) -> PiConfig:
         """Read LeRobot's config.json as a mapping. Raises ValueError as the class does."""
         kind = found.get("type")
         mode = MODES.get(str(kind), "IDENTITY")
@@ -162,7 +163,7 @@ def read_config(found: Mapping[str, Any], kind: str, sizes: PiSizes, spaces: Pla
     Raises ValueError as PiConfig does.
     """
     side, chunk, width = sizes.vision.image_size, found["action_horizon"], found["action_dim"]
-    return PiConfig.of(
+    return PiConfig.from_lerobot(
         {
             "type": kind,
             "chunk_size": chunk,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.policies.flow.folder import (
+    REMARK,
+    FlowParts,
+    refuse_export,
+    settings_to_export,
+    stored_tensors,
+    write_first_noise,
+)
 from rlrun.policies.flow.lerobot_config import MODES, Normalizer, Statistics
 from rlrun.policies.flow.lerobot_processors import (
     BATCH,
@@ -34,20 +41,23 @@ from rlrun.policies.flow.lerobot_processors import (
     write_processors,
     write_tokenizer,
 )
-from rlrun.policies.flow.opening import (
-    REMARK,
-    refuse_export,
-    settings_to_export,
-    stored_tensors,
-    write_first_noise,
+from rlrun.policies.flow.processor import resize_to
+from rlrun.policies.pi.config import (
+    EMBEDDINGS,
+    HEADS,
+    PALIGEMMA_FOLDER,
+    PiConfig,
+    PiSizes,
+    full_name,
+    is_openpi,
+    kind_of,
+    read_config,
 )
-from rlrun.policies.pi.config import EMBEDDINGS, HEADS, PiConfig, PiSizes, full_name, is_openpi, kind_of, read_config
 from rlrun.policies.pi.config import MODES as MODE_OF
-from rlrun.policies.pi.network import PiNetwork
-from rlrun.policies.pi.settings import PiSettings, StateInPrompt
-from rlrun.policies.spec import LeRobotFolder
+from rlrun.policies.pi.spec import PiSettings, StateInPrompt
+from rlrun.policies.spec import CONFIG_FILE, LeRobotFolder
 from rlrun.policies.tokenizer import read_tokenizer
-from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse, write_weights
+from rlrun.policies.weight_files import WeightFiles, read_json, refuse, write_weights
 
 STATISTICS_FILE = "norm_stats.json"
 EPS = 1e-6  # openpi adds it to deviations and ranges, in both directions
@@ -96,24 +106,17 @@ LEROBOT_PADDING, OPENPI_PADDING = -3.0, -1.0
 
 
 def pixels(images: Tensor, size: int, padding: float) -> Tensor:
-    """Convert uint8 [B, N, H, W, 3] -> float32 [B, N, 3, size, size], on the device of the images.
+    """Convert uint8 [B, N, H, W, 3] -> float32 [B, N, 3, size, size] in [-1, 1], on the device of the images.
 
-    size: pixels per side; padding: the value beside a picture. Bilinear without antialiasing, as in LeRobot.
+    size: pixels per side; padding: the value beside a picture, which stays in the middle.
     """
-    x = images.flatten(0, 1).permute(0, 3, 1, 2).to(torch.float32) / 255.0
+    x = resize_to(images, size) * 2.0 - 1.0
     height, width = x.shape[2:]
-    inner = height, width
-    if inner != (size, size):
-        ratio = max(height, width) / size
-        inner = int(height / ratio), int(width / ratio)
-        x = F.interpolate(x, size=inner, mode="bilinear", align_corners=False)
-    top, left = (size - inner[0]) // 2, (size - inner[1]) // 2
-    beside = left, size - inner[1] - left, top, size - inner[0] - top
-    return F.pad(x * 2.0 - 1.0, beside, value=padding).unflatten(0, images.shape[:2])
+    top, left = (size - height) // 2, (size - width) // 2
+    beside = left, size - width - left, top, size - height - top
+    return F.pad(x, beside, value=padding).unflatten(0, images.shape[:2])
 
 
-CONFIG_FILE = "config.json"
-PALIGEMMA_FOLDER = "paligemma"
 PUBLISHED_PALIGEMMA = "google/paligemma-3b-pt-224"
 BEGINNING = "<bos>"
 CLASSES = {
@@ -128,46 +131,33 @@ PATCHED_TRANSFORMERS = (
 NEWLINE: Step = {"registry_name": "pi0_new_line_processor", "config": {}}
 
 
-@dataclass(frozen=True, eq=False)
-class StoredPi:
-    """A policy folder that was checked to be complete; its weights are still on disk."""
-
-    config: PiConfig
-    tokenizer: Tokenizer
-    statistics: Statistics
-    weights: WeightFiles  # with the names of PiNetwork
-    is_openpi: bool
-
-
-def read_folder(folder: Path, own: PiSettings, spaces: PlannedSpaces) -> StoredPi:
+def read_folder(folder: Path, files: WeightFiles, own: PiSettings, spaces: PlannedSpaces) -> FlowParts[PiConfig]:
     """Read the description of a folder that openpi, LeRobot or rlrun wrote; nothing is downloaded.
 
-    spaces: of the run; openpi's folders do not say how many dimensions are real. Raises RunError that names the
-    missing file, the tensors that do not fit, or the variant that rlrun lacks.
+    files: its tensors, which get the names of PiNetwork. spaces: of the run; openpi's folders do not say how many
+    dimensions are real. Raises RunError that names the missing file, or the variant that rlrun lacks.
     """
-    if not (folder / CONFIG_FILE).is_file():
-        refuse(
-            f"There is no policy in {folder}: {CONFIG_FILE} is missing.",
-            "Give the folder of a checkpoint (config.json, model.safetensors), or leave policy.path out.",
-        )
     found = read_json(folder / CONFIG_FILE)
-    weights = _weights(folder)
+    _name_tensors(files)
     try:
         sizes = _sizes(folder)
         tokenizer = _tokenizer(folder, own, sizes.vocab_size)
         is_of_openpi = is_openpi(found)
-        kind = kind_of(weights.shapes)
-        config = read_config(found, kind, sizes, spaces) if is_of_openpi else PiConfig.of(found, sizes)
+        kind = kind_of(files.shapes)
+        config = read_config(found, kind, sizes, spaces) if is_of_openpi else PiConfig.from_lerobot(found, sizes)
     except (ValueError, TypeError, KeyError) as error:
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's or openpi's.")
     if is_of_openpi:
         statistics = read_openpi_statistics(folder, config, own.norm_stats_path)
     else:
-        statistics = read_statistics(folder, config, weights)
-    with torch.device("meta"):
-        expected = {name: tuple(tensor.shape) for name, tensor in PiNetwork(config).state_dict().items()}
-    check_tensors(folder, expected, weights.shapes)
-    return StoredPi(config, tokenizer, statistics, weights, is_of_openpi)
+        statistics = read_statistics(folder, config, files)
+    return FlowParts(config, tokenizer, statistics, processor_settings(is_of_openpi))
+
+
+def processor_settings(is_openpi: bool) -> dict[str, Any]:
+    """Return the settings of the processor where the folder does not contain them."""
+    padding = OPENPI_PADDING if is_openpi else LEROBOT_PADDING
+    return {"state_in_prompt": StateInPrompt.real.name, "padding": padding, "cleans_prompt": is_openpi}
 
 
 def write_folder(
@@ -206,7 +196,8 @@ def export_folder(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolde
     vlm_name: where LeRobot finds PaliGemma's tokenizer; None: in `out`, by its absolute path. Raises RunError.
     """
     settings = settings_to_export(folder)
-    stored = read_folder(folder, PiSettings(), PlannedSpaces(0, 0, 0))
+    files = WeightFiles(folder)
+    stored = read_folder(folder, files, PiSettings(), PlannedSpaces(0, 0, 0))
     if stored.config.sizes != EXPORTED_SIZES:
         refuse_export(
             f"The policy in {folder} is not of the published sizes, the only ones that LeRobot's class has.",
@@ -214,7 +205,7 @@ def export_folder(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolde
         )
     config = stored.config.with_(n_action_steps=settings.num_action_chunks, num_inference_steps=settings.num_flow_steps)
     shown = StateInPrompt[settings.processor["state_in_prompt"]]
-    described = (config, stored.tokenizer, stored.statistics, stored_tensors(stored.weights))
+    described = (config, stored.tokenizer, stored.statistics, stored_tensors(files))
     write_folder(out, *described, shown, vlm_name or str(out.absolute() / PALIGEMMA_FOLDER))
     write_first_noise(out, config, settings)
     remarks = [REMARK, PATCHED_TRANSFORMERS]
@@ -243,21 +234,19 @@ def _with_heads(config: PiConfig, named_tensors: Iterable[tuple[str, Tensor]]) -
             yield of_expert, torch.zeros(len(tensor), config.sizes.expert.width, dtype=tensor.dtype)
 
 
-def _weights(folder: Path) -> WeightFiles:
-    """Return the weights by the names of PiNetwork."""
-    weights = WeightFiles(folder)
-    weights.rename(full_name)
+def _name_tensors(files: WeightFiles) -> None:
+    """Give the tensors the names of PiNetwork."""
+    files.rename(full_name)
     of_paligemma = HEADS[0]
-    if EMBEDDINGS not in weights.shapes:  # one tensor under two names, of which safetensors keeps any
-        weights.rename(lambda name: EMBEDDINGS if name == of_paligemma else name)
+    if EMBEDDINGS not in files.shapes:  # one tensor under two names, of which safetensors keeps any
+        files.rename(lambda name: EMBEDDINGS if name == of_paligemma else name)
     for head in HEADS:
-        weights.set_aside(head)
-    return weights
+        files.set_aside(head)
 
 
 def _sizes(folder: Path) -> PiSizes:
     file = folder / PALIGEMMA_FOLDER / CONFIG_FILE
-    return PiSizes.of(read_json(file)) if file.is_file() else PiSizes()
+    return PiSizes.from_json(read_json(file)) if file.is_file() else PiSizes()
 
 
 def _tokenizer(folder: Path, own: PiSettings, num_words: int) -> Tokenizer:

@@ -22,12 +22,12 @@ from rlrun.policies.flow.networks import (
     LayeredPrefix,
     LinearInFloat32,
     LinearInOwnType,
-    attended,
-    heads,
+    apply_rope,
+    attention,
     initialize_by_fan_in,
-    prefix_pass,
-    rotated,
+    prefill,
     sinusoidal,
+    split_heads,
     token_summary,
     visibility,
     vision_tower,
@@ -64,7 +64,7 @@ class PrefixLayer(GemmaDecoderLayer):
 
     def forward(self, hidden: Tensor, positions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """positions: int64 [B, S]; mask: bool [B, S, S], True where a row's token sees a column's."""
-        return prefix_pass(self, hidden, positions, mask)
+        return prefill(self, hidden, positions, mask)
 
 
 class ExpertLayer(GemmaDecoderLayer):
@@ -81,22 +81,22 @@ class ExpertLayer(GemmaDecoderLayer):
     ) -> Tensor:
         """keys, values: the prefix's [B, S, K, E]; positions: int64 [B, T], after those of the prefix; mask: bool
         [B, T, S + T]; condition: [B, D] for adaptive norms, else None."""
-        attention, width = self.self_attn, self.self_attn.head_dim
-        x, gate = normed(self.input_layernorm, hidden, condition)
-        query = rotated(heads(attention.q_proj, x, width), positions)
-        key = torch.cat([keys, rotated(heads(attention.k_proj, x, width), positions)], dim=1)
-        value = torch.cat([values, heads(attention.v_proj, x, width)], dim=1)
-        hidden = gated(hidden, attention.o_proj(attended(query, key, value, mask)), gate)
-        x, gate = normed(self.post_attention_layernorm, hidden, condition)
-        return gated(hidden, self.mlp(x), gate)
+        attn, width = self.self_attn, self.self_attn.head_dim
+        x, gate = adaptive_norm(self.input_layernorm, hidden, condition)
+        query = apply_rope(split_heads(attn.q_proj, x, width), positions)
+        key = torch.cat([keys, apply_rope(split_heads(attn.k_proj, x, width), positions)], dim=1)
+        value = torch.cat([values, split_heads(attn.v_proj, x, width)], dim=1)
+        hidden = gate_residual(hidden, attn.o_proj(attention(query, key, value, mask)), gate)
+        x, gate = adaptive_norm(self.post_attention_layernorm, hidden, condition)
+        return gate_residual(hidden, self.mlp(x), gate)
 
 
-def normed(norm: nn.Module, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def adaptive_norm(norm: nn.Module, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Return (normalized x, the gate of an adaptive norm, else None)."""
     return (norm(x), None) if condition is None else norm(x, condition)
 
 
-def gated(x: Tensor, change: Tensor, gate: Tensor | None) -> Tensor:
+def gate_residual(x: Tensor, change: Tensor, gate: Tensor | None) -> Tensor:
     """Return x + gate * change."""
     return x + (change if gate is None else change * gate)
 
@@ -254,7 +254,7 @@ class PiNetwork(nn.Module):
         hidden = torch.cat([pictures.flatten(1, 2), words * math.sqrt(words.shape[-1])], dim=1)
         mask = torch.cat([shown, token_masks], dim=1)
         sees = visibility(mask, state_at=mask.shape[1])
-        return PiPrefix.computed(self.vlm_layers(), pali.language_model.norm, hidden, mask, sees, state=state)
+        return PiPrefix.from_embeddings(self.vlm_layers(), pali.language_model.norm, hidden, mask, sees, state=state)
 
     def velocity(self, x: Tensor, time: Tensor, prefix: PiPrefix) -> tuple[Tensor, Tensor]:
         """Return (velocity float32 [B, T, A], the expert's output for the actions after its norm [B, T, W]).
@@ -269,7 +269,7 @@ class PiNetwork(nn.Module):
         mask = torch.cat([prefix.mask[:, None].expand(-1, length, -1), own.expand(len(x), -1, -1)], dim=2)
         for layer, keys, values in zip(self.expert_layers(), prefix.keys, prefix.values, strict=True):
             hidden = layer(hidden, keys, values, positions, mask, condition)
-        hidden = normed(self._expert.norm, hidden, condition)[0][:, -x.shape[1] :]
+        hidden = adaptive_norm(self._expert.norm, hidden, condition)[0][:, -x.shape[1] :]
         return self.model.action_out_proj(hidden), hidden
 
     def vision_layers(self) -> list[nn.Module]:

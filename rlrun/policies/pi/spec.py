@@ -1,92 +1,215 @@
-"""The spec of pi0 and pi0.5, without torch."""
+"""pi0 and pi0.5 without torch: the keys of policy.pi, the architecture and size of a policy, and the spec."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlrun.config.checks import Faults
 from rlrun.config.schema import RunConfig
+from rlrun.config.sections import COUNT, bounded
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.flow.lerobot_config import cameras_in
-from rlrun.policies.flow.openers import Openers
-from rlrun.policies.flow.settings import check_flow
-from rlrun.policies.pi.config import PROMPT_LENGTH, is_openpi
-from rlrun.policies.pi.settings import PUBLISHED_PARAMETERS, PiSettings, policy_size
-from rlrun.policies.spec import DemonstratedTask, LeRobotFolder, PolicySpec, check_head_sizes
+from rlrun.policies.flow.lerobot_config import features, numbered
+from rlrun.policies.flow.spec import (
+    FlowSettings,
+    NetworkSize,
+    count_new,
+    flow_size,
+    flow_spec,
+    new_vision_sizes,
+    stored_json,
+    vision_stack,
+)
+from rlrun.policies.folders import named_parameters_in
+from rlrun.policies.pi.config import (
+    EMBEDDINGS,
+    HEADS,
+    MODES,
+    PALIGEMMA_FOLDER,
+    PROMPT_LENGTH,
+    GemmaSizes,
+    PiConfig,
+    PiSizes,
+    full_name,
+    is_openpi,
+    kind_of,
+    read_config,
+)
+from rlrun.policies.size import PolicySize, Stack
+from rlrun.policies.spec import CONFIG_FILE
 
-if TYPE_CHECKING:
-    from rlrun.policies.flow.opening import FlowFolder
-    from rlrun.policies.pi.policy import PiPolicy
+
+class Version(Enum):
+    """The policies of this kind; names are those of LeRobot's config.json."""
+
+    pi0 = "pi0"
+    pi05 = "pi05"
+
+
+class StateInPrompt(Enum):
+    """The numbers in pi0.5's prompt."""
+
+    real = "real"  # those of the state, as in openpi and LeRobot from 0.5 on
+    padded = "padded"  # those of the state padded with zeros, as in LeRobot 0.4
+    none = "none"  # no state, as in openpi's pi05_libero
+
+
+@dataclass
+class PiSettings(FlowSettings):
+    """Settings for policy.kind=pi; version and sizes apply to a new policy."""
+
+    version: Version = Version.pi05
+    state_in_prompt: StateInPrompt | None = None  # of pi0.5; null: as the folder says, else real
+    norm_stats_path: str | None = None  # norm_stats.json of a folder of openpi's, if it has none or several in assets/
+    expert_hidden_size: int = bounded(72, COUNT)
+    expert_intermediate_size: int = bounded(192, COUNT)
+
+
+PADDED = 32  # dimensions of state and actions at least, as in released policies
+ASSUMED_WORDS = 320  # of the vocabulary, while the instructions are unknown
+NEW_PROMPT_LENGTH = 512  # tokens; a small tokenizer makes one of every number of the state
+
+
+def new_config(
+    config: RunConfig, num_actions: int, num_proprio: int, cameras: Sequence[str], vocab_size: int = ASSUMED_WORDS
+) -> PiConfig:
+    """Return the architecture."""
+    own, side = config.policy.section(PiSettings), config.env.image_size
+    chunk, kind = config.policy.num_action_chunks, own.version.name
+    shared = {
+        "depth": own.llm_num_layers,
+        "num_heads": own.llm_num_heads,
+        "num_kv_heads": 1,
+        "head_dim": own.llm_hidden_size // own.llm_num_heads,
+    }
+    sizes = PiSizes(
+        language=GemmaSizes(own.llm_hidden_size, own.llm_intermediate_size, **shared),
+        expert=GemmaSizes(own.expert_hidden_size, own.expert_intermediate_size, **shared),
+        vision=new_vision_sizes(own, side),
+        vocab_size=vocab_size,
+    )
+    return PiConfig(
+        **features(cameras, side, num_proprio, num_actions),
+        normalization_mapping={"VISUAL": "IDENTITY", "STATE": MODES[kind], "ACTION": MODES[kind]},
+        type=kind,
+        chunk_size=chunk,
+        n_action_steps=chunk,
+        max_state_dim=max(PADDED, num_proprio),
+        max_action_dim=max(PADDED, num_actions),
+        tokenizer_max_length=NEW_PROMPT_LENGTH,
+        num_inference_steps=own.num_flow_steps,
+        image_resolution=(side, side),
+        sizes=sizes,
+    )
+
+
+PUBLISHED_PARAMETERS = {"pi0": 3_238_048_528, "pi05": 3_353_433_872}  # without the heads over words
+
+
+def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -> PolicySize:
+    """Return the size by `policy.path`, else by the settings of a new policy."""
+    network = pi_config(config, spaces)
+    num_parameters -= _unread_parameters(config)
+    return flow_size(
+        config, config.policy.section(PiSettings), spaces, num_parameters, _sizes(network, spaces.num_images)
+    )
+
+
+def _sizes(network: PiConfig, num_images: int) -> NetworkSize:
+    sizes, width, dims = network.sizes, network.sizes.expert.width, network.max_action_dim
+    tokens = num_images * sizes.tokens_per_image + network.tokenizer_max_length
+    with_state = [] if network.is_adaptive else [(network.max_state_dim, width)]
+    with_time = [(width, width)] if network.is_adaptive else [(2 * width, width)]
+    modulation = 2 * 3 * (width + 1) * width if network.is_adaptive else 0
+    return NetworkSize(
+        vision=sizes.vision,
+        stacks=(
+            vision_stack(sizes.vision, num_images, "vision_tower"),
+            _stack(sizes.language, tokens, "language_model"),
+            _stack(sizes.expert, network.chunk_size + len(with_state), "gemma_expert", modulation),
+        ),
+        projections=((dims, width), (width, dims), (width, width), *with_time, *with_state),
+        summary_width=2 * sizes.language.width + network.max_state_dim,
+        chunk_size=network.chunk_size,
+    )
+
+
+def pi_config(config: RunConfig, spaces: PlannedSpaces) -> PiConfig:
+    """Return the architecture; a folder that is not on this machine counts as the published one."""
+    own = config.policy.section(PiSettings)
+    if config.policy.path is None:
+        return new_config(config, spaces.num_actions, spaces.num_proprio, numbered(spaces.num_images))
+    found, own_sizes = stored_json(config, CONFIG_FILE), stored_json(config, f"{PALIGEMMA_FOLDER}/{CONFIG_FILE}")
+    sizes = PiSizes.from_json(own_sizes) if own_sizes else PiSizes()
+    if is_openpi(found):
+        stored = _stored_parameters(config)
+        return read_config(found, kind_of(stored) if stored else own.version.name, sizes, spaces)
+    return PiConfig.from_lerobot({"type": own.version.name} | found, sizes)
+
+
+def _unread_parameters(config: RunConfig) -> int:
+    """Return the parameters in the files of `policy.path` that the network does not have: the heads over words."""
+    stored = _stored_parameters(config)
+    of_paligemma, of_expert = HEADS
+    # files hold the embeddings under one name or under both
+    doubled = stored.get(of_paligemma, 0) if EMBEDDINGS in stored else 0
+    return doubled + stored.get(of_expert, 0)
+
+
+def _stored_parameters(config: RunConfig) -> dict[str, int]:
+    """Return the parameters in the files of `policy.path` by the names of PiNetwork; {}: there are no files."""
+    if config.policy.path is None:
+        return {}
+    found = named_parameters_in(Path(config.policy.path))
+    return {full_name(name): count for name, count in found.items()}
+
+
+def _stack(sizes: GemmaSizes, num_tokens: int, part: str, modulation: int = 0) -> Stack:
+    return Stack(
+        sizes.width,
+        sizes.mlp_dim,
+        sizes.depth,
+        num_tokens,
+        part,
+        is_gated=True,
+        query_width=sizes.num_heads * sizes.head_dim,
+        key_width=sizes.num_kv_heads * sizes.head_dim,
+        modulation_parameters=modulation,
+    )
+
+
+def num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
+    """Return the parameters of a new policy, or of a released one for `policy.path`."""
+    own = config.policy.section(PiSettings)
+    if config.policy.path is not None:
+        return PUBLISHED_PARAMETERS[own.version.name]
+    architecture = new_config(config, spaces.num_actions, spaces.num_proprio, numbered(1))
+    return count_new(config, own, "rlrun.policies.pi.network:PiNetwork", architecture)
 
 
 def _recognizes(described: Mapping[str, Any]) -> bool:
     return described.get("type") in PROMPT_LENGTH or is_openpi(described)
 
 
-def _read(folder: Path, run: RunConfig | None) -> FlowFolder[PiPolicy]:
-    from rlrun.policies.pi.policy import pi_in  # importing transformers takes seconds
-
-    return pi_in(folder, run)
-
-
-def _from_demonstrations(config: RunConfig, task: DemonstratedTask) -> PiPolicy:
-    from rlrun.policies.pi.policy import new_policy
-
-    return new_policy(config, task)
-
-
-def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
-    """Return the parameters of a new policy, or of a released one for `policy.path`."""
-    if config.policy.path is not None:
-        return PUBLISHED_PARAMETERS[config.policy.section(PiSettings).version.name]
-    from rlrun.policies.pi.policy import num_parameters
-
-    return num_parameters(config, spaces.num_actions, spaces.num_proprio)
-
-
-def _to_lerobot(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolder:
-    from rlrun.policies.pi.folder import export_folder
-
-    return export_folder(folder, out, vlm_name)
-
-
-VLM_PARTS = ("vision_tower", "multi_modal_projector", "language_model")
-ADAPTABLE_PARTS = (*VLM_PARTS, "gemma_expert")
-PROJECTIONS = (
-    "state_proj",
-    "action_in_proj",
-    "action_out_proj",
-    "time_mlp_in",
-    "time_mlp_out",
-    "action_time_mlp_in",
-    "action_time_mlp_out",
-)
-OPENERS = Openers(_read)
-
-
-def check(config: RunConfig) -> Faults:
-    """Check sampling, adapters, and the sizes of a new policy."""
-    own = config.policy.section(PiSettings)
-    yield from check_flow(config, own, VLM_PARTS)
-    yield from check_head_sizes(config, "policy.pi.", own)
-
-
-SPEC = PolicySpec(
+SPEC = flow_spec(
     name="pi",
     section=PiSettings,
     recognizes=_recognizes,
-    open=OPENERS.whole,
-    open_to_shard=OPENERS.to_shard,
-    open_with_adapters=OPENERS.with_adapters,
-    from_demonstrations=_from_demonstrations,
-    check=check,
-    observes=("images", "proprio", "instruction"),
-    parts=(*ADAPTABLE_PARTS, *PROJECTIONS, "value_head", "noise_head"),
-    adaptable_parts=ADAPTABLE_PARTS,
-    num_parameters=_num_parameters,
-    cameras=cameras_in,
+    policy="rlrun.policies.pi.policy:PiPolicy",
+    vlm_parts=("vision_tower", "multi_modal_projector", "language_model"),
+    expert_part="gemma_expert",
+    projections=(
+        "state_proj",
+        "action_in_proj",
+        "action_out_proj",
+        "time_mlp_in",
+        "time_mlp_out",
+        "action_time_mlp_in",
+        "action_time_mlp_out",
+    ),
+    num_parameters=num_parameters,
     size=policy_size,
-    to_lerobot=_to_lerobot,
+    to_lerobot="rlrun.policies.pi.folder:export_folder",
 )

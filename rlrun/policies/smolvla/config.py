@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from rlrun.policies.flow.lerobot_config import LeRobotConfig
-from rlrun.policies.flow.settings import PatchPositions, VisionSizes
+from rlrun.policies.flow.spec import PatchPositions, VisionSizes
+
+VLM_FOLDER = "vlm"  # in a policy's folder: sizes, tokenizer and processor of the VLM
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class VLMSizes:
         return (self.vision.image_size // self.vision.patch_size // self.scale_factor) ** 2
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> VLMSizes:
+    def from_transformers(cls, config: Mapping[str, Any]) -> VLMSizes:
         """Read transformers' SmolVLMConfig as a mapping; absent sizes keep the defaults."""
         text = dict(config.get("text_config") or {})
         text.setdefault("head_dim", _head_dim(text))
@@ -51,7 +53,7 @@ class VLMSizes:
         return cls(vision=_known(VisionSizes, config.get("vision_config") or {}), text=_known(TextSizes, text), **own)
 
     def as_transformers(self) -> dict[str, Any]:
-        """Return transformers' SmolVLMConfig as a mapping, which `of` and AutoConfig read."""
+        """Return transformers' SmolVLMConfig as a mapping, which `from_transformers` and AutoConfig read."""
         own = {name: getattr(self, name) for name in ("scale_factor", *_TOKEN_IDS)}
         return {
             "model_type": "smolvlm",
@@ -137,7 +139,7 @@ class SmolVLAConfig(LeRobotConfig):
         return max(pictures + num_words + 1, self.prefix_length)
 
     @classmethod
-    def of(cls, found: Mapping[str, Any], vlm: VLMSizes) -> SmolVLAConfig:
+    def from_lerobot(cls, found: Mapping[str, Any], vlm: VLMSizes) -> SmolVLAConfig:
         """Read LeRobot's config.json as a mapping. Fields that do not change the network are ignored.
 
         Raises ValueError as the class does, and for another `type`.
@@ -156,44 +158,3 @@ class SmolVLAConfig(LeRobotConfig):
     def with_(self, **changes: Any) -> SmolVLAConfig:
         """Return a copy with other values."""
         return replace(self, **changes)
-
-
-def small(
-    vocab_size: int = 64,
-    chunk_size: int = 50,
-    image_size: int = 64,
-    patch_size: int = 8,
-    scale_factor: int = 2,
-    **changes: Any,
-) -> SmolVLAConfig:
-    """Return a SmolVLA of 1 M parameters for two CPU cores, with every part of the official one.
-
-    A picture gives (image_size / patch_size / scale_factor)**2 tokens. changes: other fields of SmolVLAConfig.
-    """
-    vision = VisionSizes(
-        hidden_size=64,
-        intermediate_size=256,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        image_size=image_size,
-        patch_size=patch_size,
-    )
-    text = TextSizes(
-        hidden_size=96,
-        intermediate_size=256,
-        num_hidden_layers=4,
-        num_attention_heads=3,
-        num_key_value_heads=1,
-        head_dim=32,
-        vocab_size=vocab_size,
-    )
-    tokens = dict.fromkeys(_TOKEN_IDS, 0)
-    vlm = VLMSizes(vision=vision, text=text, scale_factor=scale_factor, **tokens)
-    settings: dict[str, Any] = {
-        "chunk_size": chunk_size,
-        "n_action_steps": chunk_size,
-        "num_vlm_layers": 4,
-        "resize_imgs_with_padding": (image_size,) * 2,
-        "vlm_model_name": "vlm",
-    }
-    return SmolVLAConfig(vlm=vlm, **(settings | changes))

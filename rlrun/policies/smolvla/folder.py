@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from rlrun.policies.flow.folder import REMARK, FlowParts, settings_to_export, stored_tensors, write_first_noise
 from rlrun.policies.flow.lerobot_config import Statistics
 from rlrun.policies.flow.lerobot_processors import (
     BATCH,
@@ -31,16 +31,13 @@ from rlrun.policies.flow.lerobot_processors import (
     write_processors,
     write_tokenizer,
 )
-from rlrun.policies.flow.opening import REMARK, settings_to_export, stored_tensors, write_first_noise
-from rlrun.policies.flow.settings import PatchPositions
-from rlrun.policies.smolvla.config import SmolVLAConfig, VLMSizes
-from rlrun.policies.smolvla.network import SmolVLANetwork
-from rlrun.policies.spec import LeRobotFolder
+from rlrun.policies.flow.spec import PatchPositions
+from rlrun.policies.smolvla.config import VLM_FOLDER, SmolVLAConfig, VLMSizes
+from rlrun.policies.spec import CONFIG_FILE, LeRobotFolder
 from rlrun.policies.tokenizer import read_tokenizer
-from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse, write_weights
+from rlrun.policies.weight_files import WeightFiles, read_json, refuse, write_weights
 
-CONFIG_FILE = "config.json"
-VLM_FOLDER = "vlm"
+PROCESSOR_SETTINGS = {"patch_positions": PatchPositions.exact.name}  # where the folder does not contain them
 PUBLISHED_VLM = "SmolVLM2-500M-Video-Instruct"  # its sizes are the defaults of VLMSizes
 IMAGE_PROCESSOR = "preprocessor_config.json"  # transformers looks for this file
 PROCESSOR = "SmolVLMProcessor"
@@ -52,49 +49,26 @@ SHIFTED_THERE = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class StoredSmolVLA:
-    """A policy folder that was checked to be complete; its weights are still on disk."""
-
-    config: SmolVLAConfig
-    tokenizer: Tokenizer
-    statistics: Statistics
-    weights: WeightFiles  # with the names of SmolVLANetwork
-
-    def without_memory(self) -> SmolVLANetwork:
-        """Return the network on the meta device, to be sharded or cast before it is filled (`stored_weights.fill`)."""
-        with torch.device("meta"):
-            return SmolVLANetwork(self.config)
-
-
-def read_folder(folder: Path, tokenizer_path: Path | None = None) -> StoredSmolVLA:
+def read_folder(folder: Path, files: WeightFiles, tokenizer_path: Path | None = None) -> FlowParts[SmolVLAConfig]:
     """Read the description of a folder that LeRobot or rlrun wrote; nothing is downloaded.
 
-    tokenizer_path: tokenizer.json of the VLM or its folder, for a folder that does not contain it, as LeRobot's.
-    Raises RunError that names the missing file, the tensors that do not fit, or the variant that rlrun lacks.
+    files: its tensors; those that are none of SmolVLANetwork's are set aside. tokenizer_path: tokenizer.json of the VLM
+    or its folder, for a folder that does not contain it, as LeRobot's. Raises RunError that names the missing file, or
+    the variant that rlrun lacks.
     """
-    if not (folder / CONFIG_FILE).is_file():
-        refuse(
-            f"There is no policy in {folder}: {CONFIG_FILE} is missing.",
-            "Give the folder of a checkpoint (config.json, model.safetensors), or leave policy.path out.",
-        )
     found = read_json(folder / CONFIG_FILE)
     name = found.get("vlm_model_name", PUBLISHED_VLM)
     file = tokenizer_file(folder, _vlm_folders(folder, found), tokenizer_path, name)
     try:
         vlm = _vlm(folder, found)
         tokenizer = read_tokenizer(file, vlm.text.vocab_size)
-        config = SmolVLAConfig.of(found, _with_token_ids(vlm, tokenizer))
+        config = SmolVLAConfig.from_lerobot(found, _with_token_ids(vlm, tokenizer))
     except (ValueError, TypeError) as error:
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's SmolVLA.")
-    weights = WeightFiles(folder)
-    statistics = read_statistics(folder, config, weights)
+    statistics = read_statistics(folder, config, files)
     for prefix in BUFFERS:
-        weights.set_aside(prefix)
-    stored = StoredSmolVLA(config, tokenizer, statistics, weights)
-    expected = {name: tuple(tensor.shape) for name, tensor in stored.without_memory().state_dict().items()}
-    check_tensors(folder, expected, weights.shapes)
-    return stored
+        files.set_aside(prefix)
+    return FlowParts(config, tokenizer, statistics, PROCESSOR_SETTINGS)
 
 
 def write_folder(
@@ -124,13 +98,14 @@ def export_folder(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolde
 
     vlm_name: where LeRobot finds the VLM's sizes and processor; None: in `out`, by its absolute path. Raises RunError.
     """
-    stored, settings = read_folder(folder), settings_to_export(folder)
+    files = WeightFiles(folder)
+    stored, settings = read_folder(folder, files), settings_to_export(folder)
     config = stored.config.with_(
         n_action_steps=settings.num_action_chunks,
         num_steps=settings.num_flow_steps,
         vlm_model_name=vlm_name or str(out.absolute() / VLM_FOLDER),
     )
-    write_folder(out, config, stored.tokenizer, stored.statistics, stored_tensors(stored.weights))
+    write_folder(out, config, stored.tokenizer, stored.statistics, stored_tensors(files))
     write_first_noise(out, config, settings)
     is_shifted = settings.processor.get("patch_positions") == PatchPositions.shifted.name
     remarks = (REMARK, SHIFTED_HERE if is_shifted else SHIFTED_THERE)
@@ -138,7 +113,7 @@ def export_folder(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolde
 
 
 def _write_vlm(folder: Path, config: SmolVLAConfig, tokenizer: Tokenizer) -> None:
-    """Write the sizes of the VLM, its tokenizer, and what its processor is, of which LeRobot reads tokens."""
+    """Write the sizes of the VLM, its tokenizer, and the class of its processor, of which LeRobot reads tokens."""
     folder.mkdir(exist_ok=True)
     _write_json(folder / CONFIG_FILE, config.vlm.as_transformers())
     of_class = {"processor_class": PROCESSOR}
@@ -179,7 +154,7 @@ def _vlm(folder: Path, found: Mapping[str, Any]) -> VLMSizes:
     """Return the sizes of the VLM: in the folder, or the published ones."""
     for place in _vlm_folders(folder, found):
         if (place / CONFIG_FILE).is_file():
-            return VLMSizes.of(read_json(place / CONFIG_FILE))
+            return VLMSizes.from_transformers(read_json(place / CONFIG_FILE))
     name = str(found.get("vlm_model_name", PUBLISHED_VLM))
     if not name.endswith(PUBLISHED_VLM):
         refuse(

@@ -22,12 +22,12 @@ from rlrun.policies.flow.networks import (
     LinearInFloat32,
     LinearInOwnType,
     after_attention,
-    attended,
-    heads,
+    apply_rope,
+    attention,
     initialize_by_fan_in,
-    prefix_pass,
-    rotated,
+    prefill,
     sinusoidal,
+    split_heads,
     visibility,
     vision_tower,
 )
@@ -44,7 +44,7 @@ class PrefixLayer(_Layer):
 
     def forward(self, hidden: Tensor, positions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """positions: int64 [B, S]; mask: bool [B, S, S], True where a row's token sees a column's."""
-        return prefix_pass(self, hidden, positions, mask)
+        return prefill(self, hidden, positions, mask)
 
 
 class SelfAttentionLayer(_Layer):
@@ -53,14 +53,14 @@ class SelfAttentionLayer(_Layer):
     def forward(self, hidden: Tensor, keys: Tensor, values: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
         """keys, values: the prefix's [B, S, K, E]; positions: int64 [B, T], after those of the prefix; seen: bool
         [B, S], False at padding."""
-        attention, x = self.self_attn, self.input_layernorm(hidden)
-        query = rotated(heads(attention.q_proj, x, attention.head_dim), positions)
-        key = torch.cat([keys, rotated(heads(attention.k_proj, x, attention.head_dim), positions)], dim=1)
-        value = torch.cat([values, heads(attention.v_proj, x, attention.head_dim)], dim=1)
+        attn, x = self.self_attn, self.input_layernorm(hidden)
+        query = apply_rope(split_heads(attn.q_proj, x, attn.head_dim), positions)
+        key = torch.cat([keys, apply_rope(split_heads(attn.k_proj, x, attn.head_dim), positions)], dim=1)
+        value = torch.cat([values, split_heads(attn.v_proj, x, attn.head_dim)], dim=1)
         length = hidden.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=hidden.device).tril()
         mask = torch.cat([seen[:, None].expand(-1, length, -1), causal.expand(len(seen), -1, -1)], dim=2)
-        return after_attention(self, hidden, attended(query, key, value, mask))
+        return after_attention(self, hidden, attention(query, key, value, mask))
 
 
 class CrossAttentionLayer(_Layer):
@@ -78,11 +78,11 @@ class CrossAttentionLayer(_Layer):
 
     def forward(self, hidden: Tensor, keys: Tensor, values: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
         """As SelfAttentionLayer. Positions count from 0, while the keys keep the prefix's rotation (as in LeRobot)."""
-        attention, x = self.self_attn, self.input_layernorm(hidden)
-        query = rotated(heads(attention.q_proj, x, attention.head_dim), positions - positions[:, :1])
-        key = heads(attention.k_proj, keys.flatten(2), attention.head_dim)
-        value = heads(attention.v_proj, values.flatten(2), attention.head_dim)
-        return after_attention(self, hidden, attended(query, key, value, seen[:, None]))
+        attn, x = self.self_attn, self.input_layernorm(hidden)
+        query = apply_rope(split_heads(attn.q_proj, x, attn.head_dim), positions - positions[:, :1])
+        key = split_heads(attn.k_proj, keys.flatten(2), attn.head_dim)
+        value = split_heads(attn.v_proj, values.flatten(2), attn.head_dim)
+        return after_attention(self, hidden, attention(query, key, value, seen[:, None]))
 
 
 def prefix_layers(config: SmolVLAConfig) -> nn.ModuleList:
@@ -228,7 +228,7 @@ class SmolVLANetwork(nn.Module):
         padded = max(self.config.prefix_length - hidden.shape[1], 0)
         sees = visibility(F.pad(mask, (0, padded)), state_at=hidden.shape[1] - 1)
         hidden, mask = F.pad(hidden, (0, 0, 0, padded)), F.pad(mask, (0, padded))
-        return LayeredPrefix.computed(self.vlm_layers(), self._vlm.text_model.norm, hidden, mask, sees)
+        return LayeredPrefix.from_embeddings(self.vlm_layers(), self._vlm.text_model.norm, hidden, mask, sees)
 
     def velocity(self, x: Tensor, time: Tensor, prefix: LayeredPrefix) -> tuple[Tensor, Tensor]:
         """Return (velocity float32 [B, T, A], the expert's output after its norm [B, T, W]).
@@ -292,7 +292,7 @@ class SmolVLANetwork(nn.Module):
         return pictures, F.pad(shown, (2, 1), value=True)
 
     def _of_empty_cameras(self, batch: int, device: torch.device) -> list[Tensor]:
-        """Return what is seen of cameras that never have a picture, [B, M, D]: their special tokens, if there are any.
+        """Return the embeddings of cameras that never have a picture, [B, M, D]: their special tokens, if any.
 
         LeRobot masks their pictures, and not the tokens around them.
         """

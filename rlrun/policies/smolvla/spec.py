@@ -1,86 +1,145 @@
-"""The spec of SmolVLA, without torch."""
+"""SmolVLA without torch: the keys of policy.smolvla, the architecture and size of a policy, and the spec."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from rlrun.config.checks import Faults
 from rlrun.config.schema import RunConfig
+from rlrun.config.sections import COUNT, POSITIVE_SHARE, bounded
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.flow.lerobot_config import cameras_in
-from rlrun.policies.flow.openers import Openers
-from rlrun.policies.flow.settings import check_flow
-from rlrun.policies.smolvla.settings import SmolVLASettings, policy_size
-from rlrun.policies.spec import DemonstratedTask, LeRobotFolder, PolicySpec, check_head_sizes
+from rlrun.policies.flow.lerobot_config import features, numbered
+from rlrun.policies.flow.spec import (
+    FlowSettings,
+    NetworkSize,
+    PatchPositions,
+    count_new,
+    flow_size,
+    flow_spec,
+    new_vision_sizes,
+    stored_json,
+    vision_stack,
+)
+from rlrun.policies.size import PolicySize, Stack
+from rlrun.policies.smolvla.config import VLM_FOLDER, SmolVLAConfig, TextSizes, VLMSizes
+from rlrun.policies.spec import CONFIG_FILE
 
-if TYPE_CHECKING:
-    from rlrun.policies.flow.opening import FlowFolder
-    from rlrun.policies.smolvla.policy import SmolVLAPolicy
+
+@dataclass
+class SmolVLASettings(FlowSettings):
+    """Settings for policy.kind=smolvla; the sizes apply to a new policy."""
+
+    patch_positions: PatchPositions | None = None  # null: as the folder says, else exact
+    llm_num_heads: int = bounded(3, COUNT)
+    expert_width_multiplier: float = bounded(0.75, POSITIVE_SHARE)
+
+
+PADDED = 32  # dimensions of state and actions at least, as in released policies
+TOKENS_PER_SIDE = 4  # of a picture's tokens, if the patches allow it
+ASSUMED_WORDS = 64  # of the vocabulary, while the instructions are unknown
+
+
+def new_config(
+    config: RunConfig, num_actions: int, num_proprio: int, cameras: Sequence[str], vocab_size: int = ASSUMED_WORDS
+) -> SmolVLAConfig:
+    """Return the architecture of a new policy."""
+    own, size = config.policy.section(SmolVLASettings), config.env.image_size
+    chunk, heads = config.policy.num_action_chunks, own.llm_num_heads
+    text = TextSizes(
+        hidden_size=own.llm_hidden_size,
+        intermediate_size=own.llm_intermediate_size,
+        num_hidden_layers=own.llm_num_layers,
+        num_attention_heads=heads,
+        num_key_value_heads=1,
+        head_dim=own.llm_hidden_size // heads,
+        vocab_size=vocab_size,
+    )
+    scale = max(1, size // own.patch_size // TOKENS_PER_SIDE)
+    return SmolVLAConfig(
+        **features(cameras, size, num_proprio, num_actions),
+        chunk_size=chunk,
+        n_action_steps=chunk,
+        max_state_dim=max(PADDED, num_proprio),
+        max_action_dim=max(PADDED, num_actions),
+        resize_imgs_with_padding=(size, size),
+        num_steps=own.num_flow_steps,
+        vlm_model_name=VLM_FOLDER,
+        num_vlm_layers=own.llm_num_layers,
+        expert_width_multiplier=own.expert_width_multiplier,
+        vlm=VLMSizes(
+            vision=new_vision_sizes(own, size),
+            text=text,
+            scale_factor=scale,
+            fake_image_token_id=0,
+            global_image_token_id=0,
+        ),
+        patch_positions=own.patch_positions or PatchPositions.exact,
+    )
+
+
+def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -> PolicySize:
+    """Return the size by `policy.path`, else by the settings of a new policy."""
+    network = _config(config, spaces)
+    return flow_size(
+        config, config.policy.section(SmolVLASettings), spaces, num_parameters, _sizes(network, spaces.num_images)
+    )
+
+
+def _sizes(network: SmolVLAConfig, num_images: int) -> NetworkSize:
+    text, chunk, width, dims = network.vlm.text, network.chunk_size, network.expert_width, network.max_action_dim
+    attention: dict[str, Any] = {
+        "query_width": text.num_attention_heads * text.head_dim,
+        "key_width": text.num_key_value_heads * text.head_dim,
+    }
+    tokens, layers = network.prefix_tokens(num_images, network.tokenizer_max_length), network.num_layers
+    return NetworkSize(
+        vision=network.vlm.vision,
+        stacks=(
+            vision_stack(network.vlm.vision, num_images, "vision_model"),
+            Stack(text.hidden_size, text.intermediate_size, layers, tokens, "text_model", is_gated=True, **attention),
+            Stack(width, network.expert_inner, layers, chunk, "lm_expert", is_gated=True, **attention),
+        ),
+        projections=((dims, width), (width, dims), (2 * width, width), (width, width)),
+        summary_width=2 * text.hidden_size,
+        chunk_size=chunk,
+        dead_parameters=text.vocab_size * text.hidden_size,
+    )
+
+
+def _config(config: RunConfig, spaces: PlannedSpaces) -> SmolVLAConfig:
+    """Return the architecture; a folder that is not on this machine counts as the published one."""
+    if config.policy.path is None:
+        return new_config(config, spaces.num_actions, spaces.num_proprio, numbered(spaces.num_images))
+    vlm = VLMSizes.from_transformers(stored_json(config, f"{VLM_FOLDER}/{CONFIG_FILE}"))
+    return SmolVLAConfig.from_lerobot(stored_json(config, CONFIG_FILE), vlm)
+
+
+RELEASED_PARAMETERS = 450_046_176  # of the network on SmolVLM2-500M, with the unread head over words
+
+
+def num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
+    """Return the parameters of a new policy, or of the released SmolVLA for `policy.path`."""
+    if config.policy.path is not None:
+        return RELEASED_PARAMETERS
+    architecture = new_config(config, spaces.num_actions, spaces.num_proprio, numbered(1))
+    own = config.policy.section(SmolVLASettings)
+    return count_new(config, own, "rlrun.policies.smolvla.network:SmolVLANetwork", architecture)
 
 
 def _recognizes(described: Mapping[str, Any]) -> bool:
     return described.get("type") == "smolvla"
 
 
-def _read(folder: Path, run: RunConfig | None) -> FlowFolder[SmolVLAPolicy]:
-    from rlrun.policies.smolvla.policy import smolvla_in  # importing transformers takes seconds
-
-    return smolvla_in(folder, run)
-
-
-def _from_demonstrations(config: RunConfig, task: DemonstratedTask) -> SmolVLAPolicy:
-    from rlrun.policies.smolvla.policy import new_policy
-
-    return new_policy(config, task)
-
-
-def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
-    """Return the parameters of a new policy, or of the released SmolVLA for `policy.path`."""
-    if config.policy.path is not None:
-        return RELEASED_PARAMETERS
-    from rlrun.policies.smolvla.policy import num_parameters
-
-    return num_parameters(config, spaces.num_actions, spaces.num_proprio)
-
-
-RELEASED_PARAMETERS = 450_046_176  # of the network on SmolVLM2-500M, with the unread head over words
-
-
-def _to_lerobot(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolder:
-    from rlrun.policies.smolvla.folder import export_folder
-
-    return export_folder(folder, out, vlm_name)
-
-
-VLM_PARTS = ("vision_model", "connector", "text_model")
-ADAPTABLE_PARTS = (*VLM_PARTS, "lm_expert")
-PROJECTIONS = ("state_proj", "action_in_proj", "action_out_proj", "action_time_mlp_in", "action_time_mlp_out")
-OPENERS = Openers(_read)
-
-
-def check(config: RunConfig) -> Faults:
-    """Check sampling, adapters, and the sizes of a new policy."""
-    own = config.policy.section(SmolVLASettings)
-    yield from check_flow(config, own, VLM_PARTS)
-    yield from check_head_sizes(config, "policy.smolvla.", own)
-
-
-SPEC = PolicySpec(
+SPEC = flow_spec(
     name="smolvla",
     section=SmolVLASettings,
     recognizes=_recognizes,
-    open=OPENERS.whole,
-    open_to_shard=OPENERS.to_shard,
-    open_with_adapters=OPENERS.with_adapters,
-    from_demonstrations=_from_demonstrations,
-    check=check,
-    observes=("images", "proprio", "instruction"),
-    parts=(*ADAPTABLE_PARTS, *PROJECTIONS, "value_head", "noise_head"),
-    adaptable_parts=ADAPTABLE_PARTS,
-    num_parameters=_num_parameters,
-    cameras=cameras_in,
+    policy="rlrun.policies.smolvla.policy:SmolVLAPolicy",
+    vlm_parts=("vision_model", "connector", "text_model"),
+    expert_part="lm_expert",
+    projections=("state_proj", "action_in_proj", "action_out_proj", "action_time_mlp_in", "action_time_mlp_out"),
+    num_parameters=num_parameters,
     size=policy_size,
-    to_lerobot=_to_lerobot,
+    to_lerobot="rlrun.policies.smolvla.folder:export_folder",
 )

@@ -16,9 +16,10 @@ from torch import Tensor
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data.messages import ActionChunk, Observation, TensorSlice, WeightBucket
 from rlrun.pipe.client import Deadline
-from rlrun.policies.openvla_oft.checkpoint import StoredPolicy, find_policy
+from rlrun.policies.opening import open_unfilled
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.policies.policy import torch_dtype
 from rlrun.policies.weight_files import StoredWeights
 from rlrun.rollout.backend import ForwardBatch, RolloutBackend, unsent_names
 from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
@@ -216,24 +217,18 @@ CPU_ENVIRONMENT = {"SGLANG_PLATFORM": "rlrun_cpu"}
 
 def make_sglang(config: RunConfig, folder: Path, progress: Callable[[], None]) -> SglangBackend:
     """Make the backend. Raises RunError if policy or SGLang is missing, EngineFault if the engine does not start."""
-    stored = find_policy(folder, config)
-    engine = make_engine(config, folder, stored, progress)
-    dtype = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
-    engine.update(stored_blocks(stored.weights, dtype), policy_version=0)
-    return bind(engine, stored, config)
-
-
-def bind(engine: Engine, stored: StoredPolicy, config: RunConfig) -> SglangBackend:
-    """Return a backend on a running engine."""
-    policy = VlaPolicy(stored.without_memory(), stored.processor)
+    policy, weights = open_unfilled(folder, config)
+    assert isinstance(policy, VlaPolicy)  # the only kind whose spec has this backend
+    engine = make_engine(config, folder, policy.module.config, progress)
+    engine.update(stored_blocks(weights, torch_dtype(config.rollout.precision)), policy_version=0)
     return SglangBackend(engine, policy, unsent_names(policy, config))
 
 
 def make_engine(
-    config: RunConfig, folder: Path, stored: StoredPolicy, progress: Callable[[], None] = lambda: None
+    config: RunConfig, folder: Path, described: OpenVLAOFTConfig, progress: Callable[[], None] = lambda: None
 ) -> Engine:
     """Start an engine with dummy weights, and wait until it answers."""
-    arguments = server_arguments(config, folder, stored.config)
+    arguments = server_arguments(config, folder, described)
     is_cpu = arguments.get("device") == "cpu"
     os.environ.update(ENVIRONMENT | (CPU_ENVIRONMENT if is_cpu else {}))
     loading = Deadline(config.cluster.start_deadline_s, "cluster.start_deadline_s")

@@ -23,12 +23,10 @@ from sglang.srt.multimodal.processors.base_processor import BaseMultimodalProces
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from rlrun.policies.distributions import Bins
+from rlrun.policies.distributions import Bins, ValueHead, linear_in_float32
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
-from rlrun.policies.openvla_oft.model import ActionQueries, Projector, ProprioProjector
+from rlrun.policies.openvla_oft.model import ActionQueries, Projector, ProprioProjector, VisionBackbone
 from rlrun.policies.openvla_oft.processor import Processor
-from rlrun.policies.openvla_oft.vision import VisionBackbone
-from rlrun.policies.value_head import ValueHead, linear_in_float32
 from rlrun.rollout.sglang.engine import Row
 
 LM = "language_model."

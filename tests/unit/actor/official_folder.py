@@ -7,11 +7,12 @@ from pathlib import Path
 
 import torch
 
+from rlrun.config.registry import fill_lora
 from rlrun.config.schema import RunConfig
 from rlrun.policies.openvla_oft.config import OFFICIAL_TOWERS, OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.openvla_oft.processor import ImageStatistics, Processor
-from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
+from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
 from rlrun.policies.tokenizer import word_tokenizer
 from rlrun.policies.weight_files import write_weights
 from tests.unit.actor.tiny_run import A, P
@@ -30,6 +31,7 @@ def official_run(**actor: object) -> RunConfig:
     own = OpenVLAOFTSettings(max_prompt_length=6, has_action_queries=False)
     run.policy.sections = {"openvla_oft": own}
     run.seed = 11
+    fill_lora(run)
     return run
 
 

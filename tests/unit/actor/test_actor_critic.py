@@ -15,13 +15,13 @@ from rlrun.actor.updates import update
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Frames, Observation, Spaces, Trajectory
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.actor_critic.policy import ActorCriticPolicy, new_actor_critic
-from rlrun.policies.actor_critic.settings import MlpSettings
+from rlrun.policies.actor_critic.policy import ActorCriticPolicy
+from rlrun.policies.actor_critic.spec import MlpSettings
 from rlrun.rollout.hf import HFBackend
 from rlrun.weight_sync.buckets import lay_out, pack
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
-from tests.unit.actor.tiny_run import A, B, P, T, share, tiny_config, trajectory
+from tests.unit.actor.tiny_run import A, B, P, T, save_checkpoint, share, tiny_config, trajectory
 
 SPACES = Spaces(A, None, (-1.0,) * A, (1.0,) * A, num_proprio=P, num_images=0)
 
@@ -34,7 +34,7 @@ def gaussian_config() -> RunConfig:
 
 
 def new_policy(config: RunConfig) -> ActorCriticPolicy:
-    return new_actor_critic(config.policy, 0, SPACES, seed=3)
+    return ActorCriticPolicy.new(config.policy, 0, SPACES, seed=3)
 
 
 def gaussian_learner(config: RunConfig) -> Learner:
@@ -70,7 +70,7 @@ def two_steps(folder: Path) -> tuple[list[dict[str, float]], list[float], int, i
     learner, backend = gaussian_learner(config), HFBackend(new_policy(config))
     publish(learner, backend, 0)
     metrics = [update(learner, share(acted(backend, 1)))]
-    checkpoint.save(learner, folder, {"step": 1})
+    save_checkpoint(learner, folder, {"step": 1})
     publish(learner, backend, 1)
     second = share(acted(backend, 2))
     metrics.append(update(learner, second))

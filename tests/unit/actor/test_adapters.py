@@ -24,7 +24,7 @@ from tests.numerics import assert_moved_alike, norm_error
 from tests.unit.actor.official_folder import official_run, write_official
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
-from tests.unit.actor.tiny_run import B, T, share, trajectory
+from tests.unit.actor.tiny_run import B, T, save_checkpoint, share, trajectory
 
 SIDE = 28
 ROUNDING = 1e-5  # of a float32 forward pass, relative
@@ -129,7 +129,7 @@ def resumed_apart(folder: Path, root: Path) -> float:
     learner = adapted(folder, run)
     update(learner, my_share(0))
     saved = folder_of_step(root, 1)
-    checkpoint.save(learner, saved, {"step": learner.num_updates})
+    save_checkpoint(learner, saved, {"step": learner.num_updates})
     again = adapted(saved / "policy", run)
     checkpoint.restore(again, saved)
     policy = open_to_act(folder, torch.float32, "cpu", run)
@@ -166,10 +166,10 @@ def resumed(folder: Path, root: Path) -> tuple[int, int, float]:
     run = adapted_run()
     run.algorithm.kl_coef = 0.1  # a reference is kept
     whole = adapted(folder, run)
-    whole.update(my_share(0))
+    update(whole, my_share(0))
     saved = folder_of_step(root, 1)
-    checkpoint.save(whole, saved, {"step": 1})
-    whole.update(my_share(1))
+    save_checkpoint(whole, saved, {"step": 1})
+    update(whole, my_share(1))
     again = adapted(saved / "policy", run)
     checkpoint.restore(again, saved)
     merged = open_policy(saved / "policy", torch.float32, "cpu", run)
@@ -178,7 +178,7 @@ def resumed(folder: Path, root: Path) -> tuple[int, int, float]:
     with torch.no_grad():
         distribution, _ = again.forward(*arguments)
         gap = norm_error(merged(*arguments, 1.0)[0].logits, distribution.logits)
-    again.update(my_share(1))
+    update(again, my_share(1))
     return checksum_of(whole), checksum_of(again), gap
 
 

@@ -18,14 +18,14 @@ import torch.distributed as dist
 from rlrun.actor import checkpoint
 from rlrun.actor.checkpoint_writing import BackgroundSave, CheckpointWriting, snapshot
 from rlrun.actor.learner import Learner
-from rlrun.actor.process_group import Ranks, group_beside
+from rlrun.actor.process_group import Ranks, new_gloo_group
 from rlrun.actor.updates import update
 from rlrun.config.schema import RunConfig
 from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step, latest
 from rlrun.system.errors import ExitStatus, RunError
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
-from tests.unit.actor.tiny_run import learner, share, tiny_config, trajectory, weights
+from tests.unit.actor.tiny_run import learner, save_checkpoint, share, tiny_config, trajectory, weights
 
 
 def config() -> RunConfig:
@@ -49,16 +49,16 @@ def fingerprint(actor) -> tuple[int, int, list[bytes]]:
 def uninterrupted_and_resumed(folder: Path) -> tuple:
     whole = learner(config())
     for i in range(4):
-        last = whole.update(share(trajectory(i)))
+        last = update(whole, share(trajectory(i)))
     first = learner(config())
     for i in range(2):
-        first.update(share(trajectory(i)))
-    checkpoint.save(first, folder, {"step": 2, "env_seeds": [3, 4]})
+        update(first, share(trajectory(i)))
+    save_checkpoint(first, folder, {"step": 2, "env_seeds": [3, 4]})
     second = learner(config())
-    second.update(share(trajectory(9)))  # a past of its own, which must vanish
+    update(second, share(trajectory(9)))  # a past of its own, which must vanish
     driver_state = checkpoint.restore(second, folder)
     for i in range(2, 4):
-        resumed_last = second.update(share(trajectory(i)))
+        resumed_last = update(second, share(trajectory(i)))
     return (fingerprint(whole), last), (fingerprint(second), resumed_last), driver_state
 
 
@@ -72,7 +72,7 @@ def saved(folder: Path, seed: int = 0) -> dict[str, np.ndarray]:
     """Return a learner after one update. seed: of its batch."""
     actor = learner(config())
     update(actor, share(trajectory(seed)))
-    checkpoint.save(actor, folder, {"step": 1})
+    save_checkpoint(actor, folder, {"step": 1})
     return weights(actor)
 
 
@@ -107,7 +107,7 @@ def drawn(folder: Path) -> tuple[list[float], list[float]]:
     torch.manual_seed(dist.get_rank())
     np.random.seed(dist.get_rank())  # noqa: NPY002
     random.seed(dist.get_rank())
-    checkpoint.save(actor, folder, {"step": 0})
+    save_checkpoint(actor, folder, {"step": 0})
     draw = lambda: [float(torch.rand(())), float(np.random.random()), random.random()]  # noqa: E731, NPY002
     first = draw()
     checkpoint.restore(actor, folder)
@@ -175,7 +175,7 @@ def save_on_full_disk(folder: Path, where: str) -> tuple[str, int]:
         setattr(module, name, full)
     try:
         with pytest.raises(RunError) as error:
-            checkpoint.save(actor, folder, {"step": 2})
+            save_checkpoint(actor, folder, {"step": 2})
     finally:
         setattr(module, name, plain)
     return str(error.value), int(error.value.exit_status)
@@ -206,7 +206,7 @@ def save_with_file_limit(folder: Path) -> str:
     resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, hard))
     try:
         with pytest.raises(RunError) as error:
-            checkpoint.save(actor, folder, {})
+            save_checkpoint(actor, folder, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
@@ -232,7 +232,7 @@ def test_saving_the_same_step_again_replaces_it(two_ranks: RankPool, tmp_path: P
 
 def begun(actor: Learner, folder: Path, has_begun: threading.Event, may_end: threading.Event) -> BackgroundSave:
     """Begin to write the state that the learner has now; the thread waits for `may_end` before its first file."""
-    group = Ranks(torch.device("cpu"), group_beside(60.0))
+    group = Ranks(torch.device("cpu"), new_gloo_group(60.0))
     writing = CheckpointWriting(snapshot(actor, {"step": 1}).in_host_memory(), folder, group)
 
     def write() -> None:

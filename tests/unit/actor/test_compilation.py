@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from rlrun.actor.updates import update
 from rlrun.config.schema import CompileBackend, RunConfig, ShardingStrategy
 from rlrun.data.messages import Spaces
-from rlrun.policies.actor_critic.policy import new_actor_critic
+from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.policies.policy import compile_policy
 from rlrun.system.errors import RunError
@@ -36,7 +37,7 @@ def trained(backend: CompileBackend | None, actor: dict) -> tuple[Weights, int]:
     run = tiny_config(micro_batch_size=4, **actor)
     run.policy.compile_backend = backend
     rank = learner(run)
-    rank.update(share(trajectory()))
+    update(rank, share(trajectory()))
     return weights(rank), counters["aot_autograd"]["ok"]
 
 
@@ -91,7 +92,7 @@ def test_a_policy_without_blocks_is_one_graph() -> None:
     config = RunConfig().policy
     config.kind = "mlp"
     spaces = Spaces(2, None, (-1.0, -1.0), (1.0, 1.0), num_proprio=3, num_images=0)
-    plain, compiled = (new_actor_critic(config, 16, spaces, seed=0) for _ in range(2))
+    plain, compiled = (ActorCriticPolicy.new(config, 16, spaces, seed=0) for _ in range(2))
     torch._dynamo.reset()
     counters.clear()
     compile_policy(compiled, CompileBackend.aot_eager)

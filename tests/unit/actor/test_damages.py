@@ -20,12 +20,13 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from rlrun.actor import checkpoint
 from rlrun.actor.checkpoint_search import CheckpointSearch
 from rlrun.actor.process_group import Ranks
+from rlrun.actor.updates import update
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.checkpoint_folder import COMPLETE, FORMAT, folder_of_step
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.checkpoints import Progress
 from tests.unit.actor.rank_pool import RankPool
-from tests.unit.actor.tiny_run import learner, share, tiny_config, trajectory
+from tests.unit.actor.tiny_run import learner, save_checkpoint, share, tiny_config, trajectory
 
 Strike = Callable[[Path], None]
 
@@ -71,8 +72,8 @@ def written(root: Path) -> None:
     """Checkpoints after the first and the second step of a run."""
     actor = learner(tiny_config())
     for step in (1, 2):
-        actor.update(share(trajectory(step)))
-        checkpoint.save(actor, folder_of_step(root, step), vars(Progress(step=step, policy_version=step)))
+        update(actor, share(trajectory(step)))
+        save_checkpoint(actor, folder_of_step(root, step), vars(Progress(step=step, policy_version=step)))
 
 
 @pytest.fixture(scope="module")
@@ -88,14 +89,14 @@ def root(original: Path, tmp_path: Path) -> Path:
 
 
 def searched(root: Path, is_content_read: bool = True) -> tuple[str | None, list[str]]:
-    found, skipped = CheckpointSearch(Ranks(torch.device("cpu")), is_content_read).newest_whole(root)
+    found, skipped = CheckpointSearch(Ranks(torch.device("cpu")), is_content_read).latest_valid(root)
     return (found.name if found else None), skipped
 
 
 def refusal(root: Path, step: int) -> tuple[str, int]:
     """Of the checkpoint after this step, where it was named."""
     with pytest.raises(RunError) as raised:
-        CheckpointSearch(Ranks(torch.device("cpu")), True).require_whole(folder_of_step(root, step))
+        CheckpointSearch(Ranks(torch.device("cpu")), True).verify(folder_of_step(root, step))
     return str(raised.value), int(raised.value.exit_status)
 
 
@@ -201,7 +202,7 @@ def flushed_while_saving(folder: Path) -> list[Path]:
 
     checksums.flush = flush
     try:
-        checkpoint.save(learner(tiny_config()), folder, vars(Progress()))
+        save_checkpoint(learner(tiny_config()), folder, vars(Progress()))
     finally:
         checksums.flush = plain
     return told
@@ -261,13 +262,13 @@ def refused(root: Path, do: str) -> tuple[str, str | None, int]:
     actor = learner(tiny_config())
     with pytest.raises(RunError) as raised:
         if do == "search":
-            CheckpointSearch(actor.ranks, True).newest_whole(root)
+            CheckpointSearch(actor.ranks, True).latest_valid(root)
         elif do == "named":
-            CheckpointSearch(actor.ranks, True).require_whole(folder_of_step(root, 2))
+            CheckpointSearch(actor.ranks, True).verify(folder_of_step(root, 2))
         else:
             for step in (1, 2):
-                actor.update(share(trajectory(step)))
-            checkpoint.save(actor, folder_of_step(root, 2), vars(Progress(step=2, policy_version=2)))
+                update(actor, share(trajectory(step)))
+            save_checkpoint(actor, folder_of_step(root, 2), vars(Progress(step=2, policy_version=2)))
     return str(raised.value), raised.value.worker, int(raised.value.exit_status)
 
 
@@ -293,17 +294,17 @@ def without_descriptors(root: Path, rank: int, do: str) -> tuple[str, str | None
     actor = learner(tiny_config())
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     for step in (1, 2, 3):
-        actor.update(share(trajectory(step)))
+        update(actor, share(trajectory(step)))
     if actor.ranks.rank == rank:
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
     try:
         with pytest.raises(RunError) as raised:
             if do == "search":
-                CheckpointSearch(actor.ranks, True).newest_whole(root)
+                CheckpointSearch(actor.ranks, True).latest_valid(root)
             elif do == "restore":
                 checkpoint.restore(actor, folder_of_step(root, 2))
             else:
-                checkpoint.save(actor, folder_of_step(root, 3), vars(Progress(step=3, policy_version=3)))
+                save_checkpoint(actor, folder_of_step(root, 3), vars(Progress(step=3, policy_version=3)))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     return str(raised.value), raised.value.worker, int(raised.value.exit_status)

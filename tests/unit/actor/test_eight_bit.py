@@ -18,7 +18,7 @@ from tests.numerics import assert_moved_alike
 from tests.unit.actor.bitsandbytes_library import make_importable
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
-from tests.unit.actor.tiny_run import learner, share, tiny_config, trajectory, weights
+from tests.unit.actor.tiny_run import learner, save_checkpoint, share, tiny_config, trajectory, weights
 
 WIDTH = 192  # the last layer of the tiny policy then has 1536 x 192 numbers, and biases are too small for 8 bits
 
@@ -75,14 +75,14 @@ def interrupted(folder: Path, library: Path | None) -> tuple:
     """A run that saves, offloads and continues, and one that resumes from the checkpoint."""
     make_importable(library)
     whole = learner(config(), WIDTH)
-    whole.update(share(trajectory(0)))
-    checkpoint.save(whole, folder, {"step": 1})
+    update(whole, share(trajectory(0)))
+    save_checkpoint(whole, folder, {"step": 1})
     whole.offload()
     whole.onload()
-    whole.update(share(trajectory(1)))
+    update(whole, share(trajectory(1)))
     resumed = learner(config(), WIDTH)
     checkpoint.restore(resumed, folder)
-    resumed.update(share(trajectory(1)))
+    update(resumed, share(trajectory(1)))
     return fingerprint(whole), fingerprint(resumed)
 
 

@@ -25,7 +25,7 @@ from rlrun.weight_sync.buckets import lay_out, pack
 from tests.numerics import norm_error
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import B, T, share, trajectory
-from tests.unit.policies.test_flow_policies import SENTENCES, config, new_policy, section
+from tests.unit.policies.flow.test_policies import SENTENCES, config, new_policy, section
 
 PARTS = {"smolvla": ("text_model", "lm_expert"), "pi05": ("language_model", "gemma_expert")}
 
@@ -124,3 +124,28 @@ def test_adapters_that_would_never_train_are_refused() -> None:
     with pytest.raises(RunError, match=r"actor\.lora\.targets") as refused:
         load(["policy=pi05", "actor.lora.rank=4", "actor.lora.targets=[lm_expert]"])
     assert "gemma_expert" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets"),
+    [
+        ("smolvla", ["lm_expert"]),
+        ("pi0", ["gemma_expert"]),
+        ("openvla_oft", ["language_model", "vision_backbone"]),
+    ],
+)
+def test_adapters_are_where_the_kind_has_them(kind: str, targets: list[str]) -> None:
+    """Null takes the parts that the spec names; a part that is given stays."""
+    policy = "policy.kind=openvla_oft" if kind == "openvla_oft" else f"policy={kind}"
+    lora = load([policy, "actor.lora.rank=4"]).actor.lora
+    assert lora.targets == targets
+    assert lora.trained_whole is not None
+    assert "value_head" in lora.trained_whole
+    given = load([policy, "actor.lora.rank=4", "actor.lora.trained_whole=[]"]).actor.lora
+    assert (given.targets, given.trained_whole) == (targets, [])
+
+
+def test_a_kind_without_parts_refuses_adapters() -> None:
+    with pytest.raises(RunError, match="mlp get no adapters") as refused:
+        load(["run=cartpole", "actor.lora.rank=4"])
+    assert (refused.value.key, refused.value.remedy) == ("actor.lora.rank", "Set actor.lora.rank=0.")

@@ -17,7 +17,7 @@ from rlrun.config.schema import ShardingStrategy
 from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.opening import open_policy, open_to_shard
 from tests.unit.actor.rank_pool import RankPool
-from tests.unit.policies.test_flow_policies import ROWS, chosen, config, frames, new_policy
+from tests.unit.policies.flow.test_policies import ROWS, chosen, config, frames, new_policy
 
 RUN = ("pi05", "policy.pi.train_expert_only=false", "actor.activation_checkpointing=true")
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from rlrun.actor import sharding
 from rlrun.actor.sharding import fsdp_units
+from rlrun.actor.updates import update
 from rlrun.config.schema import Precision, ShardingStrategy
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
@@ -68,7 +69,7 @@ def updated(actor: dict[str, object], is_alone: bool) -> tuple[int, dict[str, np
     with mock.patch.object(sharding, "fsdp_units", divide):
         trained = learner(tiny_config(**actor))
     for i in range(2):
-        trained.update(share(trajectory(i)))
+        update(trained, share(trajectory(i)))
     return num_units, weights(trained)
 
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from rlrun.actor.learner import Learner
 from rlrun.actor.process_group import Ranks
 from rlrun.actor.sharding import form_mesh
+from rlrun.actor.updates import update
 from rlrun.config.schema import RunConfig, ShardingStrategy
 from rlrun.observability.telemetry import Telemetry
 from tests.unit.actor.rank_pool import RankPool
@@ -30,7 +31,7 @@ def loaded_in_turns(config: RunConfig) -> tuple[float, float]:
             store.set(f"{name} {turn}", "done")
         store.wait([f"{name} {turn}"], timedelta(seconds=20))
     together = learner(config)
-    return made.update(share(trajectory()))["grad_norm"], together.update(share(trajectory()))["grad_norm"]
+    return update(made, share(trajectory()))["grad_norm"], update(together, share(trajectory()))["grad_norm"]
 
 
 @pytest.mark.parametrize("strategy", ShardingStrategy)

@@ -18,8 +18,8 @@ from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.opening import open_to_shard
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
-from tests.unit.actor.tiny_run import B, T, share, trajectory
-from tests.unit.policies.test_flow_policies import chosen, config, new_policy
+from tests.unit.actor.tiny_run import B, T, save_checkpoint, share, trajectory
+from tests.unit.policies.flow.test_policies import chosen, config, new_policy
 
 SAMPLING = "policy.smolvla.sampling=dsrl"
 SMALL = ("algorithm.dsrl.num_updates=4", "algorithm.dsrl.warmup_steps=1", "algorithm.dsrl.hidden_sizes=[16]")
@@ -57,7 +57,7 @@ def interrupted(
         update(actor, collected(step, tokens))
         if step == 1:
             assert checksum_of(actor) == before  # the first step only collects
-    checkpoint.save(actor, saved, {"step": 2})
+    save_checkpoint(actor, saved, {"step": 2})
     last = collected(3, tokens)
     metrics = update(actor, last)
     restored = learner(folder, sharding)

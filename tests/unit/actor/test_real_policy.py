@@ -11,20 +11,19 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rlrun.actor import checkpoint
 from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.openvla_oft.checkpoint import load_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy, new_policy
-from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
+from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
 from rlrun.policies.spec import DemonstratedTask
 from tests.numerics import assert_moved_alike, norm_error
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
-from tests.unit.actor.tiny_run import A, B, P, T, share, tiny_config, trajectory
+from tests.unit.actor.tiny_run import A, B, P, T, save_checkpoint, share, tiny_config, trajectory
+from tests.unit.policies.small import opened_vla
 
 SIDE = 32
 
@@ -82,8 +81,8 @@ def exported(folder: Path) -> tuple[bool, bool, float]:
     """After an update: does the folder in the checkpoint hold the same policy, and compute the same?"""
     actor = small_learner(small_config())
     update(actor, my_share(0))
-    checkpoint.save(actor, folder, {"step": 1})
-    model, processor = load_policy(folder / "policy", torch.float32, "cpu")
+    save_checkpoint(actor, folder, {"step": 1})
+    model, processor = opened_vla(folder / "policy", torch.float32, "cpu")
     whole = dict(actor.sharded.full_tensors(actor.sharded.shards().items()))
     is_equal = all(torch.equal(tensor, whole[name]) for name, tensor in model.state_dict().items())
     mine = my_share(1)

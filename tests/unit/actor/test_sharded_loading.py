@@ -20,12 +20,12 @@ from rlrun.actor.learner import Learner
 from rlrun.config.schema import Precision, ShardingStrategy
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.opening import open_to_shard
-from rlrun.policies.openvla_oft.checkpoint import load_policy
 from rlrun.policies.weight_files import StoredWeights, write_weights
 from rlrun.system.errors import RunError
 from tests.unit.actor.official_folder import FILE_BYTES, official_run, write_official
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tensor_memory import TensorMemory
+from tests.unit.policies.small import opened_vla
 
 SIZE = 448  # width of the language model where memory is measured: 81 million parameters
 
@@ -56,7 +56,7 @@ STRATEGIES = [{}, {"sharding": ShardingStrategy.hybrid_shard, "fsdp_size": 1}, {
 
 def unlike_loaded_whole(folder: Path) -> list[str]:
     """Return names of tensors that differ under any strategy from the policy loaded by a single process."""
-    whole, _ = load_policy(folder, torch.float32, "cpu", official_run())
+    whole, _ = opened_vla(folder, torch.float32, "cpu", official_run())
     expected, found = whole.state_dict(), []
     for actor in STRATEGIES:
         learner = loaded(folder, **actor)
@@ -167,7 +167,7 @@ def test_files_and_index_are_as_published(official: Path, repository: Path) -> N
 
 
 def opened(folder: Path) -> dict[str, torch.Tensor]:
-    model, _ = load_policy(folder, torch.bfloat16, "cpu", official_run())
+    model, _ = opened_vla(folder, torch.bfloat16, "cpu", official_run())
     return model.state_dict()
 
 

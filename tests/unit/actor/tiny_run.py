@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from rlrun.actor.checkpoint_writing import CheckpointWriting, snapshot
 from rlrun.actor.imitation import DemonstrationBatch
 from rlrun.actor.learner import Learner
 from rlrun.config.schema import RunConfig
@@ -42,6 +44,10 @@ def learner(config: RunConfig, width: int = 16) -> Learner:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     telemetry = Telemetry(f"actor/{rank}")
     return Learner(config, tiny_policy(width), rank, world_size, "cpu", telemetry)
+
+
+def save_checkpoint(learner: Learner, folder: Path, driver_state: dict) -> None:
+    CheckpointWriting(snapshot(learner, driver_state), folder, learner.ranks).complete()
 
 
 def trajectory(seed: int = 0) -> Trajectory:

@@ -17,7 +17,7 @@ from rlrun.config.loader import load
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import AlgorithmConfig
 from rlrun.data.messages import Trajectory
-from rlrun.policies.flow.dsrl import SteeredChoice, SteeredNoise
+from rlrun.policies.flow.dsrl import NoiseAction, NoiseDistribution
 from rlrun.policies.flow.method import ChunkShape
 from rlrun.policies.flow.model import NoiseActor
 from rlrun.system.errors import RunError
@@ -36,11 +36,11 @@ class Toy:
         self.module: nn.Module = NoiseActor(WIDTH, [32], A)
 
     def steered(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        choice = SteeredChoice.of(tokens, SHAPE)
+        choice = NoiseAction.from_tokens(tokens, SHAPE)
         return choice.summary, choice.raw.tanh()
 
-    def steer(self, seen: Tensor) -> SteeredNoise:
-        return SteeredNoise(SHAPE, *self.module(seen), 1.0)
+    def steer(self, seen: Tensor) -> NoiseDistribution:
+        return NoiseDistribution(SHAPE, *self.module(seen), 1.0)
 
 
 def algorithm(**own: Any) -> Dsrl:
@@ -63,8 +63,8 @@ def steps_of(rewards: Tensor, terminated: Tensor, **changes: Tensor) -> ChunkSte
 
 def tokens_of(seen: Tensor, raw: Tensor) -> Tensor:
     """Return tokens [T, B, ...] of what was seen [T, B, WIDTH], and of numbers before tanh [T, B, A]."""
-    flat = SteeredChoice(seen.flatten(0, 1), raw.flatten(0, 1), torch.zeros(seen.shape[0] * seen.shape[1], A))
-    return flat.packed().unflatten(0, seen.shape[:2])
+    flat = NoiseAction(seen.flatten(0, 1), raw.flatten(0, 1), torch.zeros(seen.shape[0] * seen.shape[1], A))
+    return flat.to_tokens().unflatten(0, seen.shape[:2])
 
 
 def update(dsrl: Dsrl, context: UpdateContext, steps: ChunkSteps, tokens: Tensor) -> dict[str, float]:

@@ -27,11 +27,11 @@ def test_the_variable_is_named_and_the_key_goes_before_it(monkeypatch: pytest.Mo
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     left_over = named_cluster(config())
     assert left_over.address == "10.0.0.1:6379" and left_over.remark.startswith("RAY_ADDRESS=10.0.0.1:6379")
-    told = left_over.explained(RunError("No cluster.", cause="refused", remedy="Start one."))
+    told = left_over.with_cause(RunError("No cluster.", cause="refused", remedy="Start one."))
     assert "comes from the variable RAY_ADDRESS" in told.cause and "unset RAY_ADDRESS" in told.remedy
     by_key = named_cluster(config("10.0.0.2:6379"))
     assert by_key.address == "10.0.0.2:6379" and by_key.remark is None
-    assert by_key.explained(RunError("No cluster.", remedy="Start one.")).remedy == "Start one."
+    assert by_key.with_cause(RunError("No cluster.", remedy="Start one.")).remedy == "Start one."
 
 
 def test_local_is_a_ray_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def died(text):
         (died("The actor died because its node has died. Node Id: ab"), "its node left the cluster"),
         (died("raised in its creation task, ray::…\nTypeError: no"), "it could not be started: TypeError: no"),
         (ActorUnavailableError("…", b"0" * 16), "its process ended, or it cannot be reached"),
-        (ObjectLostError("ab" * 28, None, ""), "what it held is gone"),
+        (ObjectLostError("ab" * 28, None, ""), "an object it held is lost"),
     ],
 )
 def test_a_lost_worker(monkeypatch, error, what):

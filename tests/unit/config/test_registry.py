@@ -87,6 +87,17 @@ def test_refused(registry: Registry, name: str, words: list[str]) -> None:
     assert (caught.value.key, caught.value.value) == ("env.simulator", name)
 
 
+def test_a_part_of_a_spec_is_imported_when_it_is_used(registry: Registry) -> None:
+    spec = registry.get("grid")
+    spec.world, spec.walls = "grid_for_test:GridConfig", "grid_for_test:Walls"
+    assert registry.part(spec, "world") is spec.section
+    with pytest.raises(
+        RunError, match=r"(?s)The grid 'grid' cannot be imported.*grid_for_test:Walls: AttributeError"
+    ) as caught:
+        registry.part(spec, "walls")
+    assert (caught.value.key, caught.value.value) == ("env.simulator", "grid")
+
+
 def test_a_configuration_brings_its_path_to_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The module lies in a folder of --config-dir, and is named in YAML; another process finds it to unpickle."""
     folder = tmp_path / "conf" / "run"

@@ -44,12 +44,12 @@ def failure(worker, status=ExitStatus.worker_lost):
 @pytest.mark.parametrize("status", [ExitStatus.worker_lost, ExitStatus.stalled, ExitStatus.unexpected])
 def test_a_lost_stuck_or_raising_worker_is_replaced_and_counted(recovery, status):
     recovery.of.replace(failure("env/1", status))
-    assert recovery.workers.replaced == ["env/1"] and recovery.of.bare() == [("env", 1)]
+    assert recovery.workers.replaced == ["env/1"] and recovery.of.not_loaded() == [("env", 1)]
     assert recovery.notes == ["env/1.collect: its process ended; it is replaced (1 of at most 2)"]
     (loss,) = recovery.of.drain()
     assert (loss.worker, loss.num_envs) == ("env/1", 4) and recovery.of.drain() == []
     recovery.of.loaded("env", 1)
-    assert recovery.of.bare() == []
+    assert recovery.of.not_loaded() == []
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_whoever_moves_with_a_lost_node_is_loaded_anew_and_counted_once(recovery
     for worker in ("env/1", "env/0", "rollout/0"):
         on_failure(failure(worker))
     assert recovery.workers.replaced == ["env/1"]
-    assert recovery.of.bare() == [("env", 1), ("env", 0), ("rollout", 0)]
+    assert recovery.of.not_loaded() == [("env", 1), ("env", 0), ("rollout", 0)]
     assert [(loss.worker, loss.num_envs) for loss in recovery.of.drain()] == [
         ("env/1", 4),
         ("env/0", 4),
@@ -121,7 +121,7 @@ def test_whoever_moves_with_a_lost_node_is_loaded_anew_and_counted_once(recovery
 def test_workers_that_move_with_an_actor_node_are_loaded_anew(recovery):
     recovery.workers.moved = [("actor", 1), ("env", 1)]
     recovery.of.replace_actors(failure("actor/0"))
-    assert recovery.of.bare() == [("env", 1)]
+    assert recovery.of.not_loaded() == [("env", 1)]
     assert [loss.worker for loss in recovery.of.drain()] == ["actor/0", "env/1"]
 
 
@@ -142,8 +142,8 @@ def test_a_broken_link_replaces_nobody_and_counts_once(recovery):
     replace = recovery.of.once()
     replace(broken)
     replace(broken)  # told by another env worker
-    assert recovery.workers.replaced == [] == recovery.of.bare() == recovery.of.drain()
-    assert recovery.notes == [f"{broken.message}; what it had begun is repeated (1 of at most 1)"]
+    assert recovery.workers.replaced == [] == recovery.of.not_loaded() == recovery.of.drain()
+    assert recovery.notes == [f"{broken.message}; its request is repeated (1 of at most 1)"]
     with pytest.raises(RunError, match="broke 4 times"):
         recovery.of.once()(broken)
 

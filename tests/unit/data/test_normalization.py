@@ -7,7 +7,7 @@ import pytest
 
 from rlrun.data.lerobot.statistics import NORMALIZED_LIMIT, rare_motions, vector_stats, widen
 from rlrun.policies.flow.lerobot_config import Quantiles, Standardization, of_demonstrations
-from rlrun.policies.openvla_oft.statistics import ActionBins, Bounds
+from rlrun.policies.openvla_oft.config import ActionBins, Bounds
 
 FRAMES = 400
 

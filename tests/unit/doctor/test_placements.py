@@ -11,7 +11,7 @@ from itertools import product
 
 import pytest
 
-from rlrun.cluster import fitness
+from rlrun.cluster import preflight
 from rlrun.config.composition import SHIPPED
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
@@ -172,9 +172,9 @@ def test_two_members_of_a_single_node_are_tried_under_nccl_only(monkeypatch) -> 
         tried.extend(given)
         return tuple(PairFacts(*job.pairs[0], job.backend, None, 1.0) for job in given)
 
-    monkeypatch.setattr(fitness.Inspector, "measure", lambda self: NODE)
-    monkeypatch.setattr(fitness.Inspector, "all_reduce", lambda self, given: all_reduce(given))
-    facts = fitness._measure(config, node_requests(config, machines, planned, False), planned, [], False)
+    monkeypatch.setattr(preflight.Inspector, "measure", lambda self: NODE)
+    monkeypatch.setattr(preflight.Inspector, "all_reduce", lambda self, given: all_reduce(given))
+    facts = preflight._measure(config, node_requests(config, machines, planned, False), planned, [], False)
     assert [(job.backend, job.environment["CUDA_VISIBLE_DEVICES"]) for job in tried] == [("nccl", "0"), ("nccl", "1")]
     assert [job.is_store_here for job in tried] == [True, False]
     assert outcomes(facts.pairs, "nccl") == {("train-0 actor/0", "train-0 actor/1"): None}

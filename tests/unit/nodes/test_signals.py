@@ -14,7 +14,7 @@ COMMAND = """
 import time
 time.sleep(0.3)  # as long as imports take
 from rlrun.training.stop_signal import StopSignal
-with StopSignal(is_patient=True) as stop:
+with StopSignal(defer=True) as stop:
     raise SystemExit(stop.name)
 """
 
@@ -23,9 +23,9 @@ import os, signal
 from rlrun.training.stop_signal import StopSignal
 def again():
     os.kill(os.getpid(), signal.SIGTERM)
-with StopSignal(is_patient=True) as stop:
+with StopSignal(defer=True) as stop:
     again()
-    stop.is_obeyed = True
+    stop.handled = True
     StopSignal.ECHO_S = 0.0
     again()
 again()

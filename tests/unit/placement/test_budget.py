@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from rlrun.config.loader import load
+from rlrun.config.registry import fill_lora
 from rlrun.config.schema import (
     ClusterKind,
     OptimizerKind,
@@ -71,6 +72,7 @@ def test_moments_of_8_bits_are_a_quarter_and_a_scale_per_256() -> None:
 
 def test_adapters_apart_are_all_that_is_sent() -> None:
     config = RunConfig()
+    fill_lora(config)
     config.actor.lora.rank = 8
     run = plan(config, inventory(0, 0))
     merged = budget(config, run, inventory(0, 0)).weight_bytes

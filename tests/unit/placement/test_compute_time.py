@@ -13,7 +13,7 @@ from rlrun.placement.planner import plan
 from rlrun.placement.step_cost import LAUNCH_S, REACHED, forward_flops, step_times, update_flops
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
-from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
+from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
 from rlrun.policies.size import PolicySize
 
 WHOLE_BODY = ["base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from rlrun.config.schema import EnvConfig, PolicyConfig
+from rlrun.config.schema import EnvConfig, PolicyConfig, RunConfig
 from rlrun.data.messages import Frames
+from rlrun.policies.opening import open_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
-from rlrun.policies.openvla_oft.policy import new_policy
+from rlrun.policies.openvla_oft.policy import VlaPolicy, new_policy
 from rlrun.policies.openvla_oft.processor import Processor
-from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
+from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
 from rlrun.policies.spec import DemonstratedTask
 
 A, P, SIZE = 3, 5, 32
@@ -55,6 +58,15 @@ def small_policy(num_images: int = 1, seed: int = 0, **changes: object) -> tuple
     return new_policy(
         small_config(**changes), env, DemonstratedTask(A, P, statistics(), INSTRUCTIONS, tuple(env.cameras)), seed
     )
+
+
+def opened_vla(
+    folder: Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig | None = None
+) -> tuple[OpenVLAOFT, Processor]:
+    """The model of a folder, and its processor."""
+    policy = open_policy(folder, dtype, device, run)
+    assert isinstance(policy, VlaPolicy)
+    return policy.module, policy.processor
 
 
 def some_frames(num_rows: int, num_images: int = 1, seed: int = 0, size: int = SIZE) -> Frames:

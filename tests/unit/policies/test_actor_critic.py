@@ -10,9 +10,10 @@ import torch
 
 from rlrun.config.schema import PolicyConfig, RunConfig
 from rlrun.data.messages import Spaces
-from rlrun.policies.actor_critic.policy import CLIP, ActorCriticPolicy, RunningStatistics, new_actor_critic
-from rlrun.policies.actor_critic.settings import CnnSettings, MlpSettings
-from rlrun.policies.opening import open_policy
+from rlrun.policies.actor_critic.policy import CLIP, ActorCriticPolicy, RunningStatistics
+from rlrun.policies.actor_critic.spec import CnnSettings, MlpSettings
+from rlrun.policies.opening import open_policy, open_to_shard
+from rlrun.policies.weight_files import fill
 from rlrun.system.errors import RunError
 from tests.numerics import assert_norm_close, rounding
 
@@ -31,7 +32,7 @@ def config(kind: str = "mlp", **changes: object) -> PolicyConfig:
 
 
 def made(spaces: Spaces, kind: str = "mlp", **changes: object) -> ActorCriticPolicy:
-    return new_actor_critic(config(kind, **changes), SIDE, spaces, seed=1)
+    return ActorCriticPolicy.new(config(kind, **changes), SIDE, spaces, seed=1)
 
 
 def frames(spaces: Spaces, seed: int = 0) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
@@ -126,5 +127,17 @@ def test_a_damaged_folder_is_refused(tmp_path: Path, damage: str) -> None:
         weights.write_bytes(weights.read_bytes()[:40])
     else:
         weights.unlink()
-    with pytest.raises(RunError, match="cannot be read"):
+    with pytest.raises(RunError, match=r"cannot be read|lacks model.safetensors"):
         open_policy(tmp_path, torch.float32, "cpu")
+
+
+def test_a_rank_opens_it_without_memory(tmp_path: Path) -> None:
+    """Statistics of observations are buffers, and are filled too."""
+    saved = made(ARM, normalize_observations=True)
+    saved.module.statistics.mean.fill_(3.0)
+    saved.save(tmp_path)
+    opened, weights = open_to_shard(tmp_path, RunConfig(policy=config("mlp")))
+    assert all(parameter.is_meta for parameter in opened.module.parameters())
+    fill(opened.module, weights, "cpu")
+    for name, tensor in saved.module.state_dict().items():
+        assert torch.equal(opened.module.state_dict()[name], tensor)

@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 from rlrun.config.schema import EnvConfig, RunConfig
-from rlrun.policies.openvla_oft.checkpoint import load_policy, save_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
+from rlrun.policies.openvla_oft.policy import save_policy
 from rlrun.policies.tokenizer import prompt
 from rlrun.system.errors import ExitStatus, RunError
-from tests.unit.policies.small import INSTRUCTIONS, SIZE, small_config, small_policy, some_frames
+from tests.unit.policies.small import INSTRUCTIONS, SIZE, opened_vla, small_config, small_policy, some_frames
 
 CPU = torch.device("cpu")
 WEIGHTS = "model.safetensors"
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_round_trip_is_exact(folder: Path) -> None:
     model, processor = small_policy()
-    loaded, loaded_processor = load_policy(folder, torch.float32, CPU, a_run())
+    loaded, loaded_processor = opened_vla(folder, torch.float32, CPU, a_run())
     assert loaded.state_dict().keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.state_dict().items())
     assert not loaded.training
@@ -50,7 +50,7 @@ def test_round_trip_is_exact(folder: Path) -> None:
 
 
 def test_dead_weights_stay_frozen_after_loading(folder: Path) -> None:
-    loaded, _ = load_policy(folder, torch.float32, CPU)
+    loaded, _ = opened_vla(folder, torch.float32, CPU)
     frozen = {name for name, parameter in loaded.named_parameters() if not parameter.requires_grad}
     assert frozen == loaded.frozen_names() != set()
 
@@ -69,12 +69,12 @@ def test_gathered_tensors_can_be_saved_in_place_of_the_model(tmp_path: Path) -> 
     model, processor = small_policy()
     doubled = {name: 2 * tensor for name, tensor in model.state_dict().items()}
     save_policy(tmp_path, model, processor, doubled.items())
-    loaded, _ = load_policy(tmp_path, torch.float32, CPU)
+    loaded, _ = opened_vla(tmp_path, torch.float32, CPU)
     assert all(torch.equal(tensor, doubled[name]) for name, tensor in loaded.state_dict().items())
 
 
 def test_bfloat16(folder: Path) -> None:
-    loaded, _ = load_policy(folder, torch.bfloat16, CPU)
+    loaded, _ = opened_vla(folder, torch.bfloat16, CPU)
     assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
 
 
@@ -101,8 +101,8 @@ def official(folder: Path) -> Path:
 
 def test_an_official_checkpoint_is_completed_by_the_run(official: Path) -> None:
     run = a_run(max_prompt_length=20)
-    first, processor = load_policy(official, torch.float32, CPU, run)
-    again, _ = load_policy(official, torch.float32, CPU, run)
+    first, processor = opened_vla(official, torch.float32, CPU, run)
+    again, _ = opened_vla(official, torch.float32, CPU, run)
     assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in first.state_dict().items())
     assert first.action_queries.weight.count_nonzero() == 0  # it was trained with zeros
     assert (first.value_head.layers[0].weight != 0).all()
@@ -110,17 +110,17 @@ def test_an_official_checkpoint_is_completed_by_the_run(official: Path) -> None:
     original = small_policy()[0].state_dict()
     assert torch.equal(first.state_dict()["projector.fc1.weight"], original["projector.fc1.weight"])
     save_policy(official, first, processor)
-    load_policy(official, torch.float32, CPU)  # complete now
+    opened_vla(official, torch.float32, CPU)  # complete now
 
 
 def test_an_official_checkpoint_alone_is_refused(official: Path) -> None:
     with pytest.raises(RunError, match="official checkpoint"):
-        load_policy(official, torch.float32, CPU)
+        opened_vla(official, torch.float32, CPU)
 
 
 def test_an_unknown_unnorm_key_lists_the_known_ones(official: Path) -> None:
     with pytest.raises(RunError, match=r"(?s)'libero'.*\['elsewhere', 'rlrun'\]"):
-        load_policy(official, torch.float32, CPU, a_run(unnorm_key="libero"))
+        opened_vla(official, torch.float32, CPU, a_run(unnorm_key="libero"))
 
 
 # --- bad folders --------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_an_unknown_unnorm_key_lists_the_known_ones(official: Path) -> None:
 
 def refusal(folder: Path, run: RunConfig | None = None) -> str:
     with pytest.raises(RunError) as caught:
-        load_policy(folder, torch.float32, CPU, run)
+        opened_vla(folder, torch.float32, CPU, run)
     assert caught.value.exit_status is ExitStatus.bad_input
     assert caught.value.remedy
     return str(caught.value)

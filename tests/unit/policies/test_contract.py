@@ -36,18 +36,10 @@ def test_those_of_rlrun_keep_it(name: str) -> None:
 
 def broken(**members: object) -> PolicySpec:
     """A perceptron of another class, with these members in place of its own."""
-    kind = type("Broken", (ActorCriticPolicy,), members)
-    mlp = POLICIES.get("mlp")
-
-    def as_kind(policy: ActorCriticPolicy) -> ActorCriticPolicy:
-        policy.__class__ = kind
-        return policy
-
-    return replace(
-        mlp,
-        from_scratch=lambda *arguments: as_kind(mlp.from_scratch(*arguments)),
-        open=lambda *arguments: as_kind(mlp.open(*arguments)),
-    )
+    name = f"Broken{next(COUNTER)}"
+    globals()[name] = type(name, (ActorCriticPolicy,), members)
+    policy = f"{__name__}:{name}"
+    return replace(POLICIES.get("mlp"), policy=policy, from_scratch=f"{policy}.from_scratch")
 
 
 def forward(change: Callable) -> Callable:
@@ -146,20 +138,20 @@ BROKEN: dict[str, PolicySpec] = {
         __call__=forward(lambda self, found, values: (Gaussian(Steep.apply(found.mean), found._log_std, 1.0), values))
     ),
     "save wrote no config.json": broken(save=lambda self, folder: folder.mkdir()),
-    "does not come back from the folder": replace(
-        POLICIES.get("mlp"), open=lambda folder, dtype, device, config: POLICIES.get("mlp").from_scratch(config, SPACES)
+    "does not come back from the folder": broken(
+        save=lambda self, folder: ActorCriticPolicy.save(
+            self, folder, [(name, torch.zeros_like(tensor)) for name, tensor in self.module.state_dict().items()]
+        )
     ),
     "does not recognize": replace(POLICIES.get("mlp"), recognizes=lambda described: False),
     "the spec states": replace(POLICIES.get("mlp"), num_parameters=lambda config, spaces: 7),
-    "the same seed gave other weights": replace(
-        POLICIES.get("mlp"),
-        from_scratch=lambda config, spaces: POLICIES.get("mlp").from_scratch(
-            replace(config, seed=int(torch.seed() % 1000)), spaces
-        ),
+    "the same seed gave other weights": broken(
+        from_scratch=classmethod(
+            lambda cls, config, spaces: cls.new(config.policy, 32, spaces, seed=int(torch.seed() % 1000))
+        )
     ),
-    "another seed gave the same weights": replace(
-        POLICIES.get("mlp"),
-        from_scratch=lambda config, spaces: POLICIES.get("mlp").from_scratch(replace(config, seed=0), spaces),
+    "another seed gave the same weights": broken(
+        from_scratch=classmethod(lambda cls, config, spaces: cls.new(config.policy, 32, spaces, seed=0))
     ),
 }
 

@@ -23,12 +23,12 @@ from rlrun.data.messages import Spaces
 from rlrun.policies.flow.lerobot_config import LeRobotConfig
 from rlrun.policies.flow.lerobot_processors import read_statistics
 from rlrun.policies.folders import parameters_in
-from rlrun.policies.openvla_oft.checkpoint import load_policy, save_policy
+from rlrun.policies.openvla_oft.policy import save_policy
 from rlrun.policies.smolvla.folder import read_folder
 from rlrun.policies.spec import policy_spec
 from rlrun.policies.weight_files import WeightFiles
 from rlrun.system.errors import RunError
-from tests.unit.policies.small import small_policy
+from tests.unit.policies.small import opened_vla, small_policy
 
 GUEST = """
 from dataclasses import replace
@@ -58,8 +58,7 @@ def exported(folder: Path, module: str) -> Path:
     """A policy of a kind that is not installed, exported by a run of the user at home."""
     (folder / f"{module}.py").write_text(GUEST)
     config = load(["run=cartpole", f"policy.kind={module}:SPEC", "cluster.kind=local"], str(folder))
-    begin = policy_spec(config).from_scratch
-    assert begin is not None
+    begin = POLICIES.part(policy_spec(config), "from_scratch")
     place = folder / "policy"
     place.mkdir()
     begin(config, Spaces(1, 2, (), (), num_proprio=4, num_images=0)).save(place)
@@ -109,7 +108,7 @@ def test_code_that_transformers_would_download_is_not_looked_for(tmp_path: Path,
     described = json.loads((tmp_path / "config.json").read_text())
     (described[part] if part else described)[key] = "somebody/kernel"
     (tmp_path / "config.json").write_text(json.dumps(described))
-    model, _ = load_policy(tmp_path, torch.float32, "cpu")
+    model, _ = opened_vla(tmp_path, torch.float32, "cpu")
     assert "somebody" not in str(model.config._attn_implementation)
 
 
@@ -143,8 +142,9 @@ def test_the_files_of_a_vlm_lie_in_the_folder(tmp_path: Path, name: str, reposit
     (tmp_path / "vlm").symlink_to(repository / "tests/data/published/smolvla_folder/vlm")
     name = str(tmp_path / "vlm") if name == "ABSOLUTE" else name
     (folder / "config.json").write_text(json.dumps({"type": "smolvla", "vlm_model_name": name}))
+    save_file({"a": np.zeros(2, np.float32)}, folder / "model.safetensors")
     with pytest.raises(RunError, match=r"There is no tokenizer.json in .*/policy"):
-        read_folder(folder)
+        read_folder(folder, WeightFiles(folder))
 
 
 @pytest.mark.parametrize("text", ["[" * 5000 + "]" * 5000, '{"a":' * 200 + "1" + "}" * 200, "[1]", "{", "\xff"])
@@ -176,8 +176,7 @@ ABSURD = [None, "x", -1, 1.5, 10**13, [], [[]], {}, {"a": 1}, True, float("nan")
 def test_no_value_of_its_description_ends_in_a_traceback(tmp_path: Path, value: object) -> None:
     """Nor in memory for what the weights do not hold: sizes of 10**13 are compared before anything is made of them."""
     config = load(CARTPOLE)
-    begin = policy_spec(config).from_scratch
-    assert begin is not None
+    begin = POLICIES.part(policy_spec(config), "from_scratch")
     policy = begin(config, Spaces(1, 2, (), (), num_proprio=4, num_images=0))
     policy.save(tmp_path)
     described = json.loads((tmp_path / "config.json").read_text())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rlrun.policies.value_head import ValueHead, linear_in_float32
+from rlrun.policies.distributions import ValueHead, linear_in_float32
 
 ROWS, WIDTH, BINS = 512, 1024, 256
 LOGIT_STD = 6.0  # as of a trained policy, which is sure of most tokens

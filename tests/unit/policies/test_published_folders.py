@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from rlrun.placement.memory import count_parameters
 from rlrun.policies.folders import ADAPTER_CONFIG, ADAPTER_FILE, parameters_in
-from rlrun.policies.openvla_oft.checkpoint import find_policy, load_policy
+from rlrun.policies.opening import open_unfilled
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.system.errors import RunError
-from tests.unit.policies.small import some_frames
+from tests.unit.policies.small import opened_vla, some_frames
 from tests.unit.policies.test_checkpoint import CPU, WEIGHTS, a_run, folder, official  # noqa: F401
 
 
@@ -27,7 +27,7 @@ def with_extra(place: Path, extra: dict[str, torch.Tensor]) -> None:
 
 def test_old_rotary_buffers_are_ignored(official: Path) -> None:  # noqa: F811
     with_extra(official, {"language_model.model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)})
-    load_policy(official, torch.float32, CPU, a_run())
+    opened_vla(official, torch.float32, CPU, a_run())
 
 
 @pytest.mark.parametrize(("outputs", "is_kept"), [(1, True), (2, False)])
@@ -45,7 +45,7 @@ def test_a_value_head_of_control_steps_is_set_aside(
     }
     with_extra(official, head)
     with caplog.at_level(logging.WARNING):
-        model, _ = load_policy(official, torch.float32, CPU, a_run())
+        model, _ = opened_vla(official, torch.float32, CPU, a_run())
     assert ("is set aside" in caplog.text) != is_kept
     assert torch.equal(model.value_head.layers[0].weight, head["value_head.mlp.0.weight"]) == is_kept
     assert model.value_head.layers[-1].weight.shape == (1, 16)
@@ -53,7 +53,7 @@ def test_a_value_head_of_control_steps_is_set_aside(
 
 def adapted(official: Path, place: Path, **settings: object) -> OpenVLAOFT:  # noqa: F811
     """Write a folder with adapters alone, by peft, beside the official one; return peft's own merged model."""
-    model, _ = load_policy(official, torch.float32, CPU, a_run())
+    model, _ = opened_vla(official, torch.float32, CPU, a_run())
     torch.manual_seed(3)
     wrapped = get_peft_model(
         model,
@@ -87,13 +87,13 @@ def test_adapters_alone_are_merged_as_peft_does(apart: tuple[Path, Path], settin
     assert parameters_in(apart[0]) > 10 * parameters_in(apart[1]) > 0
     run = replace(a_run(), policy=replace(a_run().policy, path=str(apart[1])))
     assert count_parameters(run) == parameters_in(apart[0])
-    loaded, processor = load_policy(apart[1], torch.float32, CPU, a_run())
+    loaded, processor = opened_vla(apart[1], torch.float32, CPU, a_run())
     frames = some_frames(2)
     inputs = processor(frames.images, frames.instructions, frames.proprio)
     with torch.no_grad():
         outputs = [
             model(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio).action_logits
-            for model in (load_policy(apart[0], torch.float32, CPU, a_run())[0], expected, loaded)
+            for model in (opened_vla(apart[0], torch.float32, CPU, a_run())[0], expected, loaded)
         ]
     assert (outputs[0] - outputs[1]).norm() > 0.01 * outputs[1].norm()
     assert (outputs[2] - outputs[1]).norm() < 1e-5 * outputs[1].norm()
@@ -101,7 +101,7 @@ def test_adapters_alone_are_merged_as_peft_does(apart: tuple[Path, Path], settin
 
 def test_a_shard_of_an_adapted_weight(apart: tuple[Path, Path]) -> None:
     adapted(*apart)
-    weights = find_policy(apart[1], a_run()).weights
+    weights = open_unfilled(apart[1], a_run())[1]
     name = "language_model.model.layers.0.self_attn.q_proj.weight"
     whole = weights.read(name)[3:7]
     assert (weights.read(name, 3, 7) - whole).norm() < 1e-6 * whole.norm()
@@ -113,8 +113,8 @@ def test_adapters_without_their_policy_are_refused(apart: tuple[Path, Path]) -> 
     described = json.loads(file.read_text())
     file.write_text(json.dumps(described | {"base_model_name_or_path": "openvla/openvla-7b"}))
     with pytest.raises(RunError, match=r"(?s)has only adapters.*Download openvla/openvla-7b"):
-        find_policy(apart[1], a_run())
+        open_unfilled(apart[1], a_run())
     file.write_text(json.dumps(described | {"use_dora": True}))
     with pytest.raises(RunError, match="use_dora"):
-        find_policy(apart[1], a_run())
+        open_unfilled(apart[1], a_run())
     assert (apart[1] / ADAPTER_FILE).is_file()

@@ -13,8 +13,8 @@ import torch
 
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import TensorSlice
-from rlrun.policies.openvla_oft.checkpoint import find_policy, save_policy
-from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.policies.opening import open_unfilled
+from rlrun.policies.openvla_oft.policy import VlaPolicy, save_policy
 from rlrun.rollout.sglang import backend, engine_host
 from rlrun.rollout.sglang.backend import SglangBackend, server_arguments
 from rlrun.rollout.sglang.engine import Engine, EngineFault, TensorBlock
@@ -32,7 +32,7 @@ def test_all_tensors_of_the_folder_reach_the_engine(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(backend, "BLOCK_BYTES", 1 << 14)
     model, processor = small_policy(seed=3)
     save_policy(tmp_path, model, processor)
-    blocks = list(backend.stored_blocks(find_policy(tmp_path).weights, torch.bfloat16))
+    blocks = list(backend.stored_blocks(open_unfilled(tmp_path, None)[1], torch.bfloat16))
     assert len(blocks) > 2 and all(len(b.slices) == 1 or b.payload.nbytes <= 1 << 14 for b in blocks)
     found = {}
     for block in blocks:

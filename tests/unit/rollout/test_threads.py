@@ -7,14 +7,16 @@ import torch
 
 from rlrun.config.schema import PolicyConfig
 from rlrun.data.messages import Frames, Observation, Spaces
-from rlrun.policies.actor_critic.policy import new_actor_critic
-from rlrun.policies.actor_critic.settings import MlpSettings
+from rlrun.policies.actor_critic.policy import ActorCriticPolicy
+from rlrun.policies.actor_critic.spec import MlpSettings
 from rlrun.rollout.hf import HFBackend
 
 
 def test_each_act_call_sets_the_threads_of_the_rollout() -> None:
     spaces = Spaces(2, None, (-1.0,) * 2, (1.0,) * 2, num_proprio=3, num_images=0)
-    policy = new_actor_critic(PolicyConfig(kind="mlp", sections={"mlp": MlpSettings(hidden_sizes=[4])}), 4, spaces, 0)
+    policy = ActorCriticPolicy.new(
+        PolicyConfig(kind="mlp", sections={"mlp": MlpSettings(hidden_sizes=[4])}), 4, spaces, 0
+    )
     backend = HFBackend(policy, num_threads=3)
     backend.policy_version = 0
     frames = Frames(np.zeros((2, 0, 4, 4, 3), np.uint8), np.zeros((2, 3), np.float32), ("", ""))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,6 +69,7 @@ def checkpoints(tmp_path: Path, controller: Controller) -> Checkpoints:
         run_dir=tmp_path,
         controller=controller,
         phase=phase,
+        stop=SimpleNamespace(saving=nullcontext),
         disk=SimpleNamespace(watched=partial(watched, controller), judge=lambda *_: None),
         watchdog=SimpleNamespace(budgets=SimpleNamespace(usual=lambda *_: None)),
     )
@@ -80,21 +81,22 @@ def at(step: int) -> Progress:
 
 
 def test_training_goes_on_until_a_checkpoint_is_written(checkpoints: Checkpoints, controller: Controller) -> None:
-    checkpoints.begin(at(1), is_best=True)
-    checkpoints.finish_written()
+    checkpoints.is_best = True
+    checkpoints.begin(at(1))
+    checkpoints.poll()
     assert controller.events == ["begin 1 best"] and checkpoints.newest is None
     assert controller.watched == ["checkpoint of step 1"], "also while training goes on"
     controller.is_written = True
-    checkpoints.finish_written()
-    checkpoints.finish_written()
+    checkpoints.poll()
+    checkpoints.poll()
     assert controller.events[1:] == ["finish 1", "saved 1"]
     assert checkpoints.step == 1 and checkpoints.newest is not None and controller.watched == []
 
 
 def test_the_next_checkpoint_waits_for_the_one_before(checkpoints: Checkpoints, controller: Controller) -> None:
-    checkpoints.begin(at(1), is_best=False)
-    checkpoints.begin(at(2), is_best=False)
-    checkpoints.save(at(3), is_best=False)
+    checkpoints.begin(at(1))
+    checkpoints.begin(at(2))
+    checkpoints.save(at(3))
     assert controller.events == [
         "begin 1",
         "finish 1",
@@ -109,10 +111,10 @@ def test_the_next_checkpoint_waits_for_the_one_before(checkpoints: Checkpoints, 
 
 def test_one_that_could_not_be_written_is_told_once(checkpoints: Checkpoints, controller: Controller) -> None:
     controller.failure = RunError("full")
-    checkpoints.begin(at(1), is_best=False)
+    checkpoints.begin(at(1))
     with pytest.raises(RunError, match="full"):
-        checkpoints.finish_pending()
-    checkpoints.finish_pending()
+        checkpoints.wait()
+    checkpoints.wait()
     assert checkpoints.newest is None and controller.events == ["begin 1", "finish 1"]
     assert controller.watched == []
 
@@ -121,13 +123,13 @@ def test_one_that_could_not_be_written_is_told_once(checkpoints: Checkpoints, co
 def test_after_a_loss_it_counts_only_if_it_is_complete(
     checkpoints: Checkpoints, controller: Controller, tmp_path: Path, is_complete: bool
 ) -> None:
-    checkpoints.begin(at(1), is_best=False)
+    checkpoints.begin(at(1))
     folder = folder_of_step(tmp_path / CHECKPOINTS, 1)
     if is_complete:
         folder.mkdir(parents=True)
         (folder / COMPLETE).touch()
-    checkpoints.drop_pending()
-    checkpoints.finish_pending()
+    checkpoints.abandon()
+    checkpoints.wait()
     assert (checkpoints.newest == folder) is is_complete and controller.watched == []
     assert controller.events == ["begin 1", "saved 1"] if is_complete else ["begin 1"]
 
@@ -135,13 +137,13 @@ def test_after_a_loss_it_counts_only_if_it_is_complete(
 def test_a_checkpoint_holds_the_counters_it_was_saved_with_and_no_others(checkpoints: Checkpoints, tmp_path: Path):
     progress = at(1)
     assert not checkpoints.holds(progress)
-    checkpoints.save(progress, is_best=False)
+    checkpoints.save(progress)
     assert checkpoints.holds(progress)
     progress.is_evaluation_owed = True
     assert not checkpoints.holds(progress)
-    checkpoints.begin(at(2), is_best=False)
+    checkpoints.begin(at(2))
     assert not checkpoints.holds(at(2)), "it is not written yet"
-    checkpoints.finish_pending()
+    checkpoints.wait()
     assert checkpoints.holds(at(2))
     checkpoints.newest = tmp_path / "another run" / CHECKPOINTS / "step_00000002"
     assert not checkpoints.holds(at(2)), "it is another run's, whose folder this run does not resume from"

@@ -56,7 +56,7 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             console=SimpleNamespace(**dict.fromkeys(("note", "warning", "result"), lambda text: None)),
             run_dir=tmp_path,
             phase=lambda name: nullcontext(),
-            stop=SimpleNamespace(at_once=nullcontext, saving=nullcontext, announce=lambda note: None, name=None),
+            stop=SimpleNamespace(interruptible=nullcontext, saving=nullcontext, announce=lambda note: None, name=None),
             resume_command="",
             flush_timeline=dict,
             phases=SimpleNamespace(drain=dict),
@@ -114,10 +114,10 @@ def test_a_signal_saves_what_no_checkpoint_holds_and_saves_it_once(training, tmp
     run, saves = training([], [], max_restarts=0), []
     run.actor_version = 0
     run.checkpoints = SimpleNamespace(
-        finish_pending=lambda: None,
+        wait=lambda: None,
         holds=lambda progress: is_saved,
         newest=tmp_path,
-        save=lambda progress, is_best: saves.append(tmp_path),
+        save=lambda progress: saves.append(tmp_path),
     )
-    assert run.stop() is ExitStatus.preempted and run.session.stop.is_obeyed
+    assert run.stop() is ExitStatus.preempted and run.session.stop.handled
     assert saves == ([] if is_saved else [tmp_path])

@@ -88,7 +88,7 @@ def events_of(
         watchdog=SimpleNamespace(keep_evidence=lambda failure: None),
         controller=Controller(events, lost_in, broken_update),
         phase=phase,
-        stop=SimpleNamespace(is_requested=False, at_once=nullcontext),
+        stop=SimpleNamespace(is_requested=False, interruptible=nullcontext),
         console=SimpleNamespace(warning=lambda text: None, note=lambda text: None),
         flush_timeline=dict,
         phases=SimpleNamespace(drain=dict),
@@ -102,7 +102,7 @@ def events_of(
     is_lost = [is_first_evaluation_lost]
     monkeypatch.setattr(run, "log", lambda batch, metrics: events.append("log"))
     monkeypatch.setattr(run, "finish", lambda: events.append("finish"))
-    monkeypatch.setattr(run, "save", lambda: events.append("save"))
+    monkeypatch.setattr(run.checkpoints, "save", lambda progress: events.append("save"))
 
     def evaluate(*_: object) -> SimpleNamespace:
         if is_lost.pop() if is_lost else False:

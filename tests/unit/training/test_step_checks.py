@@ -37,7 +37,7 @@ def report(episodes: list[EpisodeReport] | None = None, **tally: object) -> Coll
 
 
 def said(judge: StepChecks, reports: list[Collected], steps: int = 1, **metrics: float) -> list[str]:
-    return [text for _ in range(steps) for text in judge.of(WELL | metrics, reports)]
+    return [text for _ in range(steps) for text in judge.check(WELL | metrics, reports)]
 
 
 # --- the update -------------------------------------------------------------------------------------

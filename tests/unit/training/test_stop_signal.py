@@ -25,7 +25,7 @@ def send(number: int) -> None:
 
 
 def test_the_echo_of_a_schedulers_signal_is_the_same_signal(clock):
-    with StopSignal(is_patient=True) as stop:
+    with StopSignal(defer=True) as stop:
         send(signal.SIGUSR1)
         send(signal.SIGUSR1)
         send(signal.SIGTERM)
@@ -36,7 +36,7 @@ def test_the_echo_of_a_schedulers_signal_is_the_same_signal(clock):
 
 
 def test_the_keyboard_twice_means_now(clock):
-    with StopSignal(is_patient=True) as stop:
+    with StopSignal(defer=True) as stop:
         send(signal.SIGINT)
         assert stop.is_requested
         with pytest.raises(KeyboardInterrupt):
@@ -44,17 +44,17 @@ def test_the_keyboard_twice_means_now(clock):
 
 
 def test_without_patience_the_first_ends_it(clock):
-    with StopSignal(is_patient=False), pytest.raises(KeyboardInterrupt):
+    with StopSignal(defer=False), pytest.raises(KeyboardInterrupt):
         send(signal.SIGUSR1)
 
 
 def test_while_nothing_can_be_saved_the_first_ends_it_and_its_echo_does_not_disturb(clock):
-    with StopSignal(is_patient=True) as stop:
-        with pytest.raises(KeyboardInterrupt), stop.at_once():
+    with StopSignal(defer=True) as stop:
+        with pytest.raises(KeyboardInterrupt), stop.interruptible():
             send(signal.SIGTERM)
         send(signal.SIGTERM)
-        assert stop.name == "SIGTERM" and stop.is_patient
-        with pytest.raises(KeyboardInterrupt), stop.at_once():
+        assert stop.name == "SIGTERM" and stop.defer
+        with pytest.raises(KeyboardInterrupt), stop.interruptible():
             pytest.fail("it was asked before")
 
 
@@ -62,7 +62,7 @@ def test_while_nothing_can_be_saved_the_first_ends_it_and_its_echo_does_not_dist
     "pair", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)]
 )
 def test_two_signals_end_it_as_the_scheduler_asks_if_one_of_them_is_a_schedulers(clock, pair):
-    with StopSignal(is_patient=True):
+    with StopSignal(defer=True):
         send(pair[0])
         clock[0] += 10
         with pytest.raises(PreemptedError):
@@ -70,7 +70,7 @@ def test_two_signals_end_it_as_the_scheduler_asks_if_one_of_them_is_a_schedulers
 
 
 def test_the_keyboard_alone_is_no_scheduler(clock):
-    with StopSignal(is_patient=True):
+    with StopSignal(defer=True):
         send(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt) as interrupt:
             send(signal.SIGINT)
@@ -78,7 +78,7 @@ def test_the_keyboard_alone_is_no_scheduler(clock):
 
 
 def test_a_scheduler_does_not_cut_short_a_checkpoint_and_a_person_does(clock):
-    with StopSignal(is_patient=True) as stop, stop.saving():
+    with StopSignal(defer=True) as stop, stop.saving():
         for _ in range(3):
             send(signal.SIGTERM)
             clock[0] += 10
@@ -88,9 +88,9 @@ def test_a_scheduler_does_not_cut_short_a_checkpoint_and_a_person_does(clock):
 
 
 def test_a_run_that_is_saved_ends_in_order_whatever_comes(clock):
-    with StopSignal(is_patient=True) as stop:
+    with StopSignal(defer=True) as stop:
         send(signal.SIGINT)
-        stop.is_obeyed = True
+        stop.handled = True
         send(signal.SIGINT)
         send(signal.SIGTERM)
-        stop.is_obeyed = False  # so that this process hears signals again
+        stop.handled = False  # so that this process hears signals again

@@ -79,7 +79,7 @@ def test_steps_and_edges_are_chosen(tmp_path, worker_of):
 def test_the_replay_of_the_same_world_is_as_recorded(tmp_path, worker_of):
     talk(worker_of(configured(tmp_path)).collect(0))
     again = worker_of(replaying(tmp_path)).replay(str(tmp_path / RECORDING_FOLDER), 0)
-    assert again.num_differences == 0 and again.lines == () and again.is_whole
+    assert again.num_differences == 0 and again.lines == () and again.is_complete
     assert again.num_compared == HORIZON + 1 + 2
 
 
@@ -99,7 +99,7 @@ def test_an_incomplete_recording_is_replayed_to_its_end(tmp_path, worker_of):
     held = Recording(tmp_path / RECORDING_FOLDER)
     assert not held.end(0, "env/0").exists() and held.count(0, "env/0", "actions") == 3
     again = worker_of(replaying(tmp_path)).replay(str(tmp_path / RECORDING_FOLDER), 0)
-    assert not again.is_whole and again.num_compared == 4 and again.num_differences == 0
+    assert not again.is_complete and again.num_compared == 4 and again.num_differences == 0
 
 
 def test_what_broke_the_simulator_is_recorded_before_it_is_carried_out(tmp_path, worker_of):

@@ -9,23 +9,23 @@ from torch import Tensor
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from rlrun.policies.flow.dsrl import SteeredChoice, SteeredNoise
+from rlrun.policies.flow.dsrl import NoiseAction, NoiseDistribution
 from rlrun.policies.flow.method import ChunkShape, FlowSde
 from rlrun.policies.flow.policy import FlowPolicy
 from tests.numerics import assert_norm_close
-from tests.unit.policies.test_flow_policies import ROWS, A, chosen, frames, keys, new_policy
+from tests.unit.policies.flow.test_policies import ROWS, A, chosen, frames, keys, new_policy
 
 SHAPE = ChunkShape(num_steps=4, num_dims=5, num_executed=2, num_actions=3)
 DRAW = torch.Generator().manual_seed(0)
 MEAN, LOG_STD = torch.randn(6, 3, generator=DRAW), 0.3 * torch.randn(6, 3, generator=DRAW)
 
 
-def judged(temperature: float = 1.0) -> SteeredNoise:
-    return SteeredNoise(SHAPE, MEAN, LOG_STD, temperature)
+def judged(temperature: float = 1.0) -> NoiseDistribution:
+    return NoiseDistribution(SHAPE, MEAN, LOG_STD, temperature)
 
 
 def packed(raw: Tensor) -> Tensor:
-    return SteeredChoice(torch.zeros(len(raw), 7), raw, torch.zeros(len(raw), 6)).packed()
+    return NoiseAction(torch.zeros(len(raw), 7), raw, torch.zeros(len(raw), 6)).to_tokens()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -51,7 +51,7 @@ def test_gradients_pass_through_the_drawn_noise() -> None:
     for is_ours in (True, False):
         mean, log_std = (x.double().requires_grad_() for x in (MEAN, LOG_STD))
         if is_ours:
-            noise, density = SteeredNoise(SHAPE, mean, log_std, 1.0).reparameterized(normals.double())
+            noise, density = NoiseDistribution(SHAPE, mean, log_std, 1.0).reparameterized(normals.double())
         else:
             noise = (mean + log_std.exp() * normals.double()).tanh()
             squashed = TransformedDistribution(Normal(mean, log_std.exp()), TanhTransform(cache_size=0))
@@ -69,7 +69,7 @@ def policy(request: pytest.FixtureRequest) -> FlowPolicy:
 
 def test_the_flow_follows_the_chosen_noise(policy: FlowPolicy) -> None:
     tokens, _ = chosen(policy)
-    choice = SteeredChoice.of(tokens, policy.shape)
+    choice = NoiseAction.from_tokens(tokens, policy.shape)
     with torch.inference_mode():
         answer = policy.module(policy.processor(*frames(), policy.device), None)
         x = torch.zeros(ROWS, policy.shape.num_steps, policy.shape.num_dims)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rlrun.policies.flow.flow_noise import Chain, ChainSampler, FlowNoise
 from rlrun.policies.flow.method import ChunkShape, FlowChain
-from rlrun.policies.flow.model import Answer, NoiseHead
-from rlrun.policies.flow.settings import FirstNoise
+from rlrun.policies.flow.model import FlowOutput, NoiseHead
+from rlrun.policies.flow.spec import FirstNoise
 from tests.numerics import assert_norm_close
 from tests.unit.policies.flow.test_flow_sde import keys, velocity_of
 
@@ -32,10 +32,10 @@ def sampler(num_rows: int = 64, temperature: float = 1.0) -> ChainSampler:
     return ChainSampler(METHOD, SHAPE, field, num_rows, temperature)
 
 
-def answer_at(tokens: Tensor) -> Answer:
-    point = METHOD.point(SHAPE, tokens)
+def answer_at(tokens: Tensor) -> FlowOutput:
+    point = METHOD.flow_input(SHAPE, tokens)
     found = [field(x, time, len(x)) for x, time in zip(point.x.unbind(1), point.time.unbind(1), strict=True)]
-    return Answer(None, None, torch.stack([v for v, _ in found], 1), torch.stack([s for _, s in found], 1))
+    return FlowOutput(None, None, torch.stack([v for v, _ in found], 1), torch.stack([s for _, s in found], 1))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -44,7 +44,7 @@ def test_stored_and_recomputed_log_probabilities_agree(temperature: float) -> No
     tokens = drawn.sample(keys())
     stored, entropy = drawn.logprobs(tokens), drawn.entropy()
     assert stored.shape == (64, 6)
-    judged = METHOD.judged(SHAPE, tokens.clone(), answer_at(tokens), temperature)
+    judged = METHOD.evaluate(SHAPE, tokens.clone(), answer_at(tokens), temperature)
     assert_norm_close(judged.logprobs(tokens), stored, 1e-5)
     assert_norm_close(judged.entropy(), entropy, 1e-5)
     assert_norm_close(sampler(temperature=temperature).logprobs(tokens.clone()), stored, 1e-5)
@@ -53,7 +53,7 @@ def test_stored_and_recomputed_log_probabilities_agree(temperature: float) -> No
 
 def test_a_fixed_first_noise_is_the_same_in_every_row() -> None:
     fixed = ChainSampler(FlowNoise(4, FirstNoise.fixed), SHAPE, field, 64, 1.0)
-    chain = FlowChain.of(fixed.sample(keys()), 4, 3, 4)
+    chain = FlowChain.from_tokens(fixed.sample(keys()), 4, 3, 4)
     assert torch.equal(chain.before[:, 0], SHAPE.fixed_noise(64))
     assert float(chain.before[:, 1].std(0).mean()) > 0.01
 
@@ -61,7 +61,7 @@ def test_a_fixed_first_noise_is_the_same_in_every_row() -> None:
 def test_the_log_probability_is_that_of_the_chain() -> None:
     """Against torch's normal distribution, step by step."""
     tokens = sampler().sample(keys())
-    chain = FlowChain.of(tokens, 4, 3, 4)
+    chain = FlowChain.from_tokens(tokens, 4, 3, 4)
     total = torch.zeros(64, 2, 3)
     for k in range(4):
         x, time = chain.before[:, k], torch.full((64,), 1 - k / 4)
@@ -79,7 +79,7 @@ def test_a_row_depends_on_its_own_key_only() -> None:
 
 def test_padding_and_steps_that_are_not_executed_follow_the_ode() -> None:
     tokens = sampler().sample(keys())
-    chain = FlowChain.of(tokens, 4, 3, 4)
+    chain = FlowChain.from_tokens(tokens, 4, 3, 4)
     for k in range(3):
         x, time = chain.before[:, k], torch.full((64,), 1 - k / 4)
         following = x - velocity_of(x, time) / 4
@@ -91,8 +91,8 @@ def test_padding_and_steps_that_are_not_executed_follow_the_ode() -> None:
 def test_steps_are_distributed_as_their_log_probability_says() -> None:
     drawn = sampler(20_000)
     tokens = drawn.sample(keys(20_000))
-    judged = METHOD.judged(SHAPE, tokens, answer_at(tokens), 1.0)
-    chain = FlowChain.of(tokens, 4, 3, 4)
+    judged = METHOD.evaluate(SHAPE, tokens, answer_at(tokens), 1.0)
+    chain = FlowChain.from_tokens(tokens, 4, 3, 4)
     after = torch.cat([SHAPE.executed(chain.before)[:, 1:], chain.action[:, None]], dim=1)
     scores = (after - judged.mean) / judged.std
     assert scores.mean((0, 2)).abs().max() < 0.015
@@ -120,14 +120,14 @@ def test_gradients_of_the_log_probability_against_finite_differences() -> None:
 
 
 def _judged(tokens: Tensor) -> Chain:
-    return METHOD.judged(SHAPE, tokens, answer_at(tokens), 1.0)
+    return METHOD.evaluate(SHAPE, tokens, answer_at(tokens), 1.0)
 
 
 def test_the_most_likely_actions_are_the_ode_from_one_fixed_noise() -> None:
     x = SHAPE.fixed_noise(5)
     for time in METHOD.times:
         x = x - velocity_of(x, torch.full((5,), time)) / 4
-    action = FlowChain.of(sampler(5).most_likely(), 4, 3, 4).action
+    action = FlowChain.from_tokens(sampler(5).most_likely(), 4, 3, 4).action
     assert_norm_close(action, SHAPE.executed(x), 1e-6)
 
 

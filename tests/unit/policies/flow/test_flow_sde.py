@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlrun.policies.flow.method import ChunkShape, FlowChoice, FlowSampler, FlowSde, FlowStep, normal_logprobs
-from rlrun.policies.flow.settings import FirstNoise
+from rlrun.policies.flow.spec import FirstNoise
 from tests.numerics import assert_norm_close
 
 CENTRES, WEIGHTS, SPREAD = torch.tensor([-1.0, 2.0]), torch.tensor([0.3, 0.7]), 0.4
@@ -108,9 +108,9 @@ def test_stored_and_recomputed_log_probabilities_agree() -> None:
     drawn = sampler()
     tokens = drawn.sample(keys())
     stored = drawn.logprobs(tokens)
-    choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
+    choice = FlowChoice.from_tokens(tokens, SHAPE.num_steps, SHAPE.num_dims)
     velocity = velocity_of(choice.before, SDE.time_of(choice.step))
-    again = FlowStep.of(SDE, SHAPE, choice, velocity, 1.0).logprobs(tokens.clone())
+    again = FlowStep.from_velocity(SDE, SHAPE, choice, velocity, 1.0).logprobs(tokens.clone())
     for found in (again, sampler().logprobs(tokens.clone())):
         assert torch.linalg.norm(found - stored) < 1e-5 * torch.linalg.norm(stored)
     assert set(choice.step.tolist()) == set(range(SDE.num_steps))
@@ -125,7 +125,7 @@ def test_a_row_depends_on_its_own_key_only() -> None:
 def test_padding_and_steps_that_are_not_executed_never_get_random_noise() -> None:
     """The noise of the random step changes executed real numbers only; the rest follows the ODE."""
     tokens = sampler().sample(keys())
-    choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
+    choice = FlowChoice.from_tokens(tokens, SHAPE.num_steps, SHAPE.num_dims)
     at = choice.step == SDE.num_steps - 1  # the random step is the last: its result is the action
     assert torch.equal(choice.after[at], choice.action[at])
     assert tokens.shape[1] == 1 + 3 * 4 + 3 * 2 * 3
@@ -134,7 +134,7 @@ def test_padding_and_steps_that_are_not_executed_never_get_random_noise() -> Non
 
 def test_the_drawn_step_is_distributed_as_its_log_probability_says() -> None:
     tokens = sampler(20_000).sample(keys(20_000))
-    choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
+    choice = FlowChoice.from_tokens(tokens, SHAPE.num_steps, SHAPE.num_dims)
     judged = sampler(20_000)._judged(tokens.clone())
     scores = (choice.after - judged.mean) / judged.std
     assert abs(float(scores.mean())) < 0.01 and abs(float(scores.std()) - 1) < 0.01
@@ -153,7 +153,7 @@ def test_the_most_likely_actions_are_the_ode_from_one_fixed_noise() -> None:
     for time in SDE.times:
         x = SDE.euler(x, velocity_of(x, torch.full((5,), time)))
     tokens = sampler(5).most_likely()
-    action = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims).action
+    action = FlowChoice.from_tokens(tokens, SHAPE.num_steps, SHAPE.num_dims).action
     assert torch.linalg.norm(action - SHAPE.executed(x)) < 1e-5 * torch.linalg.norm(action)
     assert sampler(5).logprobs(tokens).isfinite().all()
 
@@ -161,7 +161,7 @@ def test_the_most_likely_actions_are_the_ode_from_one_fixed_noise() -> None:
 def test_a_fixed_first_noise_leaves_the_random_step_alone() -> None:
     fixed = FlowSampler(SDE, SHAPE, field, 600, 1.0, FirstNoise.fixed)
     tokens = fixed.sample(keys(600))
-    choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
+    choice = FlowChoice.from_tokens(tokens, SHAPE.num_steps, SHAPE.num_dims)
     at_first = choice.before[choice.step == 0]
     assert len(at_first) > 0 and torch.equal(at_first, SHAPE.fixed_noise(len(at_first)))
     scores = (choice.after - choice.mean) / SDE.std_of(choice.step)[:, None]
@@ -174,11 +174,11 @@ def test_a_fixed_first_noise_leaves_the_random_step_alone() -> None:
 
 def test_gradients_of_the_log_probability_against_finite_differences() -> None:
     tokens = sampler(4).sample(keys(4)).double()
-    choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
+    choice = FlowChoice.from_tokens(tokens, SHAPE.num_steps, SHAPE.num_dims)
     velocity = velocity_of(choice.before, SDE.time_of(choice.step)).double().requires_grad_()
 
     def total(v: Tensor) -> Tensor:
-        return FlowStep.of(SDE, SHAPE, choice, v, 1.0).logprobs(tokens).sum()
+        return FlowStep.from_velocity(SDE, SHAPE, choice, v, 1.0).logprobs(tokens).sum()
 
     gradient = torch.autograd.grad(total(velocity), velocity)[0]
     direction = torch.randn(velocity.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -190,9 +190,9 @@ def test_gradients_of_the_log_probability_against_finite_differences() -> None:
 
 def test_the_kl_from_a_reference_is_that_of_two_normal_distributions() -> None:
     tokens = sampler(6).sample(keys(6))
-    choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
+    choice = FlowChoice.from_tokens(tokens, SHAPE.num_steps, SHAPE.num_dims)
     velocity = velocity_of(choice.before, SDE.time_of(choice.step))
-    mine, other = (FlowStep.of(SDE, SHAPE, choice, velocity + shift, 1.0) for shift in (0.0, 0.1))
+    mine, other = (FlowStep.from_velocity(SDE, SHAPE, choice, velocity + shift, 1.0) for shift in (0.0, 0.1))
     wanted = torch.distributions.kl_divergence(
         torch.distributions.Normal(mine.mean, mine.std), torch.distributions.Normal(other.mean, mine.std)
     )
@@ -207,8 +207,8 @@ def test_the_estimate_from_log_probabilities_agrees_with_the_closed_kl() -> None
     """In the mean over many draws; the closed one has no noise of its own."""
     num_rows = 20_000
     tokens = sampler(num_rows).sample(keys(num_rows))
-    choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
+    choice = FlowChoice.from_tokens(tokens, SHAPE.num_steps, SHAPE.num_dims)
     velocity = velocity_of(choice.before, SDE.time_of(choice.step))
-    acted, now = (FlowStep.of(SDE, SHAPE, choice, velocity + shift, 1.0) for shift in (0.0, 0.3))
+    acted, now = (FlowStep.from_velocity(SDE, SHAPE, choice, velocity + shift, 1.0) for shift in (0.0, 0.3))
     estimated = (acted.logprobs(tokens) - now.logprobs(tokens)).sum(1)
     assert float(estimated.mean()) == pytest.approx(float(now.kl_from_behavior(tokens).sum(1).mean()), rel=0.1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlrun.policies.flow.networks import patch_positions, vision_tower
-from rlrun.policies.flow.settings import PatchPositions, VisionSizes
+from rlrun.policies.flow.spec import PatchPositions, VisionSizes
 
 CPU = torch.device("cpu")
 

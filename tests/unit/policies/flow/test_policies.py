@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from rlrun.config.loader import load
+from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.placement.memory import activation_bytes, trained_and_frozen
 from rlrun.placement.step_cost import act_flops, forward_flops, update_flops
 from rlrun.policies.flow.method import FlowChoice
 from rlrun.policies.flow.policy import FlowPolicy
-from rlrun.policies.flow.settings import FlowSettings, Trains, trained_parts
+from rlrun.policies.flow.spec import FlowSettings, Trains, trained_parts
 from rlrun.policies.opening import open_policy, open_to_shard
 from rlrun.policies.pi.config import GEMMA_2B, PiConfig
 from rlrun.policies.pi.network import PiNetwork
@@ -49,9 +50,7 @@ def task() -> DemonstratedTask:
 
 def new_policy(kind: str, *overrides: str) -> FlowPolicy:
     run = config(kind, *overrides)
-    begin = policy_spec(run).from_demonstrations
-    assert begin is not None
-    policy = begin(run, task())
+    policy = POLICIES.part(policy_spec(run), "from_demonstrations")(run, task())
     assert isinstance(policy, FlowPolicy)
     return policy
 
@@ -104,7 +103,9 @@ def test_the_ratio_is_one_before_the_first_update(policy: FlowPolicy) -> None:
 
 def test_actions_are_the_last_numbers_in_simulator_units(policy: FlowPolicy) -> None:
     tokens, _ = chosen(policy)
-    action = FlowChoice.of(tokens, policy.shape.num_steps, policy.shape.num_dims).action.view(ROWS, 2, A).numpy()
+    action = (
+        FlowChoice.from_tokens(tokens, policy.shape.num_steps, policy.shape.num_dims).action.view(ROWS, 2, A).numpy()
+    )
     wanted = action * np.linspace(0.5, 2, A) + np.linspace(-1, 1, A)  # the quantiles are at one deviation
     assert np.linalg.norm(policy.decode_actions(tokens.numpy()) - wanted) < 1e-5 * np.linalg.norm(wanted)
 

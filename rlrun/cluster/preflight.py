@@ -1,4 +1,4 @@
-"""Runs the doctor: measures all nodes at the same time (through Ray if there is a cluster), then checks them."""
+"""Preflight checks: measures all nodes at the same time (through Ray if there is a cluster), then runs the checks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def examine(
+def check_cluster(
     config: RunConfig,
     inventory: Inventory,
     nodes: Sequence[RayNode],
@@ -57,14 +57,14 @@ def examine(
     return cluster, run_checks(cluster, config.doctor.skip)
 
 
-def require_fitness(
+def preflight(
     config: RunConfig, inventory: Inventory, nodes: Sequence[RayNode], roles: Sequence[str] = ROLES
 ) -> list[str]:
     """Run the doctor before a run with workers of `roles`. Returns warnings.
 
     Raises RunError (exit status 4) if a check failed.
     """
-    _, findings = examine(config, inventory, nodes, is_thorough=False, roles=roles)
+    _, findings = check_cluster(config, inventory, nodes, is_thorough=False, roles=roles)
     failed = failures(findings)
     if failed:
         first = failed[0]

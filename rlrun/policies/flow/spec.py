@@ -1,0 +1,367 @@
+"""Shared specification of flow policies, without torch: keys of their sections, sizes, checks, and modules for LoRA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rlrun.config.checks import Faults
+from rlrun.config.schema import RunConfig
+from rlrun.config.sections import COUNT, POSITIVE, Section, bounded, load_object
+from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.policies.flow.lerobot_config import LeRobotConfig, cameras_in
+from rlrun.policies.folders import readable
+from rlrun.policies.size import PolicySize, Stack
+from rlrun.policies.spec import LoraParts, PolicySpec, check_head_sizes
+from rlrun.system.errors import RunError
+from rlrun.system.local_files import read_json
+
+NOISE_SIZES = (128, 64)  # hidden layers of the head of learned noise: pi-RL's
+
+
+class Trains(Enum):
+    """Parts of a policy that an actor trains."""
+
+    everything = "everything"
+    expert = "expert"  # and the heads; the prefix stays as it is
+    heads = "heads"  # the network stays as it is
+
+
+class Sampling(Enum):
+    """Method of sampling and of log-probabilities, see docs/policies.md."""
+
+    flow_sde = "flow_sde"  # one random step, whose deviation depends on the step only
+    flow_noise = "flow_noise"  # every step is random, with a learned deviation
+    dsrl = "dsrl"  # no step is random: a learned noise actor gives the first noise
+
+
+class FirstNoise(Enum):
+    """First noise of the flow, without a noise actor."""
+
+    drawn = "drawn"  # standard normal numbers, drawn for every chunk
+    fixed = "fixed"  # standard normal numbers that never change
+
+
+class CriticInput(Enum):
+    """Input of the critic."""
+
+    prefix = "prefix"  # mean and last token of the VLM's output
+    expert = "expert"  # mean of the expert's action tokens, in a pass of their own at the mean of the first noise
+
+
+@dataclass(frozen=True)
+class Steering:
+    """Settings of DSRL's noise actor."""
+
+    bound: float  # of its numbers
+    hidden_sizes: list[int]  # of the noise actor
+
+
+@dataclass
+class FlowSettings(Section):
+    """Settings of sampling, of what trains, and of the size of a new policy."""
+
+    num_flow_steps: int = bounded(4, COUNT)  # K, Euler steps from noise to actions, in rollout and update alike
+    sampling: Sampling = Sampling.flow_sde
+    first_noise: FirstNoise = FirstNoise.drawn  # of Flow-SDE and Flow-Noise
+    noise_level: float = bounded(0.5, POSITIVE)  # of Flow-SDE: the deviation of the random step is proportional to it
+    noise_range: list[float] = bounded([0.08, 0.16], POSITIVE)  # of Flow-Noise: deviations, low and high
+    steering_bound: float = bounded(1.5, POSITIVE)  # of DSRL: the first noise lies between -bound and bound
+    steering_hidden_sizes: list[int] = bounded([256, 256], COUNT)  # of DSRL: layers of the noise actor
+    critic_input: CriticInput = CriticInput.prefix
+    critic_detached: bool = False  # whether the critic's loss stops at what it reads, and trains its own layers only
+    # The VLM then stays as it is, and is computed without gradients.
+    train_expert_only: bool | None = None  # after imitation; None: true with policy.path, else false
+    tokenizer_path: str | None = None  # tokenizer.json of the VLM, for a folder without one, as LeRobot writes them
+    # Sizes of a new policy; each kind adds its own.
+    patch_size: int = bounded(16, COUNT)
+    vision_hidden_size: int = bounded(96, COUNT)
+    vision_num_layers: int = bounded(3, COUNT)
+    vision_num_heads: int = bounded(4, COUNT)
+    llm_hidden_size: int = bounded(96, COUNT)
+    llm_intermediate_size: int = bounded(256, COUNT)
+    llm_num_layers: int = bounded(4, COUNT)
+    llm_num_heads: int = bounded(4, COUNT)
+
+
+def learned_range(own: FlowSettings) -> tuple[float, float] | None:
+    """Return the range of learned noise; None: it is not learned."""
+    low, high = own.noise_range
+    return (low, high) if own.sampling is Sampling.flow_noise else None
+
+
+def steering(own: FlowSettings) -> Steering | None:
+    """Return the settings of the noise actor; None: the first noise is drawn."""
+    if own.sampling is not Sampling.dsrl:
+        return None
+    return Steering(own.steering_bound, list(own.steering_hidden_sizes))
+
+
+def trained_parts(own: FlowSettings, is_new: bool) -> Trains:
+    """Return the parts that reinforcement learning trains. is_new: the policy does not come from policy.path."""
+    if own.sampling is Sampling.dsrl:
+        return Trains.heads
+    keeps_vlm = not is_new if own.train_expert_only is None else own.train_expert_only
+    return Trains.expert if keeps_vlm else Trains.everything
+
+
+MLP_RATIO = 4  # of a new tower
+
+
+class PatchPositions(Enum):
+    """Position embedding of the patches of a picture."""
+
+    exact = "exact"  # row and column of the patch
+    shifted = "shifted"  # one less each, 0 stays, as in trainings in float32 by LeRobot 0.4 with transformers 4
+
+
+@dataclass(frozen=True)
+class VisionSizes:
+    """Sizes of a SigLIP tower; the defaults are those of SmolVLM2-500M."""
+
+    hidden_size: int = 768
+    intermediate_size: int = 3072
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    image_size: int = 512  # pixels per side
+    patch_size: int = 16
+    layer_norm_eps: float = 1e-6
+
+
+def new_vision_sizes(own: FlowSettings, image_size: int) -> VisionSizes:
+    """Return the sizes of a new policy's tower. image_size: pixels per side."""
+    return VisionSizes(
+        hidden_size=own.vision_hidden_size,
+        intermediate_size=MLP_RATIO * own.vision_hidden_size,
+        num_hidden_layers=own.vision_num_layers,
+        num_attention_heads=own.vision_num_heads,
+        image_size=image_size,
+        patch_size=own.patch_size,
+    )
+
+
+def check_flow(config: RunConfig, own: FlowSettings, vlm_parts: Sequence[str]) -> Faults:
+    """Check learned noise, and that adapters are where something trains.
+
+    vlm_parts: those of the VLM, as actor.lora.targets names them.
+    """
+    section = f"policy.{config.policy.kind}."
+    yield from _check_noise(section, own)
+    yield from _check_adapters(config, section, own, vlm_parts)
+
+
+def _check_noise(section: str, own: FlowSettings) -> Faults:
+    found = own.noise_range
+    if len(found) != 2 or found[0] >= found[1]:
+        yield RunError(
+            "The range of learned noise has no two deviations.",
+            key=section + "noise_range",
+            value=found,
+            cause="It is the smallest and the largest deviation of a flow step.",
+            remedy=f"Set {section}noise_range=[0.08, 0.16].",
+        )
+
+
+def _check_adapters(config: RunConfig, section: str, own: FlowSettings, vlm_parts: Sequence[str]) -> Faults:
+    lora, trains = config.actor.lora, trained_parts(own, is_new=config.policy.path is None)
+    if lora.rank == 0 or trains is Trains.everything:
+        return
+    if trains is Trains.heads:
+        yield RunError(
+            "DSRL leaves the network as it is, and adapters would change it.",
+            key="actor.lora.rank",
+            value=lora.rank,
+            remedy=f"Set actor.lora.rank=0, or another {section}sampling.",
+        )
+        return
+    frozen = [part for part in lora.targets or () if part in vlm_parts]
+    if frozen:
+        yield RunError(
+            f"Adapters in {', '.join(frozen)} would never train.",
+            key="actor.lora.targets",
+            value=lora.targets,
+            cause=f"The VLM is computed without gradients ({section}train_expert_only).",
+            remedy=f"Set {section}train_expert_only=false: beside adapters the VLM keeps its weights anyway.",
+        )
+
+
+@dataclass(frozen=True)
+class NetworkSize:
+    """The sizes of a flow network, without its heads."""
+
+    vision: VisionSizes
+    stacks: tuple[Stack, Stack, Stack]  # vision tower, language model, expert
+    # (inputs, outputs) of the linear layers that train with the expert; the first takes the action dimensions
+    projections: tuple[tuple[int, int], ...]
+    summary_width: int  # of a prefix's summary
+    chunk_size: int  # control steps of its own chunk
+    dead_parameters: int = 0  # parameters that no forward pass reads
+
+    @property
+    def action_dims(self) -> int:
+        """Dimensions of an action, with padding."""
+        return self.projections[0][0]
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of the expert and of its projections."""
+        expert = self.stacks[-1]
+        return expert.num_layers * expert.block_parameters + _dense(self.projections)
+
+
+def flow_size(
+    config: RunConfig, own: FlowSettings, spaces: PlannedSpaces, num_parameters: int, network: NetworkSize
+) -> PolicySize:
+    """Return the size of a policy. num_parameters: of the network."""
+    *vlm, expert = network.stacks
+    is_new = config.policy.path is None
+    trains = trained_parts(own, is_new)
+    trains_all = is_new or trains is Trains.everything
+    heads = _head_parameters(config, own, spaces, network)
+    trained = heads if is_new else 0
+    if trains is not Trains.heads:
+        trained += network.expert_parameters
+    dead = network.dead_parameters
+    executed = config.policy.num_action_chunks * spaces.num_actions
+    chunk, noise = network.chunk_size * network.action_dims, network.summary_width + spaces.num_actions
+    return PolicySize(
+        num_parameters,
+        (
+            *(replace(stack, is_trained=trains_all) for stack in vlm),
+            _as_it_runs(expert, own, _reads_expert(config, own), is_new),
+        ),
+        num_pixels=spaces.num_images * 3 * network.vision.image_size**2,
+        num_action_tokens=executed,
+        new_parameters=0 if is_new else heads,
+        dead_parameters=dead,
+        frozen_parameters=0 if trains_all else max(0, num_parameters - dead - trained),
+        num_bins=0,
+        own_choice_bytes=4 * _token_numbers(own, chunk, executed, noise),
+        trains_heads_only=not is_new and trains is Trains.heads,
+    )
+
+
+def _reads_expert(config: RunConfig, own: FlowSettings) -> bool:
+    """Return whether there is a critic that takes a pass of the expert."""
+    return own.critic_input is CriticInput.expert and bool(config.policy.value_hidden_sizes)
+
+
+def _head_parameters(config: RunConfig, own: FlowSettings, spaces: PlannedSpaces, network: NetworkSize) -> int:
+    """Return the parameters of critic, learned noise and noise actor, as far as the policy has them."""
+    expert_width, hidden_sizes, found = network.stacks[-1].width, config.policy.value_hidden_sizes, 0
+    if hidden_sizes:
+        read = expert_width if _reads_expert(config, own) else network.summary_width
+        found += _dense(pairwise([read, *hidden_sizes])) + hidden_sizes[-1]
+    if own.sampling is Sampling.flow_noise:
+        found += _dense(pairwise([expert_width, *NOISE_SIZES, network.action_dims]))
+    chosen_noise = steering(own)
+    if chosen_noise is not None:
+        found += _dense(pairwise([network.summary_width, *chosen_noise.hidden_sizes, 2 * spaces.num_actions]))
+    return found
+
+
+def _dense(layers: Iterable[tuple[int, int]]) -> int:
+    """Return the parameters of linear layers of (inputs, outputs), with biases."""
+    return sum((inputs + 1) * outputs for inputs, outputs in layers)
+
+
+def _as_it_runs(expert: Stack, own: FlowSettings, reads_expert: bool, is_new: bool) -> Stack:
+    """Return the expert with its passes: those of all flow steps to act, those of one token to learn."""
+    steps = own.num_flow_steps
+    passes = reads_expert + (steps if own.sampling is Sampling.flow_noise else 1)  # to learn
+    return replace(
+        expert,
+        num_tokens=passes * expert.num_tokens,
+        num_sequences=passes,
+        passes_to_act=(reads_expert + steps) / passes,
+        is_trained=is_new or own.sampling is not Sampling.dsrl,
+    )
+
+
+def _token_numbers(own: FlowSettings, chunk: int, executed: int, noise: int) -> int:
+    """Return how many numbers the tokens of an action have, as FlowChoice, FlowChain and NoiseAction pack them.
+
+    chunk, executed: numbers of the network's own chunk, and of its executed part. noise: of a prefix's summary and the
+    first noise.
+    """
+    if own.sampling is Sampling.dsrl:
+        return noise + executed
+    if own.sampling is Sampling.flow_noise:
+        return own.num_flow_steps * chunk + executed
+    return 1 + chunk + 3 * executed
+
+
+def vision_stack(sizes: VisionSizes, num_images: int, part: str) -> Stack:
+    """Return the tower; every picture is a sequence of its own. part: its name for actor.lora.targets."""
+    patches = (sizes.image_size // sizes.patch_size) ** 2
+    return Stack(
+        sizes.hidden_size,
+        sizes.intermediate_size,
+        sizes.num_hidden_layers,
+        num_images * patches,
+        part,
+        num_sequences=max(1, num_images),
+    )
+
+
+def stored_json(config: RunConfig, name: str) -> dict[str, Any]:
+    """Return a JSON file of `policy.path`; {}: there is none, as when only a plan is made."""
+    if config.policy.path is None:
+        return {}
+    file = Path(config.policy.path) / name
+    found: dict[str, Any] = readable(file, lambda: read_json(file)) if file.is_file() else {}
+    return found
+
+
+def count_new(config: RunConfig, own: FlowSettings, network: str, described: LeRobotConfig) -> int:
+    """Count the parameters of a new policy. network: names its class; described: its architecture."""
+    count: Callable[..., int] = load_object("rlrun.policies.flow.policy:count_parameters")  # imports torch
+    return count(load_object(network), described, config, own)
+
+
+def flow_spec(
+    name: str,
+    section: type[FlowSettings],
+    recognizes: Callable[[Mapping[str, Any]], bool],
+    policy: str,
+    vlm_parts: tuple[str, ...],
+    expert_part: str,
+    projections: tuple[str, ...],
+    num_parameters: Callable[[RunConfig, PlannedSpaces], int],
+    size: Callable[[RunConfig, PlannedSpaces, int], PolicySize],
+    to_lerobot: str,
+) -> PolicySpec:
+    """Return the spec of a kind; arguments as of PolicySpec.
+
+    vlm_parts, expert_part, projections: modules of its network, by the names that actor.lora takes.
+    """
+
+    def check(config: RunConfig) -> Faults:
+        own = config.policy.section(section)
+        yield from check_flow(config, own, vlm_parts)
+        yield from check_head_sizes(config, f"policy.{name}.", own)
+
+    heads = ("value_head", "noise_head")
+    return PolicySpec(
+        name=name,
+        section=section,
+        recognizes=recognizes,
+        policy=policy,
+        from_demonstrations=f"{policy}.from_demonstrations",
+        check=check,
+        observes=("images", "proprio", "instruction"),
+        lora=LoraParts(
+            adaptable=(*vlm_parts, expert_part),
+            whole=(*vlm_parts, expert_part, *projections, *heads),
+            targets=(expert_part,),
+            trained_whole=(*heads, "action_in_proj", "action_out_proj"),
+        ),
+        num_parameters=num_parameters,
+        cameras=cameras_in,
+        size=size,
+        to_lerobot=to_lerobot,
+    )
