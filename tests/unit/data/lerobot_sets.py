@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,10 +145,15 @@ def write_video(
     import av
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(str(file), "w") as container:
-        stream = container.add_stream(codec, rate=fps, options=options)
-        stream.height, stream.width = frames[0].shape[:2]
-        stream.pix_fmt = "yuv420p"
-        for picture in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode())
+    scheduling = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        with av.open(str(file), "w") as container:
+            stream = container.add_stream(codec, rate=fps, options=options)
+            stream.height, stream.width = frames[0].shape[:2]
+            stream.pix_fmt = "yuv420p"
+            for picture in frames:
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            container.mux(stream.encode())
+    finally:
+        # SVT-AV1 gives the calling thread real-time priority where it may, which all that it starts later would inherit.
+        os.sched_setscheduler(0, *scheduling)
