@@ -155,5 +155,5 @@ def write_video(
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
             container.mux(stream.encode())
     finally:
-        # SVT-AV1 gives the calling thread real-time priority where it may, which all that it starts later would inherit.
+        # SVT-AV1 gives the calling thread real-time priority where it may, and all that it starts later inherits it.
         os.sched_setscheduler(0, *scheduling)
