@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from rlrun.config.reference import as_yaml
 from rlrun.config.registry import ALGORITHMS, POLICIES, REGISTRIES
 from rlrun.config.schema import (
     AttentionKernel,
@@ -26,7 +25,7 @@ from rlrun.config.schema import (
     ShardingStrategy,
     WeightTransport,
 )
-from rlrun.config.sections import KindSection, Range, Section, bounds_of
+from rlrun.config.sections import KindSection, Range, Section, as_yaml, bounds_of
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.system.errors import ExitStatus, RunError, RunErrors
 

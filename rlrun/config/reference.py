@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from rlrun.config.registry import schema_with
-from rlrun.config.sections import NO_KEY, Section
+from rlrun.config.sections import NO_KEY, Section, as_yaml
 from rlrun.system.errors import RunError
 
 Schema = Any  # a configuration dataclass, or None; to mypy, types of dataclasses cannot be keys of a cache
@@ -111,17 +111,6 @@ def _type_name(hint: Any, annotation: str) -> str:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return " | ".join(member.name for member in hint)
     return annotation
-
-
-def as_yaml(value: Any) -> str:
-    """Return a default as written in YAML. Example: None -> "null", [1, 2] -> "[1, 2]"."""
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, list):
-        return f"[{', '.join(as_yaml(item) for item in value)}]"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return "{}" if value == {} else str(value)
 
 
 @cache

@@ -191,6 +191,17 @@ def to_dict(value: Any) -> Any:
     return value
 
 
+def as_yaml(value: Any) -> str:
+    """Return a default as written in YAML. Example: None -> "null", [1, 2] -> "[1, 2]"."""
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, list):
+        return f"[{', '.join(as_yaml(item) for item in value)}]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return "{}" if value == {} else str(value)
+
+
 def from_dict(kind: type[SectionType], data: dict[str, Any], sections: Mapping[str, type[Section]] = {}) -> SectionType:
     """Return the frozen section from the result of `to_dict`. Raises KeyError, ValueError or TypeError for other data.
 

@@ -114,4 +114,4 @@ def test_a_full_disk_is_no_loss_of_the_worker(monkeypatch):
 
 def test_lost_input_is_a_loss_of_its_consumer(monkeypatch):
     found = outcome(monkeypatch, RayTaskError("run", "…", ObjectLostError("ab" * 28, None, "")))
-    assert "gone with the node that held it" in found.message and found.exit_status is ExitStatus.worker_lost
+    assert "input lost: its node died" in found.message and found.exit_status is ExitStatus.worker_lost

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from rlrun.config.schema import RunConfig
 from rlrun.controller.local_workers import make_worker
 from rlrun.placement.node_environment import DEAD_SWITCH, OLD_SWITCH, SWITCH, installed_version, switch_environment
 from rlrun.system.errors import RunError
@@ -73,6 +74,6 @@ def test_removed_variables_are_gone_before_the_worker_is_imported(monkeypatch: p
     monkeypatch.setattr(
         "rlrun.controller.local_workers.importlib.import_module", lambda name: type("M", (), {"RolloutWorker": Worker})
     )
-    make_worker("rollout", 0, None, switch_environment(Version("0.5.12"), is_check_kept=False))
+    make_worker("rollout", 0, RunConfig(), switch_environment(Version("0.5.12"), is_check_kept=False))
     monkeypatch.setenv(SWITCH, "0")  # so that monkeypatch takes it away afterwards
     assert OLD_SWITCH not in seen and seen[SWITCH] == "0"

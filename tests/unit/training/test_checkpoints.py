@@ -70,7 +70,7 @@ def checkpoints(tmp_path: Path, controller: Controller) -> Checkpoints:
         controller=controller,
         phase=phase,
         stop=SimpleNamespace(saving=nullcontext),
-        disk=SimpleNamespace(watched=partial(watched, controller), judge=lambda *_: None),
+        disk=SimpleNamespace(watched=partial(watched, controller), check_write=lambda *_: None),
         watchdog=SimpleNamespace(budgets=SimpleNamespace(usual=lambda *_: None)),
     )
     return Checkpoints(session, lambda step, folder: controller.events.append(f"saved {step}"))
