@@ -8,9 +8,6 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 import torch
-from peft import LoraConfig as PeftLoraConfig
-from peft import inject_adapter_in_model
-from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from rlrun.config.schema import LoraConfig
@@ -84,8 +81,10 @@ def add_adapters(module: nn.Module, config: LoraConfig, frozen: set[str]) -> Non
 
     frozen: parameters that stay as they are.
     """
-    inject_adapter_in_model(
-        PeftLoraConfig(
+    import peft  # not at the top: SGLang's environment reads weight files, and has no peft
+
+    peft.inject_adapter_in_model(
+        peft.LoraConfig(
             r=config.rank,
             lora_alpha=config.alpha,
             target_modules=adapted_layers(module, config, frozen),
@@ -113,6 +112,8 @@ def adapted_layers(module: nn.Module, config: LoraConfig, frozen: set[str]) -> l
 
 def adapters(module: nn.Module) -> dict[str, Adapter]:
     """Return the plain name of each adapted weight -> its adapter."""
+    from peft.tuners.lora import LoraLayer
+
     return {
         f"{name}.weight": Adapter(_linear(layer.lora_A), _linear(layer.lora_B), layer.scaling["default"])
         for name, layer in module.named_modules()
