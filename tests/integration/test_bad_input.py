@@ -103,4 +103,4 @@ def test_evaluation_of_what_was_trained(finished, tmp_path):
 
 @pytest.mark.parametrize("setting", ["record.num_steps=1", "placement.offload=true"])
 def test_what_cannot_happen_beside_an_update(setting):
-    refused(run("train_async", setting), ExitStatus.bad_config, *setting.split("=")[:1], "rlrun.train for it")
+    refused(run("train_async", setting), ExitStatus.bad_config, *setting.split("=")[:1], "Use rlrun.train.")
