@@ -18,7 +18,6 @@ from rlrun.config.sections import (
     SHARE,
     Section,
     bounded,
-    load_object,
 )
 from rlrun.system.errors import RunError
 
@@ -57,8 +56,8 @@ class AlgorithmSpec:
     kept_bytes: Callable[[RunConfig, int], int] = lambda config, choice_bytes: 0
 
     def make(self, config: AlgorithmConfig) -> Algorithm | OffPolicyAlgorithm:
-        """Import the class, and return a new instance."""
-        return cast("Algorithm | OffPolicyAlgorithm", load_object(self.algorithm)(config))
+        """Import the class, and return a new instance. Raises RunError if it cannot be imported."""
+        return cast("Algorithm | OffPolicyAlgorithm", ALGORITHMS.part(self, "algorithm")(config))
 
 
 def rollout_rule(config: AlgorithmConfig) -> RolloutRule:

@@ -102,7 +102,7 @@ def _digest(secret: bytes, text: str) -> str:
 
 
 def _number(secret: bytes) -> str:
-    """Return what tells one user's marks from another's."""
+    """Return eight digits of the secret, by which the marks of several users can be told apart."""
     return hashlib.sha256(b"number" + secret).hexdigest()[:8]
 
 

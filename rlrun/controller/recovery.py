@@ -55,7 +55,7 @@ class Recovery:
     def replace(self, failure: RunError) -> None:
         """Start a new process for the env or rollout worker at fault; its peers go on. Raises a failure that is final.
 
-        If its node is lost, other workers may move too. If only the link to it broke, nobody is replaced, and the
+        If its node is lost, other workers may move too. If only the link to it broke, no worker is replaced, and the
         running requests are repeated.
         """
         role, rank = self._check_restart_limit(failure, ("env", "rollout"))

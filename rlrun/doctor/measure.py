@@ -36,6 +36,7 @@ from rlrun.doctor.facts import (
 from rlrun.doctor.node_request import Folder, Input, NodeRequest, SimulatorRequest
 from rlrun.doctor.optional_packages import open_packages
 from rlrun.system import nvidia_smi
+from rlrun.system.errors import RunError
 from rlrun.system.machine_load import host_memory, local_load
 from rlrun.system.network import port_holder
 from rlrun.system.nvidia_smi import UnansweredError
@@ -50,26 +51,28 @@ class SimulatorInspection:
 
     measure: Callable[[SimulatorRequest], Any]  # runs on the node; its facts are `NodeFacts.simulator`
     checks: tuple[Check, ...]
-    is_measured_at_start: Callable[[RunConfig], bool] = lambda config: (
-        False
-    )  # else in rlrun.doctor, or on several nodes
+    # whether a run measures it when it starts; else only rlrun.doctor does, and runs on several nodes
+    is_measured_at_start: Callable[[RunConfig], bool] = lambda config: False
 
 
 def inspection_of(spec: SimulatorSpec) -> SimulatorInspection | None:
-    """None: there is nothing to look at for this simulator."""
-    return None if spec.node_checks is None else load_object(spec.node_checks)
+    """Return the inspection that a spec names; None: it names none. Raises RunError if it cannot be imported."""
+    return None if spec.node_checks is None else SIMULATORS.part(spec, "node_checks")
 
 
 def inspections() -> Iterator[SimulatorInspection]:
-    """Those of all installed simulators."""
+    """Yield those of all installed simulators. A broken one affects only runs of its simulator."""
     for spec in SIMULATORS.installed():
-        found = inspection_of(spec)
+        try:
+            found = inspection_of(spec)
+        except RunError:
+            continue
         if found is not None:
             yield found
 
 
 def measure_simulator(request: SimulatorRequest) -> Any:
-    """Facts of this node for the simulator of its env workers."""
+    """Return the facts of this node for the simulator of its env workers."""
     return load_object(request.inspection).measure(request)
 
 

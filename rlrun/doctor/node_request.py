@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlrun.config.registry import SIMULATORS
 from rlrun.config.schema import ClusterKind, EnvConfig, RunConfig, WeightTransport
-from rlrun.config.sections import load_object
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.doctor.optional_packages import PackageRequest, needed_packages
 from rlrun.placement.inventory import Inventory, NodeInfo
@@ -102,12 +102,12 @@ def _assignment(
 
 def _simulator(config: RunConfig, slots: list[Slot]) -> SimulatorRequest | None:
     slot = next((slot for slot in slots if slot.role == "env"), None)
-    inspection = simulator_spec(config.env).node_checks
-    if slot is None or inspection is None:
+    spec = simulator_spec(config.env)
+    if slot is None or spec.node_checks is None:
         return None
     environment = {setting.name: setting.value for setting in slot.environment}
-    python, is_needed = slot.interpreter or sys.executable, load_object(inspection).is_measured_at_start(config)
-    return SimulatorRequest(inspection, python, environment, config.env, is_needed)
+    is_needed = SIMULATORS.part(spec, "node_checks").is_measured_at_start(config)
+    return SimulatorRequest(spec.node_checks, slot.interpreter or sys.executable, environment, config.env, is_needed)
 
 
 def _ports(config: RunConfig, slots: list[Slot]) -> tuple[FixedPort, ...]:

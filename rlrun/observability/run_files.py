@@ -33,7 +33,7 @@ LOGS = "logs"
 BOARD = "board"
 ALARMS = "alarms"
 PROFILE = "profile"
-FORMER = "former_"  # former_1, …: files of earlier runs in the folder, moved there by a run that started anew
+FORMER = "former_"  # former_1, …: folders with the files of earlier runs, which a new run moved there
 
 
 def num_former(run_dir: Path) -> int:

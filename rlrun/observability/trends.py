@@ -206,7 +206,7 @@ def _gb(num_bytes: float) -> str:
 
 STRAGGLER_WINDOW_S = 60.0
 STRAGGLER_FACTOR = 3.0  # of the peers' median time for a unit of work
-_MIN_BUSY_SHARE = 0.3  # of the window; a slow worker that rarely works delays nobody
+_MIN_BUSY_SHARE = 0.3  # of the window; a slow worker that is rarely busy delays no other
 _REPEAT_WARNING_S = 600.0  # between two sentences on one worker
 _NUM_FIRST_MINUTES = 3  # minutes of a worker that later ones are compared with
 _UNIT_NAMES = {"env": "chunk step", "rollout": "row of an answer"}

@@ -166,7 +166,7 @@ def child_environment(python: str, paths: tuple[str, ...] = ()) -> dict[str, str
 
 
 def _interpreter_folder(python: str) -> Path:
-    """Return the folder of an interpreter, which tells virtual environments apart that link to one binary."""
+    """Return the folder of an interpreter: virtual environments that link to one binary differ in it."""
     return Path(python).absolute().parent
 
 

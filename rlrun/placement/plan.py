@@ -99,7 +99,7 @@ ROLES = ("actor", "rollout", "env")
 EVERYWHERE = "everywhere"  # the single group of the short form: all nodes
 _GROUP_KEYS = ("count", "accelerator", "names", "python", "interface", "environment", "temp_dir", "spill_dirs")
 _ROLE_KEYS = ("on", "accelerators", "workers_per_accelerator", "accelerators_per_worker")
-_YAML_ON = {"True": "on"}  # YAML 1.1 reads a bare `on:` as true
+_YAML_ON = {"True": "on"}  # YAML 1.1 reads `on:` without quotes as true
 
 
 @dataclass(frozen=True)

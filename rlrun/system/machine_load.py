@@ -218,7 +218,7 @@ _OFFSET_S = time.time() - time.clock_gettime(_CLOCK)  # at the start of this pro
 
 
 def steady_time() -> float:
-    """Return the seconds since 1970 by a clock that nobody sets: the time of day at the start of this process, plus
+    """Return the seconds since 1970 by a clock that is never set: the time of day at the start of this process, plus
     the time since then. Spans of several hosts can be compared although their clocks are set.
     """
     return time.clock_gettime(_CLOCK) + _OFFSET_S

@@ -17,7 +17,7 @@ class Instances(Enum):
 
     listed = "listed"  # instance_ids, in turn
     sampled = "sampled"  # any instance in the instance folder
-    online = "online"  # objects are placed anew by BDDL sampling, which takes long and may fail
+    online = "online"  # BDDL sampling places the objects again, which takes long and may fail
 
 
 class Grasping(Enum):
