@@ -35,7 +35,7 @@ Source = Sequence[str] | str | Path  # of a configuration: arguments, or the fol
 def load_config(
     source: Source, config_dir: str | None = None, changes: Sequence[str] = (), trust: bool = False
 ) -> RunConfig:
-    """The checked configuration of arguments as on the command line, or that of a run. Raises RunError.
+    """Return the checked configuration of arguments as on the command line, or that of a run. Raises RunError.
 
     source: arguments, or a folder that a run wrote: then all but what says where that run was, such as output_dir.
     config_dir: a folder of further YAML files. changes: arguments on top of those of a folder. trust: the folder is
@@ -80,8 +80,8 @@ class RunResult(int):
     policy: Path | None
 
     @classmethod
-    def of(cls, status: ExitStatus, folder: Path) -> RunResult:
-        """Read what a run left in its folder."""
+    def from_folder(cls, status: ExitStatus, folder: Path) -> RunResult:
+        """Read the result of a run from its folder."""
         from rlrun.observability.records import read_evaluations
 
         result = cls(status)
@@ -105,7 +105,7 @@ def run(config: RunConfig, callbacks: Sequence[Callback] = ()) -> RunResult:
     from rlrun.training.session import with_run_folder
 
     config = with_run_folder(config)
-    return RunResult.of(train(config, callbacks), Path(str(config.output_dir)))
+    return RunResult.from_folder(train(config, callbacks), Path(str(config.output_dir)))
 
 
 def load_policy(
@@ -189,7 +189,7 @@ class LoadedPolicy:
 
 
 def make_env(config: RunConfig | Source) -> SimulatorEnv:
-    """`env.num_envs` rows of the simulator that a configuration names. Raises RunError, and what `envs.make` does.
+    """Return `env.num_envs` rows of the configured simulator. Raises RunError, and what `envs.make` does.
 
     config: or what `load_config` takes; nothing is then checked that only training needs, such as whole batches.
     Example: make_env(["run=cartpole", "env.num_envs=1"])
@@ -215,7 +215,7 @@ class SimulatorEnv:
         self._is_over = np.zeros(env.num_envs, bool)
 
     def reset(self, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
-        """New episodes in all rows, row i with `seed` + i: (observations, {}).
+        """Begin episodes in all rows, row i with `seed` + i. Returns (observations, {}).
 
         Observations: images uint8 [B, N, H, W, 3], proprio float32 [B, P], instructions B sentences.
         """
@@ -245,7 +245,7 @@ class SimulatorEnv:
         return _observed(frames), result.rewards.sum(-1), result.terminated, result.truncated, info
 
     def render(self, row: int = 0, height: int = 240, width: int = 320) -> np.ndarray:
-        """uint8 [height, width, 3]: an overview of a row."""
+        """Return an overview of a row, uint8 [height, width, 3]."""
         return self.env.render(row, height, width)
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ _OTHERS = 0o077  # permissions of group and others
 
 
 class Author(Enum):
-    """Who wrote a recorded configuration, as a sentence says it after the name of the file."""
+    """Author of a recorded configuration; the values continue a sentence that begins with the name of the file."""
 
     own = "was written by a run of yours"
     changed = "was changed, or cut short, after a run of yours wrote it"
@@ -120,7 +120,7 @@ _WRITTEN_BY = re.compile(
 
 @dataclass(frozen=True)
 class Origin:
-    """Who wrote a file. version: of rlrun; None if nothing says it. is_as_written: its checksum fits."""
+    """Author of a file. version: of rlrun; None if the file does not say it. is_as_written: its checksum fits."""
 
     version: str | None
     is_as_written: bool

@@ -49,7 +49,7 @@ class AcceleratorBudget:
     node: str
     index: int
     model: str
-    memory_bytes: int | None  # None: unknown, and not judged
+    memory_bytes: int | None  # None: unknown, and not compared
     needs: tuple[Need, ...]
     is_offloaded: bool  # placement.offload: actor and rollout workers are there one after the other
 

@@ -86,7 +86,7 @@ class Inventory:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What could not be measured, with the node if there are several."""
+        """Measurements that failed, with the node if there are several."""
         where = len(self.nodes) > 1
         return tuple(f"{node.name}: {doubt}" if where else doubt for node in self.nodes for doubt in node.doubts)
 

@@ -23,7 +23,7 @@ WIDTH_OF_LOGS = 160
 
 
 class PlanPage:
-    """What `rlrun.plan` prints: the verdict first, and with `plan.details` every table."""
+    """Return the output of `rlrun.plan`: the verdict first, and with `plan.details` every table."""
 
     def __init__(self, config: RunConfig, plan: Plan, budget: Budget, inventory: Inventory):
         """Take a plan and the budget that it fits in."""

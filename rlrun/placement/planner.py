@@ -35,8 +35,8 @@ class _Member:
 
 
 @dataclass(frozen=True)
-class _Seat:
-    """The place of one worker: accelerator indices on a node; without accelerators it runs on the cores."""
+class _Bundle:
+    """Resources of one worker: accelerator indices on a node; without accelerators it runs on the cores."""
 
     member: _Member
     accelerators: tuple[int, ...]
@@ -47,7 +47,7 @@ class _Seat:
         return [self.member.node.accelerators[index] for index in self.accelerators]
 
 
-_Seats = dict[str, list[_Seat]]  # role -> its workers' places, by rank
+_Bundles = dict[str, list[_Bundle]]  # role -> those of its workers, by rank
 _Sharers = dict[tuple[str, int], Counter[str]]  # (node, accelerator) -> role -> workers
 
 
@@ -59,19 +59,19 @@ def plan(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES) 
     """
     request = read_request(config.placement).of(roles)
     members = _claim(request.groups, inventory)
-    seats: _Seats = {role: [] for role in ROLES}
+    bundles: _Bundles = {role: [] for role in ROLES}
     if request.roles:
-        seats |= {role.role: _seats(role, members, config) for role in request.roles}
+        bundles |= {role.role: _seats(role, members, config) for role in request.roles}
     else:
-        seats |= _seats_by_rule(members, config, roles)
-    _check_hardware(config, seats)
-    _check_interfaces(seats)
-    sharers = _sharers(seats)
-    cores = _cores_of_env_workers(seats)
+        bundles |= _seats_by_rule(members, config, roles)
+    _check_hardware(config, bundles)
+    _check_interfaces(bundles)
+    sharers = _sharers(bundles)
+    cores = _cores_of_env_workers(bundles)
     slots = tuple(
-        _slot(config, role, rank, seat, sharers, cores) for role in ROLES for rank, seat in enumerate(seats[role])
+        _slot(config, role, rank, bundle, sharers, cores) for role in ROLES for rank, bundle in enumerate(bundles[role])
     )
-    training, sync = _backends(seats)
+    training, sync = _backends(bundles)
     return Plan(_counted(members), slots, training, sync)
 
 
@@ -147,7 +147,7 @@ def _accelerators_of(members: list[_Member], config: RunConfig) -> list[tuple[_M
     return found[:1] if config.cluster.kind is ClusterKind.local else found
 
 
-def _seats(role: RoleRequest, members: list[_Member], config: RunConfig) -> list[_Seat]:
+def _seats(role: RoleRequest, members: list[_Member], config: RunConfig) -> list[_Bundle]:
     """Distribute a role's workers over its requested accelerators or cores."""
     scope = [member for name in role.on for member in members if member.group.name == name]
     everything = _accelerators_of(scope, config)
@@ -161,7 +161,7 @@ def _seats(role: RoleRequest, members: list[_Member], config: RunConfig) -> list
     why = f"{key}: {'all accelerators' if role.accelerators is None else role.accelerators}"
     if per_accelerator > 1:
         why += f", {per_accelerator} workers on each"
-    seats = []
+    bundles = []
     for worker in range(count):
         first = worker // per_accelerator * per_worker
         chosen = [everything[rank] for rank in ranks[first : first + per_worker]]
@@ -174,8 +174,8 @@ def _seats(role: RoleRequest, members: list[_Member], config: RunConfig) -> list
                 cause=f"{per_worker} accelerators for each worker cross the border between nodes.",
                 remedy="Choose ranks so that each node holds a multiple of accelerators_per_worker.",
             )
-        seats.append(_Seat(chosen[0][0], tuple(index for _, index in chosen), why))
-    return seats
+        bundles.append(_Bundle(chosen[0][0], tuple(index for _, index in chosen), why))
+    return bundles
 
 
 def _ratio(role: RoleRequest, accelerators: int, workers: int, config: RunConfig) -> tuple[int, int]:
@@ -207,39 +207,39 @@ def _ratio(role: RoleRequest, accelerators: int, workers: int, config: RunConfig
     return per_worker, per_accelerator
 
 
-def _on_cores(members: list[_Member], count: int, why: str) -> list[_Seat]:
+def _on_cores(members: list[_Member], count: int, why: str) -> list[_Bundle]:
     """Distribute workers evenly over nodes; consecutive ranks share a node."""
-    return [_Seat(members[rank * len(members) // count], (), why) for rank in range(count)]
+    return [_Bundle(members[rank * len(members) // count], (), why) for rank in range(count)]
 
 
-def _seats_by_rule(members: list[_Member], config: RunConfig, roles: Sequence[str]) -> _Seats:
+def _seats_by_rule(members: list[_Member], config: RunConfig, roles: Sequence[str]) -> _Bundles:
     """Place workers without a request: on free accelerators first, then on shared ones; on cores if there are none."""
     everything = _accelerators_of(members, config)
     if not everything:
         return {role: _on_cores(members, num_workers(config, role), "no accelerator anywhere") for role in roles}
-    seats: _Seats = {}
+    bundles: _Bundles = {}
     used = 0
     for role in (role for role in ROLES if role in roles):
         count = num_workers(config, role)
         if role == "actor" and count > len(everything):
             why = f"{count} FSDP ranks, {len(everything)} accelerators: set actor.num_workers to use them"
-            seats[role] = _on_cores(members, count, why)
+            bundles[role] = _on_cores(members, count, why)
             continue
         chosen = [everything[(used + rank) % len(everything)] for rank in range(count)]
-        seats[role] = [_Seat(member, (index,), "by rule: free accelerators first") for member, index in chosen]
+        bundles[role] = [_Bundle(member, (index,), "by rule: free accelerators first") for member, index in chosen]
         used += count
-    return seats
+    return bundles
 
 
 # --- checks of the hardware ---------------------------------------------------------------------
 
 
-def _check_hardware(config: RunConfig, seats: _Seats) -> None:
-    for rank, seat in enumerate(seats["env"]):
+def _check_hardware(config: RunConfig, bundles: _Bundles) -> None:
+    for rank, bundle in enumerate(bundles["env"]):
         if simulator_spec(config.env).needs_rt_cores:
-            _check_rt_cores(config.env.simulator, rank, seat)
-    for rank, seat in enumerate(seats["rollout"]):
-        models = {device.model for device in seat.devices}
+            _check_rt_cores(config.env.simulator, rank, bundle)
+    for rank, bundle in enumerate(bundles["rollout"]):
+        models = {device.model for device in bundle.devices}
         if len(models) > 1:
             raise refused(
                 f"rollout/{rank} would span unlike accelerators: {', '.join(sorted(models))}.",
@@ -247,33 +247,33 @@ def _check_hardware(config: RunConfig, seats: _Seats) -> None:
                 cause="A tensor-parallel group runs at the pace, and with the memory, of its weakest member.",
                 remedy="Choose ranks of one model.",
             )
-    users = Counter((seat.member.node.name, index) for seat in seats["actor"] for index in seat.accelerators)
+    users = Counter((bundle.member.node.name, index) for bundle in bundles["actor"] for index in bundle.accelerators)
     for (node, index), count in users.items():
         if count > 1:
             raise refused(
                 f"{count} actor ranks share accelerator {index} of node {node}.",
                 "actor.num_workers",
-                len(seats["actor"]),
+                len(bundles["actor"]),
                 cause="NCCL allows one rank per accelerator.",
                 remedy=f"Set actor.num_workers={len(users)}.",
             )
 
 
-def _check_rt_cores(simulator: str, rank: int, seat: _Seat) -> None:
-    if seat.devices and all(device.has_rt_cores for device in seat.devices):
+def _check_rt_cores(simulator: str, rank: int, bundle: _Bundle) -> None:
+    if bundle.devices and all(device.has_rt_cores for device in bundle.devices):
         return
-    have = seat.devices[0].model if seat.devices else "no accelerator"
+    have = bundle.devices[0].model if bundle.devices else "no accelerator"
     raise refused(
-        f"env/{rank} would simulate on node {seat.member.node.name} with {have}, which has no RT cores.",
+        f"env/{rank} would simulate on node {bundle.member.node.name} with {have}, which has no RT cores.",
         "placement.roles.env",
         cause=f"{simulator} ray-traces its cameras; without RT cores images show severe artefacts or are missing.",
         remedy="Put env on RTX accelerators (such as RTX 4090, L40S, A6000), or take another env.simulator.",
     )
 
 
-def _check_interfaces(seats: _Seats) -> None:
+def _check_interfaces(bundles: _Bundles) -> None:
     """Check that each node has the interface of its group, if the inventory lists interfaces."""
-    members = {seat.member.node.name: seat.member for role_seats in seats.values() for seat in role_seats}
+    members = {bundle.member.node.name: bundle.member for role_bundles in bundles.values() for bundle in role_bundles}
     for name, member in members.items():
         wanted, here = member.group.interface, member.node.interfaces
         if wanted is None or not here or wanted in [interface.name for interface in here]:
@@ -288,20 +288,20 @@ def _check_interfaces(seats: _Seats) -> None:
         )
 
 
-def _backends(seats: _Seats) -> tuple[Choice, Choice]:
+def _backends(bundles: _Bundles) -> tuple[Choice, Choice]:
     """Choose NCCL for a group whose ranks all have accelerators of their own, else Gloo."""
-    if not seats["actor"]:
+    if not bundles["actor"]:
         none = Choice("gloo", "no actor rank is planned")
         return none, none
-    if not all(seat.accelerators for seat in seats["actor"]):
+    if not all(bundle.accelerators for bundle in bundles["actor"]):
         no = Choice("gloo", "actor ranks train on the CPU")
         return no, no
-    if any(seat.devices[0].is_fake for seat in seats["actor"]):
+    if any(bundle.devices[0].is_fake for bundle in bundles["actor"]):
         no = Choice("gloo", "the accelerators are declared for a test and do not exist")
         return no, no
     training = Choice("nccl", "every actor rank has an accelerator of its own")
-    group = [seats["actor"][0], *seats["rollout"]]
-    places = [(seat.member.node.name, index) for seat in group for index in seat.accelerators[:1]]
+    group = [bundles["actor"][0], *bundles["rollout"]]
+    places = [(bundle.member.node.name, index) for bundle in group for index in bundle.accelerators[:1]]
     if len(places) == len(group) == len(set(places)):
         return training, Choice("nccl", "actor rank 0 and the rollout workers have accelerators of their own")
     return training, Choice("gloo", "NCCL needs an accelerator for each of actor rank 0 and the rollout workers")
@@ -310,9 +310,9 @@ def _backends(seats: _Seats) -> tuple[Choice, Choice]:
 # --- slots --------------------------------------------------------------------------------------
 
 
-def _slot(config: RunConfig, role: str, rank: int, seat: _Seat, sharers: _Sharers, cores: dict[str, int]) -> Slot:
-    node, group = seat.member.node, seat.member.group
-    models = [node.accelerators[index].model for index in seat.accelerators]
+def _slot(config: RunConfig, role: str, rank: int, bundle: _Bundle, sharers: _Sharers, cores: dict[str, int]) -> Slot:
+    node, group = bundle.member.node, bundle.member.group
+    models = [node.accelerators[index].model for index in bundle.accelerators]
     chosen = tuple(
         Setting(name, value, f"placement.nodes.{group.name}.environment") for name, value in group.environment
     )
@@ -321,57 +321,60 @@ def _slot(config: RunConfig, role: str, rank: int, seat: _Seat, sharers: _Sharer
         rank=rank,
         node=node.name,
         address=node.address,
-        accelerators=seat.accelerators,
+        accelerators=bundle.accelerators,
         accelerator_model=models[0] if models else "",
-        environment=_environment(config, role, seat, cores) + chosen,
+        environment=_environment(config, role, bundle, cores) + chosen,
         interpreter=group.python,
         interface=group.interface,
-        why=seat.why,
-        memory_check=_memory_check(role, seat, sharers),
+        why=bundle.why,
+        memory_check=_memory_check(role, bundle, sharers),
     )
 
 
-def _sharers(seats: _Seats) -> _Sharers:
+def _sharers(bundles: _Bundles) -> _Sharers:
     """Count the workers of each role on each accelerator."""
     sharers: _Sharers = {}
-    for role, role_seats in seats.items():
-        for seat in role_seats:
-            for index in seat.accelerators:
-                sharers.setdefault((seat.member.node.name, index), Counter())[role] += 1
+    for role, role_bundles in bundles.items():
+        for bundle in role_bundles:
+            for index in bundle.accelerators:
+                sharers.setdefault((bundle.member.node.name, index), Counter())[role] += 1
     return sharers
 
 
-def _cores_of_env_workers(seats: dict[str, list[_Seat]]) -> dict[str, int]:
+def _cores_of_env_workers(bundles: dict[str, list[_Bundle]]) -> dict[str, int]:
     """Return node -> cores of each of its env workers: an equal share, at least one."""
-    workers = Counter(seat.member.node.name for seat in seats["env"])
-    nodes = {seat.member.node.name: seat.member.node for seat in seats["env"]}
+    workers = Counter(bundle.member.node.name for bundle in bundles["env"])
+    nodes = {bundle.member.node.name: bundle.member.node for bundle in bundles["env"]}
     return {name: max(1, node.num_cpus // workers[name]) for name, node in nodes.items()}
 
 
-def _memory_check(role: str, seat: _Seat, sharers: _Sharers) -> Choice:
+def _memory_check(role: str, bundle: _Bundle, sharers: _Sharers) -> Choice:
     """Switch SGLang's memory check off only if the plan itself makes free memory unequal: it finds leaked processes."""
-    if role != "rollout" or len(seat.accelerators) < 2:
+    if role != "rollout" or len(bundle.accelerators) < 2:
         return NO_CHECK
-    counts = [sharers[seat.member.node.name, index] for index in seat.accelerators]
+    counts = [sharers[bundle.member.node.name, index] for index in bundle.accelerators]
     if all(count == counts[0] for count in counts):
         return Choice("on", "its accelerators are equally shared, so unequal free memory is a fault")
     return Choice("off", "other workers use some of its accelerators only, so free memory is unequal by plan")
 
 
-def _environment(config: RunConfig, role: str, seat: _Seat, cores: dict[str, int]) -> tuple[Setting, ...]:
+def _environment(config: RunConfig, role: str, bundle: _Bundle, cores: dict[str, int]) -> tuple[Setting, ...]:
     threads = {"actor": config.actor.num_threads, "rollout": config.rollout.num_threads, "env": 1}[role]
     settings = [setting("OMP_NUM_THREADS", threads)]
-    if seat.member.node.accelerators:
+    if bundle.member.node.accelerators:
         settings.append(setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))
-        settings.append(setting("CUDA_VISIBLE_DEVICES", ",".join(str(index) for index in seat.accelerators)))
+        settings.append(setting("CUDA_VISIBLE_DEVICES", ",".join(str(index) for index in bundle.accelerators)))
     if role == "env":
-        return (*settings, *simulator_spec(config.env).environment(seat.accelerators, cores[seat.member.node.name]))
+        return (
+            *settings,
+            *simulator_spec(config.env).environment(bundle.accelerators, cores[bundle.member.node.name]),
+        )
     settings.append(setting("TOKENIZERS_PARALLELISM", "false"))
-    if seat.accelerators and role == "actor":
+    if bundle.accelerators and role == "actor":
         settings.append(setting("PYTORCH_ALLOC_CONF", ACTOR_ALLOCATOR))
-    elif seat.accelerators and config.rollout.backend is RolloutBackendKind.hf:
+    elif bundle.accelerators and config.rollout.backend is RolloutBackendKind.hf:
         settings.append(setting("PYTORCH_ALLOC_CONF", EXACT_PINNING))
-    if seat.accelerators:
+    if bundle.accelerators:
         return (*settings, setting("TORCH_FR_BUFFER_SIZE", 2000), setting("TORCH_NCCL_DUMP_ON_TIMEOUT", 1))
     return tuple(settings)
 

@@ -62,9 +62,9 @@ def step_bytes(config: RunConfig, choice_bytes: int) -> StepBytes:
     numbers = chunk_length * spaces.num_actions
     per_step = 4 + 4 + 2 + 3 + 4 + chunk_length * (4 + 1)  # values, next values, instruction, flags, version, rewards
     samples = config.samples_per_step
-    judged = numbers * _NUMBER_BYTES + choice_bytes
+    logprobs = numbers * _NUMBER_BYTES + choice_bytes
     return StepBytes(
-        samples * frame, samples * (frame + judged + per_step), samples * (numbers * _NUMBER_BYTES + judged)
+        samples * frame, samples * (frame + logprobs + per_step), samples * (numbers * _NUMBER_BYTES + logprobs)
     )
 
 
