@@ -17,6 +17,7 @@ def main(config: RunConfig) -> ExitStatus:
     """Plan for `placement.inventory`, else for the running cluster of `cluster.address`, else for this machine."""
     from rlrun.cluster.launch import Machines
     from rlrun.placement.budget import budget
+    from rlrun.placement.choices import choose
     from rlrun.placement.plan_tables import PlanPage
     from rlrun.placement.planner import plan
     from rlrun.placement.this_machine import known_inventory
@@ -28,12 +29,13 @@ def main(config: RunConfig) -> ExitStatus:
         machines = Machines(config)
         inventory = machines.inventory
     try:
+        config, choices = choose(config, inventory)
         planned = plan(config, inventory)
         sums = budget(config, planned, inventory)
     finally:
         if machines is not None:
             machines.close()
-    PlanPage(config, planned, sums, inventory).show(planned_fit(config))
+    PlanPage(config, planned, sums, inventory).show(planned_fit(config), choices)
     return ExitStatus.ok
 
 

@@ -18,6 +18,7 @@ from rlrun.doctor.node_request import NodeRequest, node_requests
 from rlrun.doctor.optional_packages import driver_packages, open_packages
 from rlrun.doctor.trials import groups, jobs
 from rlrun.placement.budget import budget
+from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import ROLES, Plan
 from rlrun.placement.planner import plan
@@ -44,6 +45,7 @@ def check_cluster(
     check_names(config.doctor.skip)
     planned, sums, refusal = None, None, None
     try:
+        config, _ = choose(config, inventory, roles)
         planned = plan(config, inventory, roles)
         sums = budget(config, planned, inventory)
     except RunError as error:

@@ -123,6 +123,9 @@ class RayWorkers(Workers):
     def can_replace(self) -> bool:
         return self._connection.is_alive
 
+    def configure(self, config: RunConfig) -> None:
+        self._config = config
+
     def replace(self, role: str, rank: int) -> list[tuple[str, int]]:
         self._connection.check()
         slot = self.plan.slot(role, rank)

@@ -71,6 +71,7 @@ def compose_config(
         config = _compose(lines, folders, schema, recorded)
         reference.resolve(config, overrides, folders, schema)
         reference.refuse_truth_values(config, overrides, folders, schema)
+        reference.take_numbers(config, overrides, folders, schema)
         own = [str(Path(folder).absolute()) for folder in config.python_path]  # for resuming in another folder, too
         config.python_path = list(dict.fromkeys([*own, *found_in]))
         return config

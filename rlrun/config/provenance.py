@@ -24,7 +24,7 @@ from packaging.version import InvalidVersion, Version
 
 from rlrun.config.registry import REGISTRIES, packages
 from rlrun.config.schema import RunConfig
-from rlrun.config.sections import NO_KEY, KindSection
+from rlrun.config.sections import AUTO, NO_KEY, KindSection
 
 _BEGIN = "# mark of the user whose run wrote this file: "
 _OTHERS = 0o077  # permissions of group and others
@@ -271,6 +271,9 @@ def as_tree(config: RunConfig) -> dict[str, Any]:
     """Return the configuration as nested plain dicts, with enums by name."""
     tree = _plain(config)
     assert isinstance(tree, dict)
+    for key in config.auto:
+        section, _, name = key.partition(".")
+        tree[section][name] = AUTO
     return tree
 
 

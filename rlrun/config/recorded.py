@@ -14,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 from rlrun.config import provenance
 from rlrun.config.provenance import CHECKPOINTS, POLICY_CONFIG, Author, Origin, copy_of, origin_of
 from rlrun.config.registry import POLICIES, REGISTRIES, SIMULATORS, schema_with
-from rlrun.config.sections import Section, names_of
+from rlrun.config.sections import AUTO, Section, auto_names, names_of
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import parse_yaml, read_text
 
@@ -147,7 +147,12 @@ def _leaves(section: type, tree: dict[Any, Any], chosen: set[str], prefix: str =
             is_of_kind = any(path.startswith(f"{one}.") for one in chosen)
             default = getattr(defaults, key)
             is_default = value == (default.name if isinstance(default, Enum) else default)
-            yield _Leaf(path, value, _is_plain_type(hint), key in named, is_of_kind, is_default)
+            is_plain_type = _is_plain_type(hint) or (key in auto_names(section) and _is_number_or_auto(value))
+            yield _Leaf(path, value, is_plain_type, key in named, is_of_kind, is_default)
+
+
+def _is_number_or_auto(value: Any) -> bool:
+    return value is None or value == AUTO or isinstance(value, (int, float))
 
 
 def _is_plain_type(hint: Any) -> bool:

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from rlrun.config.registry import schema_with
-from rlrun.config.sections import NO_KEY, Section, as_yaml
+from rlrun.config.sections import AUTO, NO_KEY, Section, as_yaml, auto_names
 from rlrun.system.errors import RunError
 
 Schema = Any  # a configuration dataclass, or None; to mypy, types of dataclasses cannot be keys of a cache
@@ -104,7 +104,10 @@ def _keys_of(section: type, prefix: str) -> Iterator[Key]:
         default = field.default_factory() if field.default_factory is not MISSING else field.default
         comment = comments.get(field.name, "")
         is_free = getattr(hint, "__origin__", hint) is dict
-        yield Key(prefix + field.name, _type_name(hint, str(field.type)), as_yaml(default), comment, is_free)
+        kind = _type_name(hint, str(field.type))
+        if field.name in auto_names(section):
+            kind = kind.replace("str", AUTO)
+        yield Key(prefix + field.name, kind, as_yaml(default), comment, is_free)
 
 
 def _type_name(hint: Any, annotation: str) -> str:
@@ -153,14 +156,14 @@ FAMILIAR = {  # other libraries' names of choices
 def advice(key: Key, value: str) -> str:
     """Return a sentence. Example: "Write a number such as 3e-4." for actor.lr=fast."""
     kinds = [kind for kind in key.type.split(" | ") if kind != "None"]
-    kind = kinds[0]
+    kind, or_auto = kinds[0], ", or auto" if AUTO in kinds else ""
     if kind.startswith("list["):
         return f"Write {key.path}=[{value}]." if value and value[0] not in "[{" else f"The default is {key.default}."
     if kind in ("float", "int"):
         noun = "number" if kind == "float" else "whole number"
-        return f"Write a {noun} such as {_example(key)}."
+        return f"Write a {noun} such as {_example(key)}{or_auto}."
     if kind == "bool":
-        return "Write true or false."
+        return f"Write true or false{', a share such as 0.5' if 'float' in kinds else ''}{or_auto}."
     if kind == "str" or kind.startswith("dict["):
         return f"The default is {key.default}."
     familiar = FAMILIAR.get(value.lower())
@@ -264,6 +267,27 @@ def refuse_truth_values(config: DictConfig, sources: Sequence[str], folders: Seq
                 cause=f"It comes from {where}; YAML takes no, off, yes, on, true and false without quotes for those.",
                 remedy=f'Write null for none, or quote the text: {name}: "no".',
             )
+
+
+def take_numbers(config: DictConfig, sources: Sequence[str], folders: Sequence[Path], schema: Schema) -> None:
+    """Replace texts of keys that take `auto` by their numbers, in place. Raises RunError for another word."""
+    for key in all_keys(schema):
+        value = OmegaConf.select(config, key.path) if AUTO in key.type.split(" | ") else None
+        if not isinstance(value, str) or value == AUTO:
+            continue
+        try:
+            number = float(value) if "float" in key.type else int(value)
+        except ValueError as error:
+            name = key.path.rpartition(".")[2]
+            where = _where(f"{name}:", sources, folders, among=f"{name}=")
+            raise RunError(
+                f"'{key.path}' does not take this value.",
+                key=key.path,
+                value=value,
+                cause=f"It comes from {where}; expected {key.type}.",
+                remedy=advice(key, value),
+            ) from error
+        OmegaConf.update(config, key.path, number)
 
 
 def misread_file(file: Path) -> RunError | None:

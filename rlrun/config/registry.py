@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from rlrun.config.schema import ClusterKind, RunConfig
-from rlrun.config.sections import Section, load_object
+from rlrun.config.sections import AUTO, NO_KEY, Section, auto_names, freeze, load_object
 from rlrun.system.errors import RunError
 
 
@@ -221,22 +221,64 @@ CHOSEN = {  # section -> its keys
 MOST_ROWS = 256  # of a micro-batch: small policies compute faster in large ones; recipes of large policies set it
 
 
-def _nullable(section: str) -> list[tuple[str, Any, Any]]:
-    """Return the fields that make the chosen keys of a section null by default, for make_dataclass."""
-    return [(key, int | None, field(default=None)) for key in CHOSEN.get(section, ())]
+def _composed(name: str, section: Any) -> list[tuple[str, Any, Any]]:
+    """Return the fields of a section that take more while it is composed, for make_dataclass: null, or `auto`."""
+    words, counts = auto_names(section), CHOSEN.get(name, ())
+    found: list[tuple[str, Any, Any]] = []
+    for one in fields(section):
+        if one.name in counts:
+            kind: Any = int | str | None if one.name in words else int | None
+            found.append((one.name, kind, field(default=None, metadata=one.metadata)))
+        elif one.name in words:
+            found.append((one.name, bool | float | int | str, field(default=one.default, metadata=one.metadata)))
+    return found
 
 
 def fill_counts(config: RunConfig) -> None:
     """Replace each null of the chosen keys. Ranges of the counts that the user wrote are checked later."""
     usual, samples = RunConfig(), config.algorithm.global_batch_size
     workers = 1 if config.cluster.kind is ClusterKind.local else usual.actor.num_workers
+    if "env.num_workers" in config.auto:  # until the plan chooses: the most, so that no other key seems wrong
+        config.env.num_workers = config.env.num_envs
     _fill(config.env, "num_workers", _divisor(workers, config.env.num_envs))
     _fill(config.rollout, "num_workers", min(workers, max(1, config.env.num_workers)))
     _fill(config.actor, "num_workers", _divisor(workers, config.env.num_envs, samples, config.sft.batch_size))
     rows = samples // max(1, config.actor.num_workers)
     _fill(config.actor, "micro_batch_size", _divisor(MOST_ROWS, rows))
     _fill(config.sft, "lr_warmup_steps", max(0, min(usual.sft.lr_warmup_steps, config.sft.num_steps // 4)))
+    _fill(config.actor, "activation_checkpointing", 1.0)
     fill_lora(config)
+
+
+def with_usual_numbers(config: RunConfig) -> RunConfig:
+    """Return a frozen copy of a configuration in which keys of `auto` have the numbers that null stands for."""
+    found = replace(config, auto=[])
+    for name in ("env", "rollout", "actor"):
+        section = replace(getattr(config, name))
+        for key in auto_names(type(section)):
+            if f"{name}.{key}" in config.auto:
+                setattr(section, key, None)
+        setattr(found, name, section)
+    fill_counts(found)
+    freeze(found)
+    return found
+
+
+def _take_auto(config: RunConfig) -> list[str]:
+    """Replace the word `auto` by null, for `fill_counts`, and truth values by shares. Returns the keys of the word."""
+    config.actor.activation_checkpointing = _share(config.actor.activation_checkpointing)
+    found = []
+    for name in ("env", "rollout", "actor"):
+        section = getattr(config, name)
+        for key in auto_names(type(section)):
+            if getattr(section, key) == AUTO:
+                found.append(f"{name}.{key}")
+                setattr(section, key, None)
+    return found
+
+
+def _share(value: Any) -> Any:
+    return float(value) if isinstance(value, (bool, int)) else value
 
 
 def fill_lora(config: RunConfig) -> None:
@@ -271,7 +313,7 @@ def schema_with(chosen: tuple[tuple[str, str], ...] = ()) -> type[RunConfig]:
         extended.append((registry.parent, section, field(default_factory=section)))
     for name in _chosen_sections():
         parent = type(getattr(RunConfig(), name))
-        section = make_dataclass(parent.__name__, _nullable(name), bases=(parent,))
+        section = make_dataclass(parent.__name__, _composed(name, parent), bases=(parent,))
         extended.append((name, section, field(default_factory=section)))
     return make_dataclass("RunConfig", extended, bases=(RunConfig,), namespace={"__doc__": RunConfig.__doc__})
 
@@ -286,7 +328,7 @@ def _with_kinds(parent: type[Section], specs: Mapping[str, KindSpec], path: str)
             remedy="Give the kind another name.",
         )
     added = [(n, s.section, field(default_factory=s.section)) for n, s in specs.items() if s.section is not None]
-    return make_dataclass(parent.__name__, [*_nullable(path), *added], bases=(parent,))
+    return make_dataclass(parent.__name__, [*_composed(path, parent), *added], bases=(parent,))
 
 
 def _chosen_sections() -> list[str]:
@@ -299,12 +341,13 @@ def finalize(composed: RunConfig) -> RunConfig:
 
     Chosen keys that are null get their numbers.
     """
-    values = {one.name: getattr(composed, one.name) for one in fields(RunConfig)}
+    values = {one.name: getattr(composed, one.name) for one in fields(RunConfig) if not one.metadata.get(NO_KEY)}
     for registry in REGISTRIES:
         values[registry.parent] = _finalize(values[registry.parent], registry.chosen(composed))
     for name in _chosen_sections():
         values[name] = _finalize(values[name])
     config = RunConfig(**values)
+    config.auto = _take_auto(config)
     fill_counts(config)
     return config
 

@@ -2,7 +2,8 @@
 
 YAML files under `configs/` state differences from these. Sizes are counts unless the name ends in
 `_s` (seconds), `_bytes` or `_hz`. None means that rlrun decides, and the comment says how. Counts that are "null: …"
-follow from others when a configuration is composed (rlrun/config/registry.py); here is the usual number.
+follow from others when a configuration is composed (rlrun/config/registry.py); here is the usual number. Keys that take
+`auto` get their numbers from the plan, by the machines (rlrun/placement/choices.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from rlrun.config.sections import (
     BELOW_ONE,
     COUNT,
+    NO_KEY,
     NOT_NEGATIVE,
     OPEN_SHARE,
     POSITIVE,
@@ -54,7 +56,7 @@ class EnvConfig(KindSection):
 
     simulator: str = "embedded"  # name of an installed kind, or module:ATTRIBUTE of its spec; see docs/extending.md
     activity: str = named("turning_on_radio")  # BDDL activity
-    num_workers: int = bounded(2, COUNT)  # null: 1 with cluster.kind=local, else 2 if they divide num_envs
+    num_workers: int = bounded(2, COUNT, auto=True)  # null: 1 with cluster.kind=local, else 2 if they divide num_envs
     num_envs: int = bounded(16, COUNT)  # total over all env workers
     max_control_steps: int = bounded(60, COUNT)  # time limit of an episode, in control steps
     action_hz: int = bounded(30, COUNT)
@@ -136,7 +138,7 @@ class SglangConfig(Section):
 @dataclass
 class RolloutConfig(Section):
     backend: RolloutBackendKind = RolloutBackendKind.hf
-    num_workers: int = bounded(2, COUNT)  # null: 1 with cluster.kind=local, else 2, but not more than env workers
+    num_workers: int = bounded(2, COUNT, auto=True)  # null: 1 with cluster.kind=local, else 2, at most env.num_workers
     precision: Precision = Precision.fp32
     temperature: float = bounded(1.0, POSITIVE)  # of sampling in training; for evaluation see evaluation.temperature
     num_threads: int = bounded(1, COUNT)
@@ -252,8 +254,8 @@ class ActorConfig(Section):
     param_precision: Precision = Precision.fp32
     reduce_precision: Precision = Precision.fp32
     optimizer_precision: Precision = Precision.fp32  # of master weights, and of optimizer state that is not in 8 bits
-    micro_batch_size: int = bounded(64, COUNT)  # chunk steps per rank and pass; null: at most 256
-    activation_checkpointing: bool = False
+    micro_batch_size: int = bounded(64, COUNT, auto=True)  # chunk steps per rank and pass; null: at most 256
+    activation_checkpointing: float = bounded(0.0, SHARE, auto=True)  # share of blocks; true: all of them
     cpu_offload: bool = False  # keep the actor's state in host memory; slow: weights cross PCIe twice a micro-batch
     lora: LoraConfig = field(default_factory=LoraConfig)
     optimizer: OptimizerKind = OptimizerKind.adamw
@@ -514,6 +516,7 @@ class RunConfig(Section):
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
+    auto: list[str] = field(default_factory=list, metadata={NO_KEY: True})  # keys whose numbers the plan will choose
 
     @property
     def samples_per_step(self) -> int:

@@ -111,6 +111,8 @@ class FrozenDict(dict):
 
 _KEY = "rlrun.bounds"
 _NAMED = "rlrun.named"
+_AUTO = "rlrun.auto"
+AUTO = "auto"  # the value of a key that the plan chooses
 
 
 @dataclass(frozen=True)
@@ -147,9 +149,12 @@ BELOW_ONE = Range(0, 1, is_high_open=True)
 OPEN_SHARE = Range(0, 1, is_low_open=True, is_high_open=True)
 
 
-def bounded(default: Any, allowed: Range) -> Any:
-    """Return a dataclass field with a range, for a number or each number of a list; None is always allowed."""
-    return _field(default, {_KEY: allowed})
+def bounded(default: Any, allowed: Range, auto: bool = False) -> Any:
+    """Return a dataclass field with a range, for a number or each number of a list; None is always allowed.
+
+    auto: the key also takes the word `auto`: the plan chooses its number, see rlrun/placement/choices.py.
+    """
+    return _field(default, {_KEY: allowed, _AUTO: auto})
 
 
 def named(default: Any) -> Any:
@@ -165,6 +170,11 @@ def bounds_of(section: type) -> Iterator[tuple[str, Range]]:
     for one in fields(section):
         if _KEY in one.metadata:
             yield one.name, one.metadata[_KEY]
+
+
+def auto_names(section: type) -> tuple[str, ...]:
+    """Return the fields of a configuration dataclass that take the word `auto`."""
+    return tuple(one.name for one in fields(section) if one.metadata.get(_AUTO))
 
 
 def names_of(section: type) -> set[str]:

@@ -69,6 +69,22 @@ class DeviceMemory:
         return self.first_env_bytes + (num_envs - 1) * self.further_env_bytes
 
 
+@dataclass(frozen=True)
+class SimulatorTime:
+    """Seconds of one env worker on a core and an accelerator of its own, for the plan's estimate.
+
+    Example: SimulatorTime(env_step_s=0.04, picture_s=0.01) steps its envs one after another, 25 control steps a second.
+    """
+
+    step_s: float = 0.0  # a control step, whatever the number of envs
+    env_step_s: float = 0.0  # a control step, for each env
+    picture_s: float = 0.0  # a camera's picture of each env at the end of a chunk
+
+    def of_chunk(self, num_envs: int, num_steps: int, num_images: int) -> float:
+        """Return the seconds of a chunk of `num_steps` control steps with `num_images` cameras an env."""
+        return num_steps * (self.step_s + num_envs * self.env_step_s) + num_envs * num_images * self.picture_s
+
+
 def no_log(process_group: int) -> list[str]:
     """Return no lines: for a simulator that prints everything."""
     return []
@@ -96,6 +112,8 @@ class SimulatorSpec:
     planned_spaces: Callable[[EnvConfig], PlannedSpaces]  # exact, or an upper bound if only a running env knows
     section: type[Section] | None = None  # dataclass of its settings
     memory: DeviceMemory = DeviceMemory()
+    host_bytes: int = 500_000_000  # host memory of an env worker with its simulator
+    time: SimulatorTime | None = None  # for the plan's estimate; None: unknown
     needs_own_process: bool = False  # it takes over the process that it runs in
     has_own_python: bool = False  # it is installed under a Python of its own, not under rlrun's
     needs_rt_cores: bool = False  # whether its accelerators need RT cores

@@ -140,6 +140,9 @@ class LocalWorkers(Workers):
     ) -> list[T | RunError]:
         return [future.reference() for future in futures]
 
+    def configure(self, config: RunConfig) -> None:
+        self._config = config
+
     def replace(self, role: str, rank: int) -> list[tuple[str, int]]:
         self._workers[role, rank].close()
         self._workers[role, rank] = make_worker(role, rank, self._config, {}, self.plan.slot(role, rank).interpreter)

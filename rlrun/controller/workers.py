@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
+from rlrun.config.schema import RunConfig
 from rlrun.data.message_checks import WRONG_MESSAGE
 from rlrun.data.messages import ActionChunk, Observation, Span, WorkerStatus
 from rlrun.data.seeds import rollout_of
@@ -108,6 +109,10 @@ class Workers(ABC):
         If its node is lost, `plan` changes, and every other worker whose place changes is restarted too; actor workers
         only if `role` is theirs. Returns (role, rank) of all workers that were started.
         """
+
+    @abstractmethod
+    def configure(self, config: RunConfig) -> None:
+        """Give workers that `replace` starts another configuration."""
 
     @property
     def can_replace(self) -> bool:

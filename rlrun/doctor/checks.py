@@ -125,7 +125,8 @@ CHECKS = (
         "the plan of the run on the machines that exist",
         "the whole cluster",
         "the planner refuses: too few accelerators on a node, RT cores, unlike accelerators in one process; or its "
-        "budget: accelerator memory, host memory, room for the objects of a training step",
+        "budget: accelerator memory, host memory, room for the objects of a training step; warns of accelerators and "
+        "roles that stay idle",
         accelerator_checks.placement,
         _plan,
     ),

@@ -28,6 +28,7 @@ class MetricGroup(Enum):
     train = "Training: the episodes that a step learned from, and the optimizer"
     loss = "Losses, and the health of an update"
     time = "Time and throughput"
+    perf = "Use of the accelerators, where their peak is known"
     memory = "Host memory; the report shows slopes, and a warning comes before a node is full"
     faults = "Faults, of which a healthy run has none"
 
@@ -48,7 +49,7 @@ class Metric:
         return f"{self.group.name}/{self.name}"
 
 
-_E, _R, _L, _T, _M, _F = MetricGroup
+_E, _R, _L, _T, _P, _M, _F = MetricGroup
 CATALOGUE = (
     Metric("success_rate", _E, "share of successful episodes; the line `success: …` defines them", "0 to 1", "rises"),
     Metric("success_rate_low", _E, "lower end of the 95 % Wilson interval of the success rate", "0 to 1", ""),
@@ -135,6 +136,18 @@ CATALOGUE = (
             ("actor", "actor workers"),
         )
     ),
+    Metric("mfu_act", _P, "operations of answers over the peak, while rollout workers worked", "0 to 1", "0.3 to 0.55"),
+    Metric(
+        *(
+            "mfu_update",
+            _P,
+            "operations of forward and backward passes, each counted once, over the peak, in an update",
+        ),
+        *("0 to 1", "0.3 to 0.5; a whole update that target_kl ended early counts as done"),
+    ),
+    Metric("chunk_steps_per_accelerator", _P, "chunk steps by the step's time and all accelerators", "1/s", "constant"),
+    Metric("tokens_per_accelerator", _P, "tokens of these chunk steps, of the largest stack", "1/s", "constant"),
+    Metric("env_steps_per_accelerator", _P, "control steps by the step's time and all accelerators", "1/s", "constant"),
     *(
         Metric(f"memory_{role}", _M, f"largest private memory of {process}, child processes included", "MB", "constant")
         for role, process in (

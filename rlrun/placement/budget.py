@@ -27,7 +27,9 @@ from rlrun.placement.memory import (
     weight_buffers,
 )
 from rlrun.placement.plan import Plan, refused
-from rlrun.placement.step_cost import LinkBudget, StepTimes, StoreBudget, links, step_bytes, step_times, stores
+from rlrun.placement.policy_counts import policy_counts
+from rlrun.placement.step_cost import LinkBudget, StoreBudget, links, step_bytes, stores
+from rlrun.placement.step_time import StepTimes, has_known_devices, step_times
 from rlrun.policies.size import PolicySize
 
 HELD_BACK_BYTES, HELD_BACK_SHARE = 3 * GIGABYTE, 0.05  # of every accelerator
@@ -80,7 +82,7 @@ class AcceleratorBudget:
 class HostBudget:
     """Host memory of one node for models.
 
-    Example: HostBudget("train-0", 185_000_000_000, 10**12, 2, 0, 15_000_000_000, 0, 0).
+    Example: HostBudget("train-0", 185_000_000_000, 10**12, 2, 0, 15_000_000_000, 0, 0, 0).
     """
 
     node: str
@@ -91,6 +93,7 @@ class HostBudget:
     weight_bytes: int  # buffers for weights in transit to rollout workers; reused
     saved_bytes: int  # copies of the training state that are written while training goes on
     algorithm_bytes: int  # state of the algorithm between steps, such as a replay buffer
+    simulator_bytes: int  # env workers with their simulators
 
 
 @dataclass(frozen=True)
@@ -112,35 +115,55 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     """Compute the budget of a plan. Raises RunError if an accelerator, a node's memory or a spill disk is too small."""
     num_parameters = count_parameters(config)
     size = policy_size(config, num_parameters)
-    num_sent = num_parameters - size.unchanging_parameters
-    if config.actor.lora.is_sent_apart:
-        num_sent = trained_and_frozen(config, size)[0]
-    weight_bytes = num_sent * NUM_BYTES[config.rollout.precision]
+    weight_bytes = sent_bytes(config, size)
     step = step_bytes(config, size.choice_bytes)
-    sums = Budget(
+    times = None
+    if has_known_devices(plan):
+        times = step_times(config, plan, policy_counts(config), weight_bytes)
+    return Budget(
         num_parameters,
-        _accelerators(config, plan, inventory, num_parameters),
-        _hosts(config, plan, size, weight_bytes),
+        accelerators(config, plan, inventory, size),
+        hosts(config, plan, size, weight_bytes),
         stores(config, plan, step, weight_bytes),
         links(config, plan, step, num_parameters, weight_bytes),
         weight_bytes,
         step.trajectories,
         step.observations,
-        step_times(config, plan, size),
+        times,
     )
-    for accelerator in sums.accelerators:
+
+
+def sent_bytes(config: RunConfig, size: PolicySize) -> int:
+    """Return the bytes of one policy version, as it is sent to rollout workers."""
+    num_sent = size.num_parameters - size.unchanging_parameters
+    if config.actor.lora.is_sent_apart:
+        num_sent = trained_and_frozen(config, size)[0]
+    return num_sent * NUM_BYTES[config.rollout.precision]
+
+
+def accelerators(
+    config: RunConfig, plan: Plan, inventory: Inventory, size: PolicySize
+) -> tuple[AcceleratorBudget, ...]:
+    """Return the use of each accelerator that the plan uses. Raises RunError if one is too small."""
+    found = _accelerators(config, plan, inventory, size)
+    for accelerator in found:
         _check_room(accelerator)
-    for host in sums.hosts:
+    return found
+
+
+def hosts(config: RunConfig, plan: Plan, size: PolicySize, weight_bytes: int) -> tuple[HostBudget, ...]:
+    """Return the host memory of each node. Raises RunError if one has too little."""
+    found = _hosts(config, plan, size, weight_bytes)
+    for host in found:
         _check_host(host)
         _check_kept(host, config.algorithm.name)
-    return sums
+    return found
 
 
 def _accelerators(
-    config: RunConfig, plan: Plan, inventory: Inventory, num_parameters: int
+    config: RunConfig, plan: Plan, inventory: Inventory, size: PolicySize
 ) -> tuple[AcceleratorBudget, ...]:
     envs = config.env.num_envs // config.env.num_workers
-    size = policy_size(config, num_parameters)
     parts = {
         "actor": actor_memory(config, size).parts(),
         "rollout": {"policy copy": size.all_parameters * NUM_BYTES[config.rollout.precision]}
@@ -213,6 +236,7 @@ def _hosts(config: RunConfig, plan: Plan, policy: PolicySize, weight_bytes: int)
     memory = {planned.node.name: planned.node.memory_bytes for planned in plan.nodes}
     offloaded, weights = _offloaded(config, plan, num_parameters), weight_buffers(config, plan, weight_bytes).host
     kept = _kept_by_algorithm(config, plan, policy)
+    simulators = Counter(slot.node for slot in plan.of("env"))
     saved = _saved(config, plan, num_parameters, kept)
     return tuple(
         HostBudget(
@@ -224,8 +248,9 @@ def _hosts(config: RunConfig, plan: Plan, policy: PolicySize, weight_bytes: int)
             weights.get(node, 0),
             saved[node],
             kept.get(node, 0),
+            simulators[node] * simulator_spec(config.env).host_bytes,
         )
-        for node in peaks
+        for node in dict.fromkeys([*peaks, *simulators])
     )
 
 
@@ -269,9 +294,17 @@ def _saved(config: RunConfig, plan: Plan, num_parameters: int, kept: Mapping[str
 
 def _check_kept(host: HostBudget, algorithm: str) -> None:
     buffers = host.offloaded_bytes + host.weight_bytes + host.algorithm_bytes
-    short = buffers + host.saved_bytes - host.memory_bytes
+    short = buffers + host.saved_bytes + host.simulator_bytes - host.memory_bytes
     if short <= 0:
         return
+    if host.simulator_bytes > host.saved_bytes + buffers:
+        raise refused(
+            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for its simulators.",
+            "env.num_workers",
+            cause=f"Its env workers take {host.simulator_bytes / GIGABYTE:.1f} GB, other buffers "
+            f"{(buffers + host.saved_bytes) / GIGABYTE:.1f} GB; the node has {host.memory_bytes / GIGABYTE:.1f} GB.",
+            remedy="Lower env.num_workers, or put env workers on a node with more memory.",
+        )
     if host.saved_bytes:
         raise refused(
             f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for checkpoints in the background.",

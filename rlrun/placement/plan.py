@@ -108,7 +108,8 @@ class GroupRequest:
 
     name: str
     count: int | None = None  # nodes; None: all that fit
-    accelerator: str | None = None  # part of the model's name; "none": nodes without accelerators; None: any node
+    # part of the model's name, with_rt_cores, without_rt_cores; "none": nodes without accelerators; None: any node
+    accelerator: str | None = None
     names: tuple[str, ...] = ()  # only these nodes; empty: any
     python: str | None = None  # interpreter of its workers; None: rlrun's interpreter
     interface: str | None = None  # network interface; None: the one that owns the route, looked up on the node

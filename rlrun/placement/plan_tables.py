@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rlrun.config.schema import RunConfig
@@ -32,13 +32,18 @@ class PlanPage:
         self._config, self._plan, self._budget, self._inventory = config, plan, budget, inventory
         self._console = Console(width=_width())
 
-    def show(self, fit: Fit | None) -> None:
-        """Print verdict, what does not fit, who runs where, memory, suggestions; then the details, if asked for."""
+    def show(self, fit: Fit | None, choices: Sequence[str] = ()) -> None:
+        """Print verdict, what does not fit, who runs where, memory, suggestions; then the details, if asked for.
+
+        choices: sentences of `choose`.
+        """
         config, plan, budget = self._config, self._plan, self._budget
         self._say(verdict(config, plan, budget))
         for sentence in warnings(config, plan):
             self._say(f"warning: {sentence}")
         self._inputs(fit)
+        for sentence in choices:
+            self._say(sentence)
         self._say(f"machines: {self._inventory.source}")
         for doubt in self._inventory.doubts:
             self._say(f"not known: {doubt}")
@@ -248,10 +253,13 @@ def _memory(budget: Budget) -> Table:
     )
     table = _table("Memory of each accelerator", "accelerators", "for", "peak", "reserve", "has")
     for (model, needs, peak, held_back, memory), count in alike.items():
-        held: dict[str, list[str]] = {}
+        held: dict[str, Counter[str]] = {}
         for role, part, amount in needs:
-            held.setdefault(role, []).append(f"{part} {size(amount)}")
-        holds = "; ".join(f"{role}: {', '.join(parts)}" for role, parts in held.items())
+            held.setdefault(role, Counter())[f"{part} {size(amount)}"] += 1
+        holds = "; ".join(
+            f"{role}: {', '.join(part if n == 1 else f'{n} x {part}' for part, n in parts.items())}"
+            for role, parts in held.items()
+        )
         of = "not known" if memory is None else size(memory)
         table.add_row(f"{count} x {model}", holds, size(peak), size(held_back), of)
     return table
@@ -264,6 +272,7 @@ def _hosts(budget: Budget) -> Table:
         "weights in transit": "weight_bytes",
         "checkpoint": "saved_bytes",
         "algorithm": "algorithm_bytes",
+        "simulators": "simulator_bytes",
     }
     used = {title: name for title, name in buffers.items() if any(getattr(host, name) for host in budget.hosts)}
     table = _table("Host memory for models", "nodes", "while loading", "waves", *used, "of")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 
 from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
 from rlrun.config.simulator_spec import Setting, simulator_spec
-from rlrun.placement.budget import budget
-from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
+from rlrun.placement.budget import accelerators, budget, sent_bytes
+from rlrun.placement.bundles import Bundle, Bundles, Member, backends, check_hardware, check_interfaces
+from rlrun.placement.inventory import Inventory, NodeInfo
+from rlrun.placement.memory import count_parameters, policy_size
 from rlrun.placement.node_environment import ACTOR_ALLOCATOR, EXACT_PINNING, setting
 from rlrun.placement.plan import (
     NO_CHECK,
@@ -24,30 +26,11 @@ from rlrun.placement.plan import (
     read_request,
     refused,
 )
+from rlrun.placement.policy_counts import policy_counts
+from rlrun.placement.step_time import has_known_devices, step_times
+from rlrun.system.errors import RunError
 
-
-@dataclass(frozen=True)
-class _Member:
-    """A node and the group that claimed it."""
-
-    node: NodeInfo
-    group: GroupRequest
-
-
-@dataclass(frozen=True)
-class _Bundle:
-    """Resources of one worker: accelerator indices on a node; without accelerators it runs on the cores."""
-
-    member: _Member
-    accelerators: tuple[int, ...]
-    why: str
-
-    @property
-    def devices(self) -> list[Accelerator]:
-        return [self.member.node.accelerators[index] for index in self.accelerators]
-
-
-_Bundles = dict[str, list[_Bundle]]  # role -> those of its workers, by rank
+WITH_RT_CORES, WITHOUT_RT_CORES = "with_rt_cores", "without_rt_cores"  # of a node group's accelerators
 _Sharers = dict[tuple[str, int], Counter[str]]  # (node, accelerator) -> role -> workers
 
 
@@ -57,22 +40,60 @@ def plan(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES) 
     roles: those to place; node groups that only other roles use need not exist.
     Raises RunError (exit status 3) with the exact shortfall if the request cannot be met.
     """
+    options = plans(config, inventory, roles)
+    return options[0] if len(options) == 1 else _fastest(config, options, inventory)
+
+
+def plans(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES) -> list[Plan]:
+    """Return the placements that the hardware allows: one by request, or those by rule on unlike accelerators.
+
+    Raises RunError if there is none.
+    """
     request = read_request(config.placement).of(roles)
     members = _claim(request.groups, inventory)
-    bundles: _Bundles = {role: [] for role in ROLES}
     if request.roles:
-        bundles |= {role.role: _seats(role, members, config) for role in request.roles}
-    else:
-        bundles |= _seats_by_rule(members, config, roles)
-    _check_hardware(config, bundles)
-    _check_interfaces(bundles)
+        seats = {role.role: _seats(role, members, config) for role in request.roles}
+        return [_planned(config, members, _no_bundles() | seats)]
+    options: dict[tuple, Plan] = {}
+    refusal = None
+    for bundles in _by_rule(members, config, roles):
+        try:
+            option = _planned(config, members, bundles)
+            options.setdefault(tuple(place(slot) for slot in option.slots), option)
+        except RunError as error:
+            refusal = refusal or error
+    if not options and refusal is not None:
+        raise refusal
+    return list(options.values())
+
+
+def _planned(config: RunConfig, members: list[Member], bundles: Bundles) -> Plan:
+    """Return the plan with these resources of the workers. Raises RunError if a role's hardware does not suit it."""
+    check_hardware(config, bundles)
+    check_interfaces(bundles)
     sharers = _sharers(bundles)
     cores = _cores_of_env_workers(bundles)
     slots = tuple(
         _slot(config, role, rank, bundle, sharers, cores) for role in ROLES for rank, bundle in enumerate(bundles[role])
     )
-    training, sync = _backends(bundles)
+    training, sync = backends(bundles)
     return Plan(_counted(members), slots, training, sync)
+
+
+def _fastest(config: RunConfig, options: list[Plan], inventory: Inventory) -> Plan:
+    """Return the plan with the shortest training step that fits; the first of `options` if no time is known."""
+    known = [option for option in options if has_known_devices(option)]
+    if not known:
+        return options[0]
+    size = policy_size(config, count_parameters(config))
+    counts, weight_bytes = policy_counts(config), sent_bytes(config, size)
+    for option in sorted(known, key=lambda one: step_times(config, one, counts, weight_bytes).step_s):
+        try:
+            accelerators(config, option, inventory, size)
+            return option
+        except RunError:
+            continue  # the next one may fit
+    return options[0]
 
 
 def num_workers(config: RunConfig, role: str) -> int:
@@ -88,10 +109,10 @@ def num_workers(config: RunConfig, role: str) -> int:
 # --- nodes into groups --------------------------------------------------------------------------
 
 
-def _claim(groups: tuple[GroupRequest, ...], inventory: Inventory) -> list[_Member]:
+def _claim(groups: tuple[GroupRequest, ...], inventory: Inventory) -> list[Member]:
     """Give each group the nodes that fit it and are still free, in the order of the inventory."""
     free = list(inventory.nodes)
-    members: list[_Member] = []
+    members: list[Member] = []
     for group in groups:
         fitting = [node for node in free if fits(node, group)]
         taken = fitting[: group.count]
@@ -104,7 +125,7 @@ def _claim(groups: tuple[GroupRequest, ...], inventory: Inventory) -> list[_Memb
                 cause=f"The inventory has {inventory}.",
                 remedy="Lower count, name another accelerator, or add nodes.",
             )
-        members += [_Member(node, group) for node in taken]
+        members += [Member(node, group) for node in taken]
         claimed = {node.name for node in taken}
         free = [node for node in free if node.name not in claimed]
     return members
@@ -118,19 +139,24 @@ def fits(node: NodeInfo, group: GroupRequest) -> bool:
         return True
     if group.accelerator == "none":
         return not node.usable
+    devices = [node.accelerators[index] for index in node.usable]
+    if group.accelerator in (WITH_RT_CORES, WITHOUT_RT_CORES):
+        wanted_cores = group.accelerator == WITH_RT_CORES
+        return bool(devices) and all(device.has_rt_cores == wanted_cores for device in devices)
     wanted = group.accelerator.lower()
-    models = [node.accelerators[index].model.lower() for index in node.usable]
-    return bool(models) and all(wanted in model for model in models)
+    return bool(devices) and all(wanted in device.model.lower() for device in devices)
 
 
 def _need(group: GroupRequest, needed: int) -> str:
     need = f"{needed} node{'s' if needed > 1 else ''}"
-    if group.accelerator is not None:
+    if group.accelerator in (WITH_RT_CORES, WITHOUT_RT_CORES):
+        need += f" whose accelerators {'have' if group.accelerator == WITH_RT_CORES else 'lack'} RT cores"
+    elif group.accelerator is not None:
         need += f" with accelerator {group.accelerator}"
     return f"{need} named {', '.join(group.names)}" if group.names else need
 
 
-def _counted(members: list[_Member]) -> tuple[PlannedNode, ...]:
+def _counted(members: list[Member]) -> tuple[PlannedNode, ...]:
     nodes, first = [], 0
     for member in members:
         nodes.append(PlannedNode(member.node, member.group.name, first))
@@ -141,13 +167,13 @@ def _counted(members: list[_Member]) -> tuple[PlannedNode, ...]:
 # --- workers onto nodes -------------------------------------------------------------------------
 
 
-def _accelerators_of(members: list[_Member], config: RunConfig) -> list[tuple[_Member, int]]:
+def _accelerators_of(members: list[Member], config: RunConfig) -> list[tuple[Member, int]]:
     """Return the accelerators that workers may get; with cluster.kind=local one process computes on the first."""
     found = [(member, index) for member in members for index in member.node.usable]
     return found[:1] if config.cluster.kind is ClusterKind.local else found
 
 
-def _seats(role: RoleRequest, members: list[_Member], config: RunConfig) -> list[_Bundle]:
+def _seats(role: RoleRequest, members: list[Member], config: RunConfig) -> list[Bundle]:
     """Distribute a role's workers over its requested accelerators or cores."""
     scope = [member for name in role.on for member in members if member.group.name == name]
     everything = _accelerators_of(scope, config)
@@ -174,7 +200,7 @@ def _seats(role: RoleRequest, members: list[_Member], config: RunConfig) -> list
                 cause=f"{per_worker} accelerators for each worker cross the border between nodes.",
                 remedy="Choose ranks so that each node holds a multiple of accelerators_per_worker.",
             )
-        bundles.append(_Bundle(chosen[0][0], tuple(index for _, index in chosen), why))
+        bundles.append(Bundle(chosen[0][0], tuple(index for _, index in chosen), why))
     return bundles
 
 
@@ -207,110 +233,54 @@ def _ratio(role: RoleRequest, accelerators: int, workers: int, config: RunConfig
     return per_worker, per_accelerator
 
 
-def _on_cores(members: list[_Member], count: int, why: str) -> list[_Bundle]:
+def _on_cores(members: list[Member], count: int, why: str) -> list[Bundle]:
     """Distribute workers evenly over nodes; consecutive ranks share a node."""
-    return [_Bundle(members[rank * len(members) // count], (), why) for rank in range(count)]
+    return [Bundle(members[rank * len(members) // count], (), why) for rank in range(count)]
 
 
-def _seats_by_rule(members: list[_Member], config: RunConfig, roles: Sequence[str]) -> _Bundles:
-    """Place workers without a request: on free accelerators first, then on shared ones; on cores if there are none."""
+def _by_rule(members: list[Member], config: RunConfig, roles: Sequence[str]) -> Iterator[Bundles]:
+    """Yield placements without a request: on free accelerators first, then on shared ones; on cores if there are none.
+
+    With unlike accelerators there is one placement for each choice of the roles' models.
+    """
     everything = _accelerators_of(members, config)
     if not everything:
-        return {role: _on_cores(members, num_workers(config, role), "no accelerator anywhere") for role in roles}
-    bundles: _Bundles = {}
-    used = 0
-    for role in (role for role in ROLES if role in roles):
-        count = num_workers(config, role)
-        if role == "actor" and count > len(everything):
-            why = f"{count} FSDP ranks, {len(everything)} accelerators: set actor.num_workers to use them"
+        cores = {role: _on_cores(members, num_workers(config, role), "no accelerator anywhere") for role in roles}
+        yield _no_bundles() | cores
+        return
+    yield _on_accelerators(members, config, dict.fromkeys(roles, everything))
+    by_model: dict[str, list[tuple[Member, int]]] = {}
+    for member, index in everything:
+        by_model.setdefault(member.node.accelerators[index].model, []).append((member, index))
+    if len(by_model) > 1:
+        for pools in itertools.product(by_model.values(), repeat=len(roles)):
+            yield _on_accelerators(members, config, dict(zip(roles, pools, strict=True)))
+
+
+def _no_bundles() -> Bundles:
+    return {role: [] for role in ROLES}
+
+
+def _on_accelerators(members: list[Member], config: RunConfig, pools: dict[str, list[tuple[Member, int]]]) -> Bundles:
+    """Give the workers of each role accelerators of its pool, those with fewest workers first."""
+    bundles, users = _no_bundles(), Counter[tuple[str, int]]()
+    for role in (role for role in ROLES if role in pools):
+        pool, count = pools[role], num_workers(config, role)
+        if role == "actor" and count > len(pool):
+            why = f"{count} FSDP ranks, {len(pool)} accelerators: set actor.num_workers to use them"
             bundles[role] = _on_cores(members, count, why)
             continue
-        chosen = [everything[(used + rank) % len(everything)] for rank in range(count)]
-        bundles[role] = [_Bundle(member, (index,), "by rule: free accelerators first") for member, index in chosen]
-        used += count
+        for _ in range(count):
+            member, index = min(pool, key=lambda one: users[one[0].node.name, one[1]])
+            users[member.node.name, index] += 1
+            bundles[role].append(Bundle(member, (index,), "by rule: free accelerators first"))
     return bundles
-
-
-# --- checks of the hardware ---------------------------------------------------------------------
-
-
-def _check_hardware(config: RunConfig, bundles: _Bundles) -> None:
-    for rank, bundle in enumerate(bundles["env"]):
-        if simulator_spec(config.env).needs_rt_cores:
-            _check_rt_cores(config.env.simulator, rank, bundle)
-    for rank, bundle in enumerate(bundles["rollout"]):
-        models = {device.model for device in bundle.devices}
-        if len(models) > 1:
-            raise refused(
-                f"rollout/{rank} would span unlike accelerators: {', '.join(sorted(models))}.",
-                "placement.roles.rollout",
-                cause="A tensor-parallel group runs at the pace, and with the memory, of its weakest member.",
-                remedy="Choose ranks of one model.",
-            )
-    users = Counter((bundle.member.node.name, index) for bundle in bundles["actor"] for index in bundle.accelerators)
-    for (node, index), count in users.items():
-        if count > 1:
-            raise refused(
-                f"{count} actor ranks share accelerator {index} of node {node}.",
-                "actor.num_workers",
-                len(bundles["actor"]),
-                cause="NCCL allows one rank per accelerator.",
-                remedy=f"Set actor.num_workers={len(users)}.",
-            )
-
-
-def _check_rt_cores(simulator: str, rank: int, bundle: _Bundle) -> None:
-    if bundle.devices and all(device.has_rt_cores for device in bundle.devices):
-        return
-    have = bundle.devices[0].model if bundle.devices else "no accelerator"
-    raise refused(
-        f"env/{rank} would simulate on node {bundle.member.node.name} with {have}, which has no RT cores.",
-        "placement.roles.env",
-        cause=f"{simulator} ray-traces its cameras; without RT cores images show severe artefacts or are missing.",
-        remedy="Put env on RTX accelerators (such as RTX 4090, L40S, A6000), or take another env.simulator.",
-    )
-
-
-def _check_interfaces(bundles: _Bundles) -> None:
-    """Check that each node has the interface of its group, if the inventory lists interfaces."""
-    members = {bundle.member.node.name: bundle.member for role_bundles in bundles.values() for bundle in role_bundles}
-    for name, member in members.items():
-        wanted, here = member.group.interface, member.node.interfaces
-        if wanted is None or not here or wanted in [interface.name for interface in here]:
-            continue
-        raise refused(
-            f"Node {name} has no interface '{wanted}' with an IPv4 address.",
-            f"placement.nodes.{member.group.name}.interface",
-            wanted,
-            cause=f"{name} has {', '.join(f'{i.name} ({i.addresses[0]})' for i in here)}.",
-            remedy="Remove the key: rlrun then uses the interface that owns the route to the head. Put nodes with "
-            "other interface names into groups of their own.",
-        )
-
-
-def _backends(bundles: _Bundles) -> tuple[Choice, Choice]:
-    """Choose NCCL for a group whose ranks all have accelerators of their own, else Gloo."""
-    if not bundles["actor"]:
-        none = Choice("gloo", "no actor rank is planned")
-        return none, none
-    if not all(bundle.accelerators for bundle in bundles["actor"]):
-        no = Choice("gloo", "actor ranks train on the CPU")
-        return no, no
-    if any(bundle.devices[0].is_fake for bundle in bundles["actor"]):
-        no = Choice("gloo", "the accelerators are declared for a test and do not exist")
-        return no, no
-    training = Choice("nccl", "every actor rank has an accelerator of its own")
-    group = [bundles["actor"][0], *bundles["rollout"]]
-    places = [(bundle.member.node.name, index) for bundle in group for index in bundle.accelerators[:1]]
-    if len(places) == len(group) == len(set(places)):
-        return training, Choice("nccl", "actor rank 0 and the rollout workers have accelerators of their own")
-    return training, Choice("gloo", "NCCL needs an accelerator for each of actor rank 0 and the rollout workers")
 
 
 # --- slots --------------------------------------------------------------------------------------
 
 
-def _slot(config: RunConfig, role: str, rank: int, bundle: _Bundle, sharers: _Sharers, cores: dict[str, int]) -> Slot:
+def _slot(config: RunConfig, role: str, rank: int, bundle: Bundle, sharers: _Sharers, cores: dict[str, int]) -> Slot:
     node, group = bundle.member.node, bundle.member.group
     models = [node.accelerators[index].model for index in bundle.accelerators]
     chosen = tuple(
@@ -331,7 +301,7 @@ def _slot(config: RunConfig, role: str, rank: int, bundle: _Bundle, sharers: _Sh
     )
 
 
-def _sharers(bundles: _Bundles) -> _Sharers:
+def _sharers(bundles: Bundles) -> _Sharers:
     """Count the workers of each role on each accelerator."""
     sharers: _Sharers = {}
     for role, role_bundles in bundles.items():
@@ -341,14 +311,14 @@ def _sharers(bundles: _Bundles) -> _Sharers:
     return sharers
 
 
-def _cores_of_env_workers(bundles: dict[str, list[_Bundle]]) -> dict[str, int]:
+def _cores_of_env_workers(bundles: dict[str, list[Bundle]]) -> dict[str, int]:
     """Return node -> cores of each of its env workers: an equal share, at least one."""
     workers = Counter(bundle.member.node.name for bundle in bundles["env"])
     nodes = {bundle.member.node.name: bundle.member.node for bundle in bundles["env"]}
     return {name: max(1, node.num_cpus // workers[name]) for name, node in nodes.items()}
 
 
-def _memory_check(role: str, bundle: _Bundle, sharers: _Sharers) -> Choice:
+def _memory_check(role: str, bundle: Bundle, sharers: _Sharers) -> Choice:
     """Switch SGLang's memory check off only if the plan itself makes free memory unequal: it finds leaked processes."""
     if role != "rollout" or len(bundle.accelerators) < 2:
         return NO_CHECK
@@ -358,7 +328,7 @@ def _memory_check(role: str, bundle: _Bundle, sharers: _Sharers) -> Choice:
     return Choice("off", "other workers use some of its accelerators only, so free memory is unequal by plan")
 
 
-def _environment(config: RunConfig, role: str, bundle: _Bundle, cores: dict[str, int]) -> tuple[Setting, ...]:
+def _environment(config: RunConfig, role: str, bundle: Bundle, cores: dict[str, int]) -> tuple[Setting, ...]:
     threads = {"actor": config.actor.num_threads, "rollout": config.rollout.num_threads, "env": 1}[role]
     settings = [setting("OMP_NUM_THREADS", threads)]
     if bundle.member.node.accelerators:

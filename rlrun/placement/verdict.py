@@ -12,27 +12,36 @@ from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.fit import DatasetInfo, Fit, World, compare
 from rlrun.data.lerobot.reader import dataset_info
 from rlrun.data.messages import PolicySpaces
-from rlrun.placement.budget import AcceleratorBudget, Budget, budget
-from rlrun.placement.inventory import GIGABYTE, Inventory
+from rlrun.placement.budget import Budget, budget
+from rlrun.placement.choices import choose
+from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
-from rlrun.placement.step_cost import REACHED
+from rlrun.placement.step_time import StepTimes
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3_600, 86_400
+_WORTH = 0.95  # a choice is suggested if an update takes less than this share of the present one
 
 
 def verdict(config: RunConfig, plan: Plan, budget: Budget) -> str:
     """Return the first line of a plan that fits.
 
-    Example: "fits; 1,000 training steps take about 16.5 days of computing; simulation unknown; 4 of 8 RTX 4090 idle"
+    Example: "fits; 1,000 training steps take about 5.4 days; 4 of 8 RTX 4090 of sim-0 idle"
     """
-    steps = f"{config.num_steps:,} training steps"
-    time_s = None if budget.times is None else config.num_steps * (budget.times.act_s + budget.times.update_s)
-    known = [f"the time of {steps} is unknown"]
-    if time_s is not None:
-        known = [f"{steps} take about {_time(time_s)} of computing", "simulation unknown"]
-    return "; ".join(["fits", *known, *_idle(plan)])
+    steps, times = f"{config.num_steps:,} training steps", budget.times
+    if times is None:
+        known = f"the time of {steps} is unknown"
+    elif times.simulate_s is None:
+        known = f"{steps} take about {_time(config.num_steps * _step_s(times))} of computing; simulation unknown"
+    else:
+        known = f"{steps} take about {_time(config.num_steps * _step_s(times))}"
+    return "; ".join(["fits", known, *idle_cards(plan)])
+
+
+def _step_s(times: StepTimes) -> float:
+    """Return the seconds of a training step; without those of a simulator whose speed is unknown."""
+    return times.step_s if times.simulate_s is not None else times.act_s + times.update_s + times.sync_s
 
 
 def warnings(config: RunConfig, plan: Plan) -> Iterator[str]:
@@ -48,37 +57,60 @@ def warnings(config: RunConfig, plan: Plan) -> Iterator[str]:
 
 
 def remarks(config: RunConfig, plan: Plan, budget: Budget) -> Iterator[str]:
-    """Yield sentences on where the time of a training step goes."""
+    """Yield sentences on where the time of a training step goes, and on what stays idle."""
     times = budget.times
-    if times is None:
-        return
-    yield (
-        f"A training step computes about {_time(times.act_s)} on rollout workers ({times.act_model}) and "
-        f"{_time(times.update_s)} on the actor ({times.update_model}), at {REACHED:.0%} of their peak at best."
+    if times is not None:
+        simulation = "of unknown length" if times.simulate_s is None else f"of {_time(times.simulate_s)}"
+        collecting = "" if times.simulate_s is None else f" ({_time(times.collect_s)} together)"
+        yield (
+            f"A training step takes about {_time(_step_s(times))}: simulation {simulation} and answers of "
+            f"{_time(times.act_s)} on {times.act_model} at {times.mfu_act:.0%} MFU{collecting}, the update "
+            f"{_time(times.update_s)} on {times.update_model} at {times.mfu_update:.0%} MFU, weights "
+            f"{_time(times.sync_s)}."
+        )
+    yield from idle_roles(config, plan)
+    every_s = 0.0 if times is None else config.checkpoint.every_steps * _step_s(times)
+    if every_s > 2 * HOUR_S:
+        yield f"A checkpoint every {config.checkpoint.every_steps} steps is one in {_time(every_s)}."
+
+
+def idle_cards(plan: Plan) -> Iterator[str]:
+    """Yield what no worker uses. Example: "4 of 8 RTX 4090 of sim-0 idle"."""
+    used = {(slot.node, index) for slot in plan.slots for index in slot.accelerators}
+    for planned in plan.nodes:
+        there: Counter[str] = Counter()
+        free: Counter[str] = Counter()
+        for index, accelerator in enumerate(planned.node.accelerators):
+            there[accelerator.model] += 1
+            free[accelerator.model] += (planned.node.name, index) not in used
+        yield from (f"{n} of {there[model]} {model} of {planned.node.name} idle" for model, n in free.items() if n)
+
+
+def idle_roles(config: RunConfig, plan: Plan) -> Iterator[str]:
+    """Yield a sentence on each role that waits for another one by plan, though the machines would allow otherwise."""
+    envs, rollouts = plan.of("env"), plan.of("rollout")
+    acting, learning = (
+        {(slot.node, index) for slot in plan.of(role) for index in slot.accelerators} for role in ("rollout", "actor")
     )
-    acting = {(slot.node, index) for slot in plan.of("rollout") for index in slot.accelerators}
-    learning = {(slot.node, index) for slot in plan.of("actor") for index in slot.accelerators}
-    if learning - acting and acting:
+    if acting and envs and len(envs) == len(rollouts) and config.rollout.pipeline_stages > 1:
+        yield (
+            "Each rollout worker has one env worker, so simulation and answers do not overlap: take twice as many env "
+            "workers, or env.num_workers=auto."
+        )
+    if acting and learning - acting:
         yield (
             f"{len(learning - acting)} of {len(learning)} accelerators of the actor wait while rollout workers act: "
             "more rollout workers would use them."
         )
-    every_s = config.checkpoint.every_steps * (times.act_s + times.update_s)
-    if every_s > 2 * HOUR_S:
-        yield f"A checkpoint every {config.checkpoint.every_steps} steps is one in {_time(every_s)} of computing."
-
-
-def _idle(plan: Plan) -> Iterator[str]:
-    used = {(slot.node, index) for slot in plan.slots for index in slot.accelerators}
-    there: Counter[str] = Counter()
-    free: Counter[str] = Counter()
-    for planned in plan.nodes:
-        for index, accelerator in enumerate(planned.node.accelerators):
-            there[accelerator.model] += 1
-            free[accelerator.model] += (planned.node.name, index) not in used
-    for model, count in free.items():
-        if count:
-            yield f"{count} of {there[model]} {model} idle"
+    on_node = Counter(slot.node for slot in envs)
+    cores = {planned.node.name: planned.node.num_cpus for planned in plan.nodes}
+    per_worker = config.env.num_envs // max(1, len(envs))
+    for node, count in on_node.items():
+        if per_worker > 1 and acting and 2 * count <= cores[node] and not simulator_spec(config.env).needs_rt_cores:
+            yield (
+                f"{count} env workers step {per_worker} envs each, one after another, on {cores[node]} cores of "
+                f"{node}: more env workers would use them."
+            )
 
 
 def _time(seconds: float) -> str:
@@ -90,62 +122,22 @@ def _time(seconds: float) -> str:
 
 
 def suggestions(config: RunConfig, plan: Plan, inventory: Inventory) -> Iterator[str]:
-    """Yield one sentence per setting; none for actors without accelerators, or with accelerators of unknown memory.
+    """Yield a sentence if another micro-batch or share of checkpointed blocks is faster, and fits beside these workers.
 
-    Example: "actor.activation_checkpointing=false fits: 28.5 of 80 GB, an update in 712 s instead of 949 s"
+    Example: "actor.micro_batch_size=8 actor.activation_checkpointing=0: 59 of 80 GB, …; an update in 712 s, not 949 s"
     """
-    if not all(slot.accelerators for slot in plan.of("actor")):
+    present = budget(config, plan, inventory).times
+    if present is None:
         return
-    present = budget(config, plan, inventory)
-    if any(accelerator.memory_bytes is None for accelerator in present.accelerators):
-        return  # memory of unknown size: nothing can be suggested
-    if config.actor.activation_checkpointing:
-        without = replace(config, actor=replace(config.actor, activation_checkpointing=False))
-        sums = _fitting(without, plan, inventory)
-        if sums is not None:
-            yield f"actor.activation_checkpointing=false fits: {_peak(sums, plan)}{_faster(present, sums)}"
-    largest, sums = _largest_micro_batch(config, plan, inventory)
-    if sums is not None:
-        faster = _faster(present, sums) or ", with fewer and larger kernels"
-        yield f"actor.micro_batch_size={largest} fits: {_peak(sums, plan)}{faster}"
-
-
-def _fitting(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget | None:
+    left = replace(config, auto=["actor.micro_batch_size", "actor.activation_checkpointing"])
     try:
-        return budget(config, plan, inventory)
+        found, sentences = choose(left, inventory)
+        times = budget(found, plan, inventory).times
     except RunError:
-        return None
-
-
-def _largest_micro_batch(config: RunConfig, plan: Plan, inventory: Inventory) -> tuple[int, Budget | None]:
-    """Double the micro-batch as long as it fits and has rows enough. Returns the size and its budget, None if none."""
-    rows = config.algorithm.global_batch_size // config.actor.num_workers
-    found, size = None, config.actor.micro_batch_size
-    while 2 * size <= rows:
-        sums = _fitting(replace(config, actor=replace(config.actor, micro_batch_size=2 * size)), plan, inventory)
-        if sums is None:
-            break
-        found, size = sums, 2 * size
-    return size, found
-
-
-def _peak(sums: Budget, plan: Plan) -> str:
-    places = {(slot.node, index) for slot in plan.of("actor") for index in slot.accelerators}
-    fullest = max(
-        (one for one in sums.accelerators if (one.node, one.index) in places),
-        key=lambda one: one.peak_bytes / (one.memory_bytes or 1),
-    )
-    return _of(fullest)
-
-
-def _of(accelerator: AcceleratorBudget) -> str:
-    return f"{accelerator.peak_bytes / GIGABYTE:.1f} of {(accelerator.memory_bytes or 0) / GIGABYTE:.0f} GB"
-
-
-def _faster(present: Budget, other: Budget) -> str:
-    if present.times is None or other.times is None or other.times.update_s >= present.times.update_s:
-        return ""
-    return f", an update in {other.times.update_s:,.0f} s instead of {present.times.update_s:,.0f} s"
+        return  # the present choice fits by a little, or not at all
+    if times is not None and times.update_s < _WORTH * present.update_s:
+        words = sentences[0].removeprefix("Chosen: ").removesuffix(".")
+        yield f"{words}; an update in {_time(times.update_s)} instead of {_time(present.update_s)}"
 
 
 def planned_fit(config: RunConfig) -> Fit | None:

@@ -161,6 +161,7 @@ class RunErrors(RunError):
         return "\n\n".join(str(error) for error in self.errors)
 
 
+OUT_OF_MEMORY = "out-of-memory"  # kind of the errors of workers whose accelerator is full
 RUN_FOLDER_NOTE = "run folder: "  # prefix of the note that a session adds to an exception
 _RLRUN_FOLDER = Path(__file__).resolve().parents[1]
 _TRACEBACK_LINE = re.compile(

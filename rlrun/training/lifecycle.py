@@ -21,8 +21,9 @@ from rlrun.observability.records import (
 )
 from rlrun.observability.report.page import write_report
 from rlrun.observability.timeline import BusyShares
+from rlrun.placement.choices import with_less_memory
 from rlrun.system import machine_load
-from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.errors import OUT_OF_MEMORY, ExitStatus, RunError
 from rlrun.training.callbacks import Callbacks
 from rlrun.training.checkpoints import Checkpoints, Progress
 from rlrun.training.evaluation import evaluate, sentence
@@ -49,6 +50,7 @@ class Run:
         self.config, self.controller = session.config, session.controller
         self.progress = Progress()
         self.checkpoints = Checkpoints(session, partial(self.callbacks.call, "on_checkpoint"))
+        self._has_updated = False
         self.actor_version: int | None = None  # policy version of the actor; None: not loaded, or in an update
         self._began_s, self._began = machine_load.steady_time(), time.monotonic()  # start of the step
         self._between = session.phases.drain()  # seconds by phase between the last step and this one
@@ -180,6 +182,7 @@ class Run:
         self.actor_version = None
         with self.session.phase("update", "actor/learned_chunk_steps", total):
             metrics = self.controller.update(self.progress.step, batch)
+        self._has_updated = True
         self._check_finite(metrics)
         metrics["policy_age"] = self.progress.policy_version - batch.policy_version
         self.progress.step += 1
@@ -227,6 +230,7 @@ class Run:
         metrics |= loss_metrics(losses) | episode_metrics(batch.episodes, losses)
         metrics |= tally_metrics([report.tally for report in batch.reports])
         metrics |= self.busy.of_step(self._began_s, machine_load.steady_time()) | session.memory.end_step(progress.step)
+        metrics |= session.throughput.of_step(metrics)
         session.sinks.log(progress.step, metrics)
         session.console.step(progress.step, metrics)
         for growth in session.memory.warnings(progress.step, self.config.num_steps, seconds["step_s"]):
@@ -286,7 +290,9 @@ class Run:
         """Go back to the last checkpoint after the loss of an actor worker, and collect a step again whose trajectories
         the actor refused. Save and raise any other failure, with evidence."""
         self.session.folder.require()  # its loss explains any failure
-        if _is_actors(failure):
+        if failure.kind == OUT_OF_MEMORY and self._take_less_memory(failure):
+            return
+        if _is_actors(failure) and failure.kind != OUT_OF_MEMORY:
             self.rewind(failure)
             return
         if failure.kind == WRONG_MESSAGE:
@@ -303,6 +309,28 @@ class Run:
                 self.session.watchdog.keep_evidence(failure)
             self.rescue()
         raise failure
+
+    def _take_less_memory(self, failure: RunError) -> bool:
+        """After a first update without room, restart the actor ranks with smaller micro-batches, and say so.
+
+        Ranks that wait for the failed one in a collective cannot go on from there, so all of them start anew, and the
+        step is collected again. Returns False if an update had room before, or if nothing smaller is left.
+        """
+        lowered = with_less_memory(self.config) if not self._has_updated else None
+        if lowered is None:
+            return False
+        before, now = self.config.actor, lowered.actor
+        self.session.console.warning(
+            f"{failure.message.rstrip('.')}, the first one: actor.micro_batch_size={now.micro_batch_size} instead of "
+            f"{before.micro_batch_size}, actor.activation_checkpointing={now.activation_checkpointing:g} instead of "
+            f"{before.activation_checkpointing:g} from now on ({failure.cause})"
+        )
+        self.config = lowered
+        self.controller.workers.configure(lowered)
+        provenance.write(lowered, self.session.run_dir, self.progress.step)
+        lost = ExitStatus.worker_lost
+        self.rewind(RunError(failure.message, cause=failure.cause, exit_status=lost, worker=failure.worker))
+        return True
 
     def rewind(self, failure: RunError) -> None:
         """Restart all actor workers from the last checkpoint. Raises RunError if the loss is final."""

@@ -34,6 +34,7 @@ from rlrun.observability.telemetry import CounterTotals, Telemetry
 from rlrun.observability.timeline import TimelineWriter
 from rlrun.observability.trends import MemoryGrowth, Stragglers
 from rlrun.placement.budget import budget
+from rlrun.placement.choices import choose
 from rlrun.placement.plan import ROLES
 from rlrun.placement.planner import plan
 from rlrun.system.errors import RUN_FOLDER_NOTE, RunError
@@ -41,6 +42,7 @@ from rlrun.system.run_lock import RunLock
 from rlrun.system.storage_error import storage_failure
 from rlrun.training.run_folder import RunFolder, new_folder, set_aside
 from rlrun.training.stop_signal import StopSignal
+from rlrun.training.throughput import Throughput
 from rlrun.watchdog.guard import Guard
 from rlrun.watchdog.heartbeat import Heartbeat
 from rlrun.watchdog.watchdog import Watchdog
@@ -190,6 +192,7 @@ class Session:
     phases: Phases
     driver: Telemetry
     folder: RunFolder
+    throughput: Throughput
     memory: MemoryGrowth = field(default_factory=MemoryGrowth)
     resume_command: str = ""  # for a person's shell; "": the session cannot be resumed
 
@@ -226,6 +229,7 @@ def open_session(
     """
     with ExitStack() as closing:
         closing.callback(machines.close)
+        config, choices = choose(config, machines.inventory, roles)
         planned = plan(config, machines.inventory, roles)  # plan first, so that a refusal creates no folder
         budget(config, planned, machines.inventory)
         config = with_run_folder(config)
@@ -246,7 +250,7 @@ def open_session(
         if command:
             closing.enter_context(_resumable(folder, command, console))
         stop = closing.enter_context(StopSignal(defer=resumed_by is not None))
-        _start_console(console, run_dir, machines, former)
+        _start_console(console, run_dir, machines, former, choices)
         closing.callback(console.stop)
         disk = DiskSpeed(run_dir, console.warning, lambda: _actors_here(watchdog))
         sinks = closing.enter_context(_closed(MetricSinks(run_dir, config)))
@@ -264,6 +268,7 @@ def open_session(
             controller = Controller(config, workers, console.note)
         session = Session(
             *(config, run_dir, controller, console, sinks, timeline, disk, watchdog, stop, phases, driver, folder),
+            throughput=Throughput(config, planned),
             resume_command=command,
         )
         watchdog.report_budgets()
@@ -272,13 +277,15 @@ def open_session(
         yield session
 
 
-def _start_console(console: Console, run_dir: Path, machines: Machines, former: str | None) -> None:
+def _start_console(
+    console: Console, run_dir: Path, machines: Machines, former: str | None, choices: Sequence[str]
+) -> None:
     if not provenance.can_mark():
         console.note("~/.rlrun cannot hold a secret of yours: what this run writes is yours only with trust=true")
     console.note(f"run folder: {run_dir}")
     for doubt in machines.inventory.doubts:
         console.warning(doubt)
-    for remark in machines.remarks:
+    for remark in (*machines.remarks, *choices):
         console.note(remark)
     if former is not None:
         console.warning(former)

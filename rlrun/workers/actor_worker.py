@@ -33,7 +33,7 @@ from rlrun.policies.opening import open_to_shard
 from rlrun.policies.policy import Policy, torch_dtype
 from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observations
 from rlrun.policies.weight_files import StoredWeights
-from rlrun.system.errors import RunError
+from rlrun.system.errors import OUT_OF_MEMORY, ExitStatus, RunError
 from rlrun.system.network import free_port
 from rlrun.weight_sync.buckets import BucketLayout, ObjectStoreSender, WeightSender, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
@@ -169,7 +169,23 @@ class ActorWorker:
         self.telemetry.step = step + 1
         with self.telemetry.span("update"), profile:
             self._require_right(shards, step)
-            return update(self.learner, concatenate(list(shards)), step)
+            try:
+                return update(self.learner, concatenate(list(shards)), step)
+            except torch.OutOfMemoryError as error:
+                raise self._out_of_memory(error) from error
+
+    def _out_of_memory(self, error: torch.OutOfMemoryError) -> RunError:
+        rows = self.config.actor.micro_batch_size
+        return RunError(
+            f"{self.telemetry.worker} ran out of device memory in an update.",
+            key="actor.micro_batch_size",
+            value=rows,
+            cause=str(error).splitlines()[0],
+            remedy="Lower it, set actor.activation_checkpointing=true, or use more actor ranks.",
+            exit_status=ExitStatus.placement,
+            worker=self.telemetry.worker,
+            kind=OUT_OF_MEMORY,
+        )
 
     def _require_right(self, shards: Sequence[Trajectory], version: int) -> None:
         """Raise the first refusal of any rank, on all ranks: the others would wait in a collective."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import NOT_NEGATIVE, SHARE, Section, bounded
-from rlrun.config.simulator_spec import SimulatorSpec
+from rlrun.config.simulator_spec import SimulatorSpec, SimulatorTime
 from rlrun.envs import opengl, r1pro_keys
 from rlrun.system.errors import RunError
 
@@ -41,6 +41,7 @@ SPEC = SimulatorSpec(
     "rlrun.envs.embedded.mujoco_env:MujocoVectorEnv",
     r1pro_keys.planned_spaces,
     EmbeddedConfig,
+    time=SimulatorTime(env_step_s=0.0002, picture_s=0.003),  # measured with 64 pixels, drawn by the CPU
     has_expert=lambda env: True,
     is_r1pro=True,
     cameras=r1pro_keys.CAMERAS,

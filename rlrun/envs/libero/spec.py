@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import NOT_NEGATIVE, Range, Section, bounded, named
-from rlrun.config.simulator_spec import DeviceMemory, PlannedSpaces, SimulatorSpec
+from rlrun.config.simulator_spec import DeviceMemory, PlannedSpaces, SimulatorSpec, SimulatorTime
 from rlrun.envs import opengl
 
 CAMERAS = ("agentview", "robot0_eye_in_hand")
@@ -34,6 +34,8 @@ SPEC = SimulatorSpec(
     planned_spaces,
     LiberoConfig,
     memory=DeviceMemory(500_000_000, 200_000_000),
+    host_bytes=1_700_000_000,
+    time=SimulatorTime(env_step_s=0.04, picture_s=0.01),  # measured; a picture: assumed, of a card's EGL
     cameras=CAMERAS,
     packages=("mujoco", "robosuite"),
     variables=opengl.VARIABLES,

@@ -7,7 +7,7 @@ from enum import Enum
 
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import COUNT, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Range, Section, bounded, named
-from rlrun.config.simulator_spec import Decided, DeviceMemory, Setting, SimulatorSpec, Variable
+from rlrun.config.simulator_spec import Decided, DeviceMemory, Setting, SimulatorSpec, SimulatorTime, Variable
 from rlrun.envs import r1pro_keys
 from rlrun.envs.omnigibson.kit_files import KNOWN_LINES, log_of
 
@@ -114,6 +114,8 @@ SPEC = SimulatorSpec(
     r1pro_keys.planned_spaces,
     OmniGibsonConfig,
     memory=DeviceMemory(8_200_000_000, 500_000_000),
+    host_bytes=12_000_000_000,
+    time=SimulatorTime(step_s=0.02, picture_s=0.005),  # assumed, within what RLinf reports of its 4090s
     needs_own_process=True,
     has_own_python=True,
     needs_rt_cores=True,

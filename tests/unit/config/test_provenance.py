@@ -30,7 +30,7 @@ def test_free_mappings_are_written_too(tmp_path: Path) -> None:
     config = load(["placement=dual_node"])
     provenance.write(config, tmp_path)
     tree = yaml.safe_load((tmp_path / "config.yaml").read_text())
-    assert tree["placement"]["nodes"]["train"] == {"count": 1, "accelerator": "A100"}
+    assert tree["placement"]["nodes"]["train"] == {"count": 1, "accelerator": "without_rt_cores"}
 
 
 def test_no_difference_from_defaults() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.placement.budget import Budget, budget
+from rlrun.placement.choices import choose
 from rlrun.placement.inventory import load_inventory
 from rlrun.placement.planner import plan
 
@@ -20,6 +21,7 @@ def of(*overrides: str) -> Budget:
         ["run=behavior_ppo_openvla_oft", "+placement=dual_node", f"placement.inventory={INVENTORY}", *overrides]
     )
     inventory = load_inventory(INVENTORY)
+    config, _ = choose(config, inventory)
     planned = plan(config, inventory)
     assert {slot.node for slot in planned.of("env")} == {"sim-0"}
     return budget(config, planned, inventory)

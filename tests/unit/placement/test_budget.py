@@ -116,6 +116,7 @@ def test_weights_that_are_damaged_are_named(tmp_path: Path, data: bytes) -> None
 def test_full_accelerator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """7B, two 100 GB accelerators, fp32: 91 GB of actor and 30 GB of rollout do not fit, but do in turns."""
     monkeypatch.setattr("rlrun.placement.budget.count_parameters", lambda policy: SEVEN_BILLION)
+    monkeypatch.setattr("rlrun.placement.budget.has_known_devices", lambda plan: False)
     machines = inventory(2, 100 * 10**9)
     config = RunConfig()
     with pytest.raises(RunError) as refused:
@@ -296,7 +297,7 @@ def test_buckets_in_transit_are_counted() -> None:
     one = placed(WeightTransport.object_store, "train")
     version = one.weight_bytes
     assert version > 2_000_000
-    assert {host.node: host.weight_bytes for host in one.hosts} == {"train": version}
+    assert {host.node: host.weight_bytes for host in one.hosts} == {"train": version, "sim": 0}
     assert {store.node: store.needed_bytes for store in one.stores}["train"] == one.trajectory_bytes
     apart = placed(WeightTransport.collective, "sim")
     assert {host.node: host.weight_bytes for host in apart.hosts} == {"train": 2_000_000, "sim": 4_000_000}
@@ -305,7 +306,7 @@ def test_buckets_in_transit_are_counted() -> None:
     needed = {store.node: store.needed_bytes - stored.trajectory_bytes for store in stored.stores}
     assert needed == {"train": 2_000_000, "sim": 2_000_000}
     alone = placed(WeightTransport.object_store, "train", ClusterKind.local)
-    assert {host.node: host.weight_bytes for host in alone.hosts} == {"train": version}
+    assert {host.node: host.weight_bytes for host in alone.hosts} == {"train": version, "sim": 0}
 
 
 def test_buckets_on_accelerators_are_counted_with_nccl() -> None:
@@ -336,6 +337,6 @@ def test_a_node_without_room_for_weights_on_their_way_is_refused(monkeypatch: py
     config.weight_sync.transport = WeightTransport.collective
     config.rollout.backend = RolloutBackendKind.sglang  # its engine takes a version as a whole
     node = NodeInfo("n", "", 8, 70 * 10**9, ())
-    with pytest.raises(RunError, match=r"Node n has 50\.8 GB too little memory for weights on their way") as refused:
+    with pytest.raises(RunError, match=r"Node n has 52\.8 GB too little memory for weights on their way") as refused:
         budget(config, plan(config, Inventory((node,))), Inventory((node,)))
     assert "rollout.precision=bf16" in str(refused.value)

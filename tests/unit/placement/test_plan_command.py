@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,8 +36,7 @@ def run_plan(*arguments: str, columns: int | None = 160) -> subprocess.Completed
 
 def test_the_verdict_comes_first() -> None:
     first, second, *_ = run_plan(*BEHAVIOR).stdout.splitlines()
-    assert first.startswith("fits; 1,000 training steps take about 16.5 days of computing; simulation unknown;")
-    assert first.endswith("4 of 8 NVIDIA GeForce RTX 4090 idle")
+    assert re.fullmatch(r"fits; 1,000 training steps take about [\d.]+ days", first)
     assert second.startswith("warning: omnigibson is installed under a Python of its own")
     assert "placement.nodes.sim.python" in second
     own = run_plan(*BEHAVIOR, "placement.nodes.sim.python=/opt/og/bin/python").stdout
@@ -46,7 +46,7 @@ def test_the_verdict_comes_first() -> None:
 def test_it_is_short_and_whole_at_80_columns_and_has_details_on_request() -> None:
     short = run_plan(*BEHAVIOR, columns=80).stdout
     assert max(map(len, short.splitlines())) <= 80 and len(short.splitlines()) < 60
-    for text in ("0-3 of NVIDIA GeForce RTX 4090", "optimizer 7.5 GB", "one in 15.8 hours", "4 of 8 accelerators"):
+    for text in ("0-7 of NVIDIA GeForce RTX 4090", "optimizer 7.5 GB", "Chosen: env.num_workers=16", "MFU"):
         assert text in short
     assert "OMP_NUM_THREADS" not in short and "placement.roles.actor: 0-7" not in short
     details = run_plan(*BEHAVIOR, "details=true").stdout
@@ -64,22 +64,20 @@ def test_dual_node_is_printed() -> None:
     for text in (
         "actor/0-7",
         "0-7 of NVIDIA A100",
-        "env/0-3",
-        "0-3 of NVIDIA GeForce RTX 4090",
+        "0-7 of NVIDIA GeForce RTX 4090",
         "8-15",
         "MUJOCO_EGL",
         "sim-0   │ train-0",
     ):
         assert text in done.stdout
-    assert "  GPU 0-3   NVIDIA A100-SXM4-80GB      actor rollout" in done.stdout
-    assert "  GPU 4-7   NVIDIA GeForce RTX 4090    free" in done.stdout
+    assert "  GPU 0-7   NVIDIA A100-SXM4-80GB      actor rollout" in done.stdout
     assert "at 10 Gbit/s" in done.stdout and "optimizer" in done.stdout
 
 
 def test_shortfall_has_its_exit_status() -> None:
     done = run_plan("+placement=dual_node", INVENTORY, "placement.nodes.sim.count=3")
     assert done.returncode == 3
-    assert "needs 3 nodes with accelerator RTX 4090, 2 free: 1 short" in done.stderr
+    assert "needs 3 nodes whose accelerators have RT cores, 2 free: 1 short" in done.stderr
 
 
 def test_without_placement_or_inventory_this_machine_is_planned() -> None:

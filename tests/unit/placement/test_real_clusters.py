@@ -13,6 +13,7 @@ from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.node_request import node_requests
 from rlrun.doctor.trials import members, planned_pairs
+from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Accelerator, Interface, Inventory, NodeInfo
 from rlrun.placement.node_environment import node_environment
 from rlrun.placement.planner import plan
@@ -53,9 +54,10 @@ def test_every_worker_of_a_placement(placement: str, layout: tuple[int, int], tr
     config, machines = configured(placement, transport), cluster(*layout)
     if layout not in FIT[placement]:
         with pytest.raises(RunError) as refusal:
-            plan(config, machines)
+            plan(choose(config, machines)[0], machines)
         assert refusal.value.exit_status == ExitStatus.placement
         return
+    config, _ = choose(config, machines)
     planned = plan(config, machines)
     actors, rollouts = planned.of("actor"), planned.of("rollout")
 

@@ -1,0 +1,210 @@
+"""Chooses the numbers that a configuration leaves to the plan (`auto`): the fastest by the time model that fit.
+
+Numbers of env and rollout workers decide how long a training step collects, rows of a micro-batch and the share of
+checkpointed blocks how long it learns; all of them share the memory of the accelerators.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rlrun.config.registry import with_usual_numbers
+from rlrun.config.schema import ClusterKind, RunConfig
+from rlrun.config.sections import freeze
+from rlrun.placement.budget import AcceleratorBudget, accelerators, hosts, sent_bytes
+from rlrun.placement.inventory import GIGABYTE, Inventory
+from rlrun.placement.memory import actor_memory, count_parameters, policy_size
+from rlrun.placement.plan import ROLES, Plan
+from rlrun.placement.planner import plans
+from rlrun.placement.policy_counts import policy_counts
+from rlrun.placement.step_time import StepTimes, has_known_devices, step_times, update_seconds
+from rlrun.policies.counts import PolicyCounts
+from rlrun.policies.size import PolicySize
+from rlrun.system.errors import RunError
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of blocks that the backward pass recomputes
+MOST_ROWS = 256  # of a micro-batch; larger ones are no faster
+_TOLERANCE = 0.01  # relative: of two choices that take about the same time, the one with less memory is taken
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The configuration with numbers that fit, its times, and the fullest card of an actor rank."""
+
+    config: RunConfig
+    times: StepTimes
+    fullest: AcceleratorBudget | None
+
+
+def choose(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES) -> tuple[RunConfig, list[str]]:
+    """Return the configuration with numbers in place of `auto`, and sentences on the choice.
+
+    Without accelerators of known speed these are the usual numbers. Raises RunError if no choice fits.
+
+    Example: (…, ["Chosen: actor.micro_batch_size=4: 47 of 80 GB, 38 % MFU of an update; 8 rows would need 75 GB."])
+    """
+    if not config.auto:
+        return config, []
+    has_accelerators = any(node.usable for node in inventory.nodes)
+    if set(roles) == set(ROLES) and has_accelerators and config.cluster.kind is ClusterKind.ray:
+        search = _Search(config, inventory)
+        best = search.best()
+        if best is not None:
+            return best.config, [search.sentence(best)]
+    usual = with_usual_numbers(config)
+    return usual, [f"Not by the machines, whose speed is unknown: {_values(config.auto, usual)}."]
+
+
+@dataclass(frozen=True)
+class _Option:
+    """One choice before its memory is looked at."""
+
+    order: tuple[float, ...]
+    config: RunConfig  # with its numbers of workers
+    plan: Plan
+    rows: int  # of a micro-batch
+    share: float  # of blocks that the backward pass recomputes
+
+
+def with_less_memory(config: RunConfig) -> RunConfig | None:
+    """Return the configuration with half the rows of a micro-batch, or at one row with all blocks checkpointed.
+
+    None: neither is left. Gradients are sums over rows, so results differ by rounding only.
+    """
+    actor = config.actor
+    rows = config.algorithm.global_batch_size // actor.num_workers
+    smaller = [one for one in _divisors(rows) if one <= actor.micro_batch_size // 2]
+    if smaller:
+        return _with(config, smaller[-1], actor.activation_checkpointing)
+    return _with(config, actor.micro_batch_size, 1.0) if actor.activation_checkpointing < 1 else None
+
+
+class _Search:
+    """All choices of one configuration on some machines, ordered by the time of a training step."""
+
+    def __init__(self, config: RunConfig, inventory: Inventory):
+        self._config, self._inventory = config, inventory
+        self._size: PolicySize = policy_size(config, count_parameters(config))
+        self._counts: PolicyCounts = policy_counts(config)
+        self._weight_bytes = sent_bytes(config, self._size)
+        self._refusal: RunError | None = None
+
+    def best(self) -> Choice | None:
+        """Return the fastest choice that fits; None if no time is known. Raises RunError if nothing fits."""
+        too_large: dict[tuple[int, float], int] = {}  # plan, share of blocks -> rows that do not fit
+        for one in sorted(self._timed(), key=lambda option: option.order):
+            if one.rows >= too_large.get((id(one.plan), one.share), 2**62):
+                continue
+            try:
+                return self._fitting(one)
+            except RunError as error:
+                self._refusal, too_large[id(one.plan), one.share] = error, one.rows
+        if self._refusal is not None:
+            raise self._refusal
+        return None
+
+    def _fitting(self, option: _Option) -> Choice:
+        """Return the choice. Raises RunError if it does not fit."""
+        config = _with(option.config, rows=option.rows, share=option.share)
+        cards = accelerators(config, option.plan, self._inventory, self._size)
+        hosts(config, option.plan, self._size, self._weight_bytes)
+        places = {(slot.node, index) for slot in option.plan.of("actor") for index in slot.accelerators}
+        own = [card for card in cards if (card.node, card.index) in places and card.memory_bytes]
+        fullest = max(own, key=lambda card: card.peak_bytes / (card.memory_bytes or 1), default=None)
+        return Choice(config, step_times(config, option.plan, self._counts, self._weight_bytes), fullest)
+
+    def _timed(self) -> Iterator[_Option]:
+        """Yield every option with its order: the shortest step first, then few idle accelerators and little memory."""
+        for env_workers, rollout_workers in self._workers():
+            placed = replace(
+                self._config,
+                env=replace(self._config.env, num_workers=env_workers),
+                rollout=replace(self._config.rollout, num_workers=rollout_workers),
+            )
+            try:
+                options = [one for one in plans(placed, self._inventory) if has_known_devices(one)]
+            except RunError as error:
+                self._refusal = self._refusal or error
+                continue
+            for planned in options:
+                times = step_times(placed, planned, self._counts, self._weight_bytes)
+                answering = {(slot.node, index) for slot in planned.of("rollout") for index in slot.accelerators}
+                workers = (-len(answering), env_workers + rollout_workers)
+                for rows, share in itertools.product(self._rows(), self._shares()):
+                    update_s = update_seconds(placed, planned, self._counts, rows, share)
+                    seconds = times.step_s - times.update_s + update_s
+                    order = (_rounded(seconds), *workers, rows * (1 - share), rows)
+                    yield _Option(order, placed, planned, rows, share)
+
+    def _workers(self) -> Iterator[tuple[int, int]]:
+        """Yield numbers of env and rollout workers; each rollout worker serves equally many env workers."""
+        config, num_envs = self._config, self._config.env.num_envs
+        cards = sum(len(node.usable) for node in self._inventory.nodes)
+        is_free = {key: key in config.auto for key in ("env.num_workers", "rollout.num_workers")}
+        for envs in _divisors(num_envs) if is_free["env.num_workers"] else [config.env.num_workers]:
+            if not is_free["rollout.num_workers"]:
+                rollouts = [config.rollout.num_workers] if config.rollout.num_workers <= envs else []
+            else:
+                rollouts = [one for one in _divisors(envs) if one <= cards]
+            yield from ((envs, one) for one in rollouts)
+
+    def _rows(self) -> list[int]:
+        if "actor.micro_batch_size" not in self._config.auto:
+            return [self._config.actor.micro_batch_size]
+        rows = self._config.algorithm.global_batch_size // self._config.actor.num_workers
+        return [one for one in _divisors(rows) if one <= MOST_ROWS]
+
+    def _shares(self) -> tuple[float, ...]:
+        is_free = "actor.activation_checkpointing" in self._config.auto
+        return SHARES if is_free else (self._config.actor.activation_checkpointing,)
+
+    def sentence(self, best: Choice) -> str:
+        """Return what was chosen, its memory and MFU, and what the next larger micro-batch would need."""
+        words = f"Chosen: {_values(self._config.auto, best.config)}"
+        if best.fullest is None:
+            return f"{words}."
+        words += f": {_of(best.fullest)}, {best.times.mfu_update:.0%} MFU of an update"
+        larger = [rows for rows in self._rows() if rows > best.config.actor.micro_batch_size]
+        if larger and "actor.micro_batch_size" in self._config.auto:
+            words += f"; {larger[0]} rows would need {self._needed(best, larger[0]) / GIGABYTE:.0f} GB"
+        return f"{words}."
+
+    def _needed(self, best: Choice, rows: int) -> int:
+        """Return the bytes that the fullest card of an actor rank would need with another micro-batch."""
+        assert best.fullest is not None
+        larger = _with(best.config, rows, best.config.actor.activation_checkpointing)
+        more = actor_memory(larger, self._size).peak_bytes - actor_memory(best.config, self._size).peak_bytes
+        return best.fullest.peak_bytes + more
+
+
+def _with(config: RunConfig, rows: int, share: float) -> RunConfig:
+    """Return a frozen copy of a configuration with this micro-batch and share of checkpointed blocks."""
+    actor = replace(config.actor, micro_batch_size=rows, activation_checkpointing=share)
+    chosen = replace(config, actor=actor, auto=[])
+    freeze(chosen)
+    return chosen
+
+
+def _values(keys: Sequence[str], config: RunConfig) -> str:
+    """Example: "env.num_workers=16 actor.micro_batch_size=4"."""
+    found = []
+    for key in keys:
+        section, _, name = key.partition(".")
+        found.append(f"{key}={getattr(getattr(config, section), name):g}")
+    return " ".join(found)
+
+
+def _divisors(number: int) -> list[int]:
+    return [one for one in range(1, number + 1) if number % one == 0]
+
+
+def _rounded(seconds: float) -> float:
+    """Return the seconds in steps of 1 %, so that choices that take about the same time are ordered by memory."""
+    return round(math.log(max(seconds, 1e-9)) / _TOLERANCE)
+
+
+def _of(card: AcceleratorBudget) -> str:
+    return f"{card.peak_bytes / GIGABYTE:.0f} of {(card.memory_bytes or 0) / GIGABYTE:.0f} GB"

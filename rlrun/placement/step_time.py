@@ -1,0 +1,191 @@
+"""The time of a training step by a model: simulation, answers, updates and weights on their way.
+
+A pass over some rows takes hypot(launching, computing) seconds. Launching is the host's time: kernels x the time of
+one launch, whatever the number of rows. Computing is the card's: matrix products at a share of its peak, all else at a
+share of its memory's bandwidth. Where both are alike, parts of a pass wait for the host and parts for the card, so
+neither the larger one nor the sum is right. The constants reproduce the 14 times of docs/gpu.md within 20 %
+(tests/unit/placement/test_step_time.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, fields
+
+from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import SimulatorTime, simulator_spec
+from rlrun.placement.plan import Plan
+from rlrun.policies.counts import PassCount, PolicyCounts
+
+
+@dataclass(frozen=True)
+class Device:
+    """Published dense bf16 operations and memory bandwidth of an accelerator, per second."""
+
+    flops: float
+    num_bytes: float
+
+
+# by a part of the model's name; the first match counts
+DEVICES = {
+    name: Device(tflops * 1e12, terabytes * 1e12)
+    for name, tflops, terabytes in (
+        ("B200", 2250, 8.0),
+        ("H200", 989, 4.8),
+        ("H100", 989, 3.35),
+        ("H800", 989, 3.35),
+        ("A100", 312, 2.04),
+        ("A800", 312, 2.04),
+        ("L40S", 362, 0.864),
+        ("L40", 181, 0.864),
+        ("A6000", 155, 0.768),
+        ("5090", 209, 1.79),
+        ("4090", 165, 1.008),
+        ("3090", 71, 0.936),
+        ("A40", 150, 0.696),
+        ("A10", 125, 0.6),
+    )
+}
+PRODUCTS_SHARE, BANDWIDTH_SHARE = 0.70, 0.80  # of the peaks, as large kernels reach them
+ACT_LAUNCH_S = 15e-6  # of the host, a kernel without gradients
+UPDATE_LAUNCH_S = 37e-6  # with autograd and FSDP
+RECOMPUTE_LAUNCH_S = 50e-6  # with checkpointed blocks, whose saved tensors pass through hooks
+OPTIMIZER_STEP_S = 0.045  # of the host, clipping and AdamW of 850 shards
+SHARED_MEMORY_BYTES_S = 25e9  # weights of a version, between workers of a node
+UNKNOWN_SIMULATOR = SimulatorTime(env_step_s=0.01)  # assumed where a plan must choose, never printed
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one training step. Example: StepTimes("A100", "A100", 340.0, 92.0, 355.0, 251.0, 0.6, 0.41, 0.38)."""
+
+    act_model: str
+    update_model: str
+    simulate_s: float | None  # one env worker's share, all workers beside each other; None: its speed is unknown
+    act_s: float  # one rollout worker's share, all workers beside each other
+    collect_s: float  # simulation and answers, as far as they do not overlap
+    update_s: float
+    sync_s: float
+    mfu_act: float  # achieved operations over the peak while rollout workers answer
+    mfu_update: float  # forward and backward pass once, whatever is computed again
+
+    @property
+    def step_s(self) -> float:
+        """The whole training step, without resets and evaluations."""
+        return self.collect_s + self.update_s + self.sync_s
+
+
+def device_of(model: str) -> Device | None:
+    """Return the peaks of an accelerator by its name; None if the table lacks it."""
+    return next((device for name, device in DEVICES.items() if name in model), None)
+
+
+def pass_seconds(count: PassCount, rows: int, device: Device, launch_s: float) -> float:
+    """Return the seconds of one pass over `rows` rows."""
+    work = count.of(rows)
+    products = work.flops / (PRODUCTS_SHARE * device.flops)
+    rest = (work.num_bytes + work.thin_bytes) / (BANDWIDTH_SHARE * device.num_bytes)
+    return math.hypot(work.num_kernels * launch_s, products + rest)
+
+
+def update_pass_seconds(counts: PolicyCounts, share: float, rows: int, device: Device) -> float:
+    """Return the seconds of one micro-batch, forward and backward. share: of blocks that backward recomputes."""
+    launch_s = UPDATE_LAUNCH_S + share * (RECOMPUTE_LAUNCH_S - UPDATE_LAUNCH_S)
+    return pass_seconds(_learning(counts, share), rows, device, launch_s)
+
+
+def _learning(counts: PolicyCounts, share: float) -> PassCount:
+    """Return the counts of a forward and backward pass that recomputes a share of the blocks."""
+    without, fully = counts.update, counts.recompute
+    return PassCount(
+        *(
+            getattr(without, one.name) + share * (getattr(fully, one.name) - getattr(without, one.name))
+            for one in fields(PassCount)
+        )
+    )
+
+
+def has_known_devices(plan: Plan) -> bool:
+    """Return whether every actor and rollout worker has an accelerator of the table, and there are env workers."""
+    return all(_slowest(plan, role) is not None for role in ("actor", "rollout")) and bool(plan.of("env"))
+
+
+def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: int) -> StepTimes:
+    """Return the times of a training step of a plan with known devices.
+
+    weight_bytes: one policy version, as it is sent.
+    """
+    rollouts, actors, envs = plan.of("rollout"), plan.of("actor"), plan.of("env")
+    acting, learning = _slowest(plan, "rollout"), _slowest(plan, "actor")
+    assert acting is not None and learning is not None  # `has_known_devices` came first
+    chunks = config.algorithm.horizon * config.algorithm.rollout_epochs
+    chunk_s, spec_s = _chunk_seconds(config, plan), simulator_spec(config.env).time
+    workers = len(envs) / len(rollouts)  # env workers that each rollout worker serves
+    stages = max(1, min(config.rollout.pipeline_stages, math.floor(workers)))
+    rows = config.env.num_envs / len(rollouts)
+    answer_s = _sharers(plan) * pass_seconds(counts.act, math.ceil(rows / stages), acting, ACT_LAUNCH_S)
+    round_s = max(stages * answer_s, answer_s + chunk_s)  # a group is answered while the others simulate
+    actor = config.actor
+    update_s = update_seconds(config, plan, counts, actor.micro_batch_size, actor.activation_checkpointing)
+    samples, epochs = config.samples_per_step, config.algorithm.update_epochs
+    learned = samples * epochs * counts.update.flops / len(actors)
+    return StepTimes(
+        act_model=_models(plan, "rollout"),
+        update_model=_models(plan, "actor"),
+        simulate_s=None if spec_s is None else chunks * chunk_s,
+        act_s=chunks * stages * answer_s,
+        collect_s=chunks * round_s,
+        update_s=update_s,
+        sync_s=_sync_seconds(config, plan, weight_bytes),
+        mfu_act=rows * counts.act.flops / (stages * answer_s * acting.flops),
+        mfu_update=learned / (update_s * learning.flops),
+    )
+
+
+def _chunk_seconds(config: RunConfig, plan: Plan) -> float:
+    """Return the seconds in which the slowest env worker simulates a chunk; workers share the cores of their node."""
+    time, envs = simulator_spec(config.env).time or UNKNOWN_SIMULATOR, config.env.num_envs // config.env.num_workers
+    num_images = simulator_spec(config.env).planned_spaces(config.env).num_images
+    alone_s = time.of_chunk(envs, config.policy.num_action_chunks, num_images)
+    on_node = Counter(slot.node for slot in plan.of("env"))
+    cores = {planned.node.name: planned.node.num_cpus for planned in plan.nodes}
+    return alone_s * max(max(1.0, count / max(1, cores[node])) for node, count in on_node.items())
+
+
+def _sharers(plan: Plan) -> int:
+    """Return the largest number of rollout workers on one accelerator, which compute one after another."""
+    return max(Counter((slot.node, slot.accelerators[0]) for slot in plan.of("rollout")).values())
+
+
+def update_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, micro_batch_size: int, share: float) -> float:
+    """Return the seconds of a training step's optimizer steps, for a plan with known devices.
+
+    share: of blocks that the backward pass recomputes.
+    """
+    algorithm, device = config.algorithm, _slowest(plan, "actor")
+    assert device is not None
+    rows = algorithm.global_batch_size // len(plan.of("actor"))  # of a rank and optimizer step
+    micro_batches = math.ceil(rows / micro_batch_size)
+    each_s = update_pass_seconds(counts, share, min(rows, micro_batch_size), device)
+    optimizer_steps = config.samples_per_step * algorithm.update_epochs / algorithm.global_batch_size
+    return optimizer_steps * (micro_batches * each_s + OPTIMIZER_STEP_S)
+
+
+def _sync_seconds(config: RunConfig, plan: Plan, weight_bytes: int) -> float:
+    """Return the seconds of one version's way: through the memory of the actor's node, and over the links to others."""
+    source = plan.of("actor")[0].node
+    others = {slot.node for slot in plan.of("rollout")} - {source}
+    over_links = len(others) * weight_bytes * 8 / (config.placement.link_gbit_per_s * 1e9)
+    return 2 * weight_bytes / SHARED_MEMORY_BYTES_S + over_links
+
+
+def _slowest(plan: Plan, role: str) -> Device | None:
+    slots = plan.of(role)
+    devices = [device_of(slot.accelerator_model) for slot in slots]
+    known = [device for device in devices if device is not None]
+    return min(known, key=lambda one: one.flops) if known and len(known) == len(slots) else None
+
+
+def _models(plan: Plan, role: str) -> str:
+    return ", ".join(sorted({slot.accelerator_model for slot in plan.of(role)}))

@@ -1,0 +1,58 @@
+"""How much of the accelerators' peak a training step uses: MFU of acting and updating, and speeds per accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlrun.config.schema import RunConfig
+from rlrun.placement.plan import Plan
+from rlrun.placement.policy_counts import policy_counts
+from rlrun.placement.step_time import device_of, has_known_devices
+
+
+class Throughput:
+    """The metrics `perf/…` of a run. Without accelerators of known peak there are none.
+
+    Example::
+
+        throughput = Throughput(config, plan)
+        metrics |= throughput.of_step(metrics)
+    """
+
+    def __init__(self, config: RunConfig, plan: Plan):
+        self._config = config
+        self._counts = policy_counts(config) if has_known_devices(plan) else None
+        self._peaks = {role: _peak(plan, role) for role in ("actor", "rollout")}
+        self._num_accelerators = len({(slot.node, index) for slot in plan.slots for index in slot.accelerators})
+
+    def of_step(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics of a training step.
+
+        metrics: those of the step: step_s, update_s, busy_rollout, num_chunk_steps and env_steps_per_second.
+        """
+        counts = self._counts
+        if counts is None:
+            return {}
+        rows = metrics["num_chunk_steps"]
+        learned = rows * self._config.algorithm.update_epochs
+        found = {
+            "mfu_update": learned * counts.update.flops / _at_least(metrics["update_s"]) / self._peaks["actor"],
+            "chunk_steps_per_accelerator": rows / _at_least(metrics["step_s"]) / self._num_accelerators,
+            "env_steps_per_accelerator": metrics["env_steps_per_second"] / self._num_accelerators,
+        }
+        tokens = max((stack.num_tokens for stack in counts.stacks), default=0)
+        found["tokens_per_accelerator"] = found["chunk_steps_per_accelerator"] * tokens
+        if "busy_rollout" in metrics:
+            acting_s = metrics["busy_rollout"] * metrics["step_s"]
+            found["mfu_act"] = rows * counts.act.flops / _at_least(acting_s) / self._peaks["rollout"]
+        return found
+
+
+def _peak(plan: Plan, role: str) -> float:
+    """Return the operations per second of all workers of a role, each on one accelerator."""
+    devices = (device_of(slot.accelerator_model) for slot in plan.of(role))
+    return sum(device.flops for device in devices if device is not None)
+
+
+def _at_least(seconds: float) -> float:
+    return max(1e-9, seconds)

@@ -1,0 +1,59 @@
+"""Plans of the shipped GPU runs on five inventories, with stored counts of their policies; `--write` renews the table.
+
+python -m tests.golden.test_plans --write     # after a change that is meant to change plans
+python -m tests.golden.test_plans --count     # after a change of a policy: counts again, which takes minutes
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.plans import RUNS, table
+from rlrun.config.checks import OF_INPUTS
+from rlrun.config.loader import load
+from rlrun.config.schema import RunConfig
+from rlrun.placement import budget, choices, planner
+from rlrun.policies.counts import PolicyCounts
+
+FOLDER = Path(__file__).parent
+TABLE = FOLDER / "plans.md"
+
+
+def stored(config: RunConfig) -> PolicyCounts:
+    return PolicyCounts.from_json((FOLDER / "policy_counts" / f"{config.name}.json").read_text())
+
+
+def test_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (budget, choices, planner):
+        monkeypatch.setattr(module, "policy_counts", stored)
+    found = "\n".join(table()) + "\n"
+    assert found == TABLE.read_text(), f"plans changed; if they should, run python -m {__name__} --write"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("run", RUNS)
+def test_the_stored_counts_are_those_of_the_class(run: str) -> None:
+    from rlrun.policies.counting import count
+
+    config = load([f"run={run}"], skipped=OF_INPUTS)
+    assert count(config) == stored(config)
+
+
+def main() -> None:
+    """Write the table, or the counts."""
+    if "--count" in sys.argv:
+        from rlrun.policies.counting import count
+
+        for run in RUNS:
+            config = load([f"run={run}"], skipped=OF_INPUTS)
+            (FOLDER / "policy_counts" / f"{run}.json").write_text(count(config).to_json())
+    for module in (budget, choices, planner):
+        module.policy_counts = stored  # type: ignore[attr-defined]
+    TABLE.write_text("\n".join(table()) + "\n")
+
+
+if __name__ == "__main__":
+    main()

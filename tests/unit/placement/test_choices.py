@@ -1,0 +1,135 @@
+"""Choices of the plan against all combinations, the usual numbers of a laptop, and refusals."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from rlrun.config.loader import load
+from rlrun.config.provenance import as_tree
+from rlrun.config.schema import RunConfig
+from rlrun.placement import choices, planner
+from rlrun.placement.budget import accelerators, hosts, sent_bytes
+from rlrun.placement.choices import SHARES, choose, with_less_memory
+from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
+from rlrun.placement.memory import count_parameters, policy_size
+from rlrun.placement.planner import plan
+from rlrun.placement.step_time import step_times
+from rlrun.policies.counts import PassCount, PolicyCounts
+from rlrun.system.errors import RunError
+
+AUTO = [
+    f"{key}=auto"
+    for key in ("env.num_workers", "rollout.num_workers", "actor.micro_batch_size", "actor.activation_checkpointing")
+]
+COUNTS = PolicyCounts(
+    *(10**9, 10**9, 0, 0, 10**9, (), 0),
+    act=PassCount(flops=2e12, num_bytes=2e9, num_kernels=1500),
+    update=PassCount(flops=6e12, num_bytes=2e10, num_kernels=5000),
+    recompute=PassCount(flops=8e12, num_bytes=3e10, num_kernels=7000),
+)
+
+
+@pytest.fixture(autouse=True)
+def counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (choices, planner):
+        monkeypatch.setattr(module, "policy_counts", lambda config: COUNTS)
+
+
+def machines(memory_bytes: int = 80 * 10**9, model: str = "A100", num_cards: int = 2, cores: int = 16) -> Inventory:
+    cards = tuple(Accelerator(model, memory_bytes, False) for _ in range(num_cards))
+    return Inventory((NodeInfo("n", "", cores, 10**12, cards),))
+
+
+def config_of(*more: str) -> RunConfig:
+    return load(["env.num_envs=8", "algorithm.horizon=4", "algorithm.global_batch_size=32", *AUTO, *more])
+
+
+def seconds(config: RunConfig, inventory: Inventory) -> float:
+    size = policy_size(config, count_parameters(config))
+    planned = plan(config, inventory)
+    accelerators(config, planned, inventory, size)
+    hosts(config, planned, size, sent_bytes(config, size))
+    return step_times(config, planned, COUNTS, sent_bytes(config, size)).step_s
+
+
+def test_no_other_combination_is_faster() -> None:
+    config, inventory = config_of(), machines()
+    chosen, sentences = choose(config, inventory)
+    assert not chosen.auto and sentences[0].startswith("Chosen: env.num_workers=")
+    divisors = [1, 2, 4, 8, 16]
+    every = []
+    for env_workers, rollouts, rows, share in itertools.product(divisors[:4], divisors[:2], divisors, SHARES):
+        if rollouts > env_workers:
+            continue
+        other = replace(
+            config,
+            env=replace(config.env, num_workers=env_workers),
+            rollout=replace(config.rollout, num_workers=rollouts),
+            actor=replace(config.actor, micro_batch_size=rows, activation_checkpointing=share),
+            auto=[],
+        )
+        every.append(seconds(other, inventory))
+    assert seconds(chosen, inventory) <= 1.01 * min(every)
+
+
+def test_given_numbers_stay() -> None:
+    chosen, _ = choose(config_of("env.num_workers=4", "actor.micro_batch_size=2"), machines())
+    assert (chosen.env.num_workers, chosen.actor.micro_batch_size) == (4, 2)
+
+
+def test_a_laptop_takes_the_usual_numbers() -> None:
+    config = config_of()
+    for inventory in (machines(num_cards=0), machines(model="Unheard-of")):
+        chosen, sentences = choose(config, inventory)
+        usual = load(["env.num_envs=8", "algorithm.horizon=4", "algorithm.global_batch_size=32"])
+        assert replace(chosen.actor, activation_checkpointing=0.0) == replace(usual.actor)
+        assert (chosen.env, chosen.rollout) == (usual.env, usual.rollout)
+        assert "unknown" in sentences[0]
+
+
+def test_what_fits_nowhere_is_refused() -> None:
+    with pytest.raises(RunError, match="short"):
+        choose(config_of(), machines(memory_bytes=2 * 10**9))
+
+
+def test_unlike_accelerators_are_ranked_by_time() -> None:
+    """Rollout workers answer on the H100s that also train, not on idle 3090s."""
+    config = load(["env.num_workers=4", "rollout.num_workers=2", "env.num_envs=8", "algorithm.global_batch_size=8"])
+    cards = (*(Accelerator("H100", 80 * 10**9, False),) * 2, *(Accelerator("3090", 24 * 10**9, True),) * 2)
+    inventory = Inventory((NodeInfo("n", "", 16, 10**12, cards),))
+    planned = plan(config, inventory)
+    assert {slot.accelerator_model for slot in planned.of("rollout")} == {"H100"}
+
+
+def test_a_record_has_numbers_and_the_request_the_word() -> None:
+    config = config_of()
+    assert as_tree(config)["actor"]["micro_batch_size"] == "auto"
+    chosen, _ = choose(config, machines())
+    assert as_tree(chosen)["actor"]["micro_batch_size"] == chosen.actor.micro_batch_size
+
+
+def test_less_memory_step_by_step() -> None:
+    """Half the rows, down to one; then all blocks checkpointed; then nothing is left."""
+    config = load(["actor.micro_batch_size=4", "algorithm.global_batch_size=32", "actor.num_workers=2"])
+    found = []
+    lowered: RunConfig | None = config
+    while (lowered := with_less_memory(lowered)) is not None:
+        found.append((lowered.actor.micro_batch_size, lowered.actor.activation_checkpointing))
+    assert found == [(2, 0.0), (1, 0.0), (1, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", 1.0), ("false", 0.0), ("0.25", 0.25), ("1", 1.0)], ids=lambda value: str(value)
+)
+def test_checkpointing_is_a_share(text: str, value: float) -> None:
+    assert load([f"actor.activation_checkpointing={text}"]).actor.activation_checkpointing == value
+
+
+@pytest.mark.parametrize("argument", ["actor.micro_batch_size=many", "env.num_workers=1.5", "rollout.num_workers=all"])
+def test_other_words_are_refused(argument: str) -> None:
+    with pytest.raises(RunError, match="does not take this value") as raised:
+        load([argument])
+    assert "auto" in str(raised.value.remedy) and argument.split("=")[1] in str(raised.value)
