@@ -73,6 +73,9 @@ class PolicySpec:
     policy: str  # names the class, a `Policy`, which opens what its `save` wrote
     from_scratch: str | None = None  # names a function (RunConfig, Spaces) -> Policy
     from_demonstrations: str | None = None  # names a function (RunConfig, DemonstratedTask) -> Policy
+    # Names a function (RunConfig, PlannedSpaces) -> Policy: the published one without weights, which a plan counts if
+    # policy.path is not on this machine; None: it counts a new policy.
+    published: str | None = None
     section: type[Section] | None = None  # keys of policy.<name>; None: it has no keys
     check: Callable[[RunConfig], Iterator[RunError]] = no_faults  # checks beyond ranges of single keys
     observes: tuple[str, ...] = ("proprio",)  # required observations, of images, proprio, instruction

@@ -41,6 +41,17 @@ def word_tokenizer(instructions: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
+def assumed_tokenizer() -> Tokenizer:
+    """Return a tokenizer that makes about as many tokens of a text as those of large language models, all alike.
+
+    It stands for that of a policy which is not on this machine, to count what the policy computes.
+    """
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(SPECIAL)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Split(Regex(r"\w+|[^\w\s]"), behavior="removed", invert=True)
+    tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", SPECIAL.index("<s>"))])
+    return tokenizer
+
+
 def read_tokenizer(file: Path, num_words: int) -> Tokenizer:
     """Read tokenizer.json. num_words: rows of the embeddings that its tokens choose.
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.config.schema import RunConfig, SftConfig
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.dsrl import Dsrl, NoiseAction, NoiseDistribution
 from rlrun.policies.flow.folder import (
     NETWORK,
@@ -82,6 +83,11 @@ class FlowPolicy(ImitationPolicy):
 
     @classmethod
     @abstractmethod
+    def published_parts(cls, config: RunConfig, spaces: PlannedSpaces) -> FlowParts:
+        """Return the parts of the published policy, whose files are not on this machine."""
+
+    @classmethod
+    @abstractmethod
     def processor_choices(cls, own: FlowSettings) -> dict[str, Any]:
         """Return those of the processor's settings that the run decides, whatever the folder has."""
 
@@ -114,6 +120,16 @@ class FlowPolicy(ImitationPolicy):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             return cls.assemble(parts, settings, Trains.everything)
+
+    @classmethod
+    def published(cls, config: RunConfig, spaces: PlannedSpaces) -> Self:
+        """Return the published policy on the meta device as a run completes it, without its files."""
+        own, parts = config.policy.section(cls.section), cls.published_parts(config, spaces)
+        num_proprio = spaces.num_proprio if config.policy.use_proprio else 0
+        processor = {**parts.processor, **cls.processor_choices(own)}
+        settings = run_settings(config, own, spaces.num_actions, num_proprio, processor)
+        with torch.device("meta"):
+            return cls.assemble(parts, settings, trained_parts(own, is_new=False))
 
     def new_parts(self, folder: Path, seed: int) -> dict[str, Callable[[], Tensor]]:
         """Return the heads: those of the folder that fit the settings, others drawn by the seed."""

@@ -352,6 +352,7 @@ def flow_spec(
         recognizes=recognizes,
         policy=policy,
         from_demonstrations=f"{policy}.from_demonstrations",
+        published=f"{policy}.published",
         check=check,
         observes=("images", "proprio", "instruction"),
         lora=LoraParts(

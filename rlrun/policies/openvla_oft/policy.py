@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from rlrun.algorithms.losses import imitation_loss
 from rlrun.config.schema import AttentionKernel, EnvConfig, PolicyConfig, Precision, RunConfig, SftConfig
-from rlrun.config.simulator_spec import num_cameras
+from rlrun.config.simulator_spec import PlannedSpaces, num_cameras
 from rlrun.policies.distributions import Bins
 from rlrun.policies.folders import unfit
 from rlrun.policies.openvla_oft.attention import chosen_kernel
@@ -24,7 +25,7 @@ from rlrun.policies.openvla_oft.processor import ImageStatistics, Processor
 from rlrun.policies.openvla_oft.spec import NUM_BINS, OpenVLAOFTSettings
 from rlrun.policies.policy import ImitationPolicy
 from rlrun.policies.spec import CONFIG_FILE, DemonstratedTask
-from rlrun.policies.tokenizer import SPACE, prompt, word_tokenizer
+from rlrun.policies.tokenizer import SPACE, SPECIAL, assumed_tokenizer, prompt, word_tokenizer
 from rlrun.policies.weight_files import MAX_FILE_BYTES, Shape, WeightFiles, read_json, refuse, write_weights
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -102,6 +103,30 @@ class VlaPolicy(ImitationPolicy):
     def from_demonstrations(cls, config: RunConfig, task: DemonstratedTask) -> VlaPolicy:
         """Return a new policy, as the spec names it."""
         return cls(*new_policy(config.policy, config.env, task, config.seed))
+
+    @classmethod
+    def published(cls, config: RunConfig, spaces: PlannedSpaces) -> VlaPolicy:
+        """Return the 7B on the meta device as a run completes it, without its files, as the spec names it."""
+        policy, own = config.policy, config.policy.section(OpenVLAOFTSettings)
+        num_proprio = spaces.num_proprio if policy.use_proprio else 0
+        described = OpenVLAOFTConfig(
+            text_config={"vocab_size": PUBLISHED_WORDS},
+            norm_stats={own.unnorm_key: {"action": _any_range(spaces.num_actions), "proprio": _any_range(num_proprio)}},
+            num_actions=spaces.num_actions,
+            num_proprio=num_proprio,
+            space_token_id=SPECIAL.index(SPACE),
+            **_of_the_run(config),
+        )
+        with torch.device("meta"):
+            return cls(OpenVLAOFT(described), Processor(described, assumed_tokenizer(), ImageStatistics()))
+
+
+PUBLISHED_WORDS = 32064  # of the 7B's vocabulary
+
+
+def _any_range(size: int) -> dict[str, list]:
+    low, high = [-1.0] * size, [1.0] * size
+    return {"q01": low, "q99": high, "min": low, "max": high, "mask": [True] * size}
 
 
 MLP_RATIO = 4  # of the vision towers
@@ -270,17 +295,26 @@ def _complete(folder: Path, config: OpenVLAOFTConfig, run: RunConfig, shapes: Ma
     """Complete an official config.json from the configuration of the run."""
     policy, own = run.policy, run.policy.section(OpenVLAOFTSettings)
     found = _statistics(folder, config, own.unnorm_key, own.action_bounds.value)
-    config.unnorm_key = own.unnorm_key
     config.num_actions = found.num_actions()
-    config.num_action_chunks = policy.num_action_chunks
-    config.num_images = num_cameras(run.env)
     config.num_proprio = found.num_proprio(shapes) if policy.use_proprio else 0
-    config.value_hidden_sizes = list(policy.value_hidden_sizes)
-    config.has_action_queries = own.has_action_queries
-    config.has_stop_token = own.has_stop_token
-    config.max_prompt_length = own.max_prompt_length or OFFICIAL_PROMPT_LENGTH
-    config.action_bounds = own.action_bounds.value
-    config.center_crop = own.center_crop
+    for name, value in _of_the_run(run).items():
+        setattr(config, name, value)
+
+
+def _of_the_run(run: RunConfig) -> dict[str, Any]:
+    """Return those fields of an official policy's configuration that its files do not have."""
+    policy, own = run.policy, run.policy.section(OpenVLAOFTSettings)
+    return {
+        "unnorm_key": own.unnorm_key,
+        "num_action_chunks": policy.num_action_chunks,
+        "num_images": num_cameras(run.env),
+        "value_hidden_sizes": list(policy.value_hidden_sizes),
+        "has_action_queries": own.has_action_queries,
+        "has_stop_token": own.has_stop_token,
+        "max_prompt_length": own.max_prompt_length or OFFICIAL_PROMPT_LENGTH,
+        "action_bounds": own.action_bounds.value,
+        "center_crop": own.center_crop,
+    }
 
 
 def _set_aside_action_level_values(folder: Path, files: WeightFiles) -> None:

@@ -171,6 +171,7 @@ SPEC = PolicySpec(
     recognizes=_recognizes,
     policy=POLICY,
     from_demonstrations=f"{POLICY}.from_demonstrations",
+    published=f"{POLICY}.published",
     check=check_sizes,
     observes=("images", "proprio", "instruction"),
     backends=("hf", "sglang"),

@@ -21,9 +21,9 @@ from rlrun.policies.pi.config import MODES as MODE_OF
 from rlrun.policies.pi.config import PiConfig
 from rlrun.policies.pi.folder import pixels, processor_settings, read_folder, write_folder
 from rlrun.policies.pi.network import PiNetwork
-from rlrun.policies.pi.spec import PiSettings, StateInPrompt, new_config
+from rlrun.policies.pi.spec import PiSettings, StateInPrompt, new_config, pi_config
 from rlrun.policies.spec import DemonstratedTask
-from rlrun.policies.tokenizer import word_tokenizer
+from rlrun.policies.tokenizer import assumed_tokenizer, word_tokenizer
 from rlrun.policies.weight_files import WeightFiles
 
 BINS = np.linspace(-1, 1, 256 + 1)[:-1]  # of the numbers of the state in the prompt
@@ -103,6 +103,11 @@ class PiPolicy(FlowPolicy):
         architecture = new_config(config, *sizes)
         statistics = of_demonstrations(task.norm_stats, MODES[MODE_OF[architecture.type]])
         return FlowParts(architecture, tokenizer, statistics, processor_settings(is_openpi=False))
+
+    @classmethod
+    def published_parts(cls, config: RunConfig, spaces: PlannedSpaces) -> FlowParts:
+        parts = pi_config(config, spaces), assumed_tokenizer(), Statistics()
+        return FlowParts(*parts, processor_settings(is_openpi=False))
 
     @classmethod
     def processor_choices(cls, own: FlowSettings) -> dict[str, Any]:

@@ -11,17 +11,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.folder import FlowParts, RunSettings
-from rlrun.policies.flow.lerobot_config import Standardization, of_demonstrations
+from rlrun.policies.flow.lerobot_config import Standardization, Statistics, of_demonstrations
 from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.flow.processor import FlowProcessor, resize_to, with_newline
 from rlrun.policies.flow.spec import FlowSettings, PatchPositions, Trains
 from rlrun.policies.smolvla.config import SmolVLAConfig
 from rlrun.policies.smolvla.folder import PROCESSOR_SETTINGS, read_folder, write_folder
 from rlrun.policies.smolvla.network import SmolVLANetwork
-from rlrun.policies.smolvla.spec import SmolVLASettings, new_config
+from rlrun.policies.smolvla.spec import SmolVLASettings, new_config, smolvla_config
 from rlrun.policies.spec import DemonstratedTask
-from rlrun.policies.tokenizer import word_tokenizer
+from rlrun.policies.tokenizer import assumed_tokenizer, word_tokenizer
 from rlrun.policies.weight_files import WeightFiles
 
 
@@ -71,6 +72,11 @@ class SmolVLAPolicy(FlowPolicy):
         sizes = task.num_actions, task.num_proprio, task.cameras, tokenizer.get_vocab_size()
         statistics = of_demonstrations(task.norm_stats, Standardization)
         return FlowParts(new_config(config, *sizes), tokenizer, statistics, PROCESSOR_SETTINGS)
+
+    @classmethod
+    def published_parts(cls, config: RunConfig, spaces: PlannedSpaces) -> FlowParts:
+        parts = smolvla_config(config, spaces), assumed_tokenizer(), Statistics()
+        return FlowParts(*parts, PROCESSOR_SETTINGS)
 
     @classmethod
     def processor_choices(cls, own: FlowSettings) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def new_config(
 
 def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -> PolicySize:
     """Return the size by `policy.path`, else by the settings of a new policy."""
-    network = _config(config, spaces)
+    network = smolvla_config(config, spaces)
     return flow_size(
         config, config.policy.section(SmolVLASettings), spaces, num_parameters, _sizes(network, spaces.num_images)
     )
@@ -107,7 +107,7 @@ def _sizes(network: SmolVLAConfig, num_images: int) -> NetworkSize:
     )
 
 
-def _config(config: RunConfig, spaces: PlannedSpaces) -> SmolVLAConfig:
+def smolvla_config(config: RunConfig, spaces: PlannedSpaces) -> SmolVLAConfig:
     """Return the architecture; a folder that is not on this machine counts as the published one."""
     if config.policy.path is None:
         return new_config(config, spaces.num_actions, spaces.num_proprio, numbered(spaces.num_images))

@@ -1,0 +1,158 @@
+"""The counts of a run's policy, for plans: from the cache, else by a process that makes the policy without memory.
+
+A small policy is estimated from its number of parameters, so that its plan starts no process and imports no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+
+from rlrun.config.registry import POLICIES
+from rlrun.config.schema import Precision, RunConfig
+from rlrun.config.sections import file_of, to_dict
+from rlrun.config.simulator_spec import simulator_spec
+from rlrun.policies.counts import PassCount, PolicyCounts
+from rlrun.policies.folders import base_of, has_only_adapters
+from rlrun.policies.spec import policy_spec
+from rlrun.system.errors import RunError
+
+FEW_PARAMETERS = 3_000_000  # a policy with fewer is not counted: on a GPU everything of it is fast and fits
+LIMIT_S = 300.0  # of counting; 7.5 billion parameters take half a minute on one core
+_NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
+_PROGRAM = "rlrun.policies.counting"
+_PACKAGES = ("rlrun", "torch", "transformers")  # whose versions the counts depend on
+
+
+def policy_counts(config: RunConfig, limit_s: float = LIMIT_S) -> PolicyCounts:
+    """Return the counts of the policy that a run trains.
+
+    limit_s: of the process that counts. Raises RunError for a policy folder that cannot be opened, and for a policy
+    that cannot be counted in that time.
+    """
+    few = _few_parameters(config)
+    if few is not None:
+        return _estimated(config, few)
+    file = Path(config.cache_dir) / f"counts-{digest(config)}.json"
+    with suppress(OSError, ValueError, LookupError, TypeError):  # not counted yet, or damaged
+        return PolicyCounts.from_json(file.read_text(encoding="utf-8"))
+    found = _counted(config, limit_s)
+    with suppress(OSError):  # then the next plan counts again
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        draft.write_text(found.to_json(), encoding="utf-8")
+        draft.replace(file)
+    return found
+
+
+# --- a small policy ---------------------------------------------------------------------------
+
+
+def _few_parameters(config: RunConfig) -> int | None:
+    """Return the number of parameters of a new, small policy whose spec knows it; None: it must be counted."""
+    spec = policy_spec(config)
+    if config.policy.path is not None or config.actor.lora.rank or spec.num_parameters is None:
+        return None
+    number = spec.num_parameters(config, simulator_spec(config.env).planned_spaces(config.env))
+    return number if number <= FEW_PARAMETERS else None
+
+
+def _estimated(config: RunConfig, number: int) -> PolicyCounts:
+    """Return counts as if each parameter took part in one product per row. number: of parameters."""
+    spaces, actor = simulator_spec(config.env).planned_spaces(config.env), config.actor
+    width = _NUM_BYTES[actor.param_precision]
+    num_pixels = spaces.num_images * config.env.image_size**2 * 3
+    saved = width * (num_pixels + 8 * number / 1000)
+    act = PassCount(flops=2 * number, num_bytes=num_pixels, num_kernels=50)
+    update = PassCount(flops=6 * number, num_bytes=3 * saved, num_kernels=150, saved_bytes=saved)
+    recompute = PassCount(flops=8 * number, num_bytes=4 * saved, num_kernels=200, saved_bytes=saved)
+    num_tokens = config.policy.num_action_chunks * spaces.num_actions
+    return PolicyCounts(number, number, 0, 0, number, (), num_tokens, act, update, recompute)
+
+
+# --- the cache --------------------------------------------------------------------------------
+
+
+def digest(config: RunConfig) -> str:
+    """Return a short name of all that the counts depend on."""
+    env, actor = config.env, config.actor
+    spaces = simulator_spec(env).planned_spaces(env)
+    depends = {
+        "policy": to_dict(config.policy),
+        "lora": to_dict(actor.lora),
+        "algorithm": config.algorithm.name,
+        "precision": [actor.param_precision.value, config.rollout.precision.value],
+        "env": [env.image_size, spaces.num_images, spaces.num_proprio, spaces.num_actions],
+        "versions": [version(name) for name in _PACKAGES],
+        "sources": _sources_digest(POLICIES.location(config.policy.kind)),
+        "files": sorted(_files(config)),
+    }
+    return hashlib.sha256(json.dumps(depends, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _sources_digest(location: str) -> str:
+    """Return a digest of the sources of rlrun's policies, and of the package of a spec "module:ATTRIBUTE"."""
+    folders, own = [Path(__file__).parents[1] / "policies"], Path(file_of(location))
+    if own.name != "__init__.py":
+        files = [own]
+    else:
+        files = []
+        folders += [own.parent] if own.parent != Path(__file__).parents[1] else []
+    digest = hashlib.sha256()
+    for file in [*files, *(file for folder in folders for file in sorted(folder.rglob("*.py")))]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _files(config: RunConfig) -> Iterator[tuple[str, int, int]]:
+    """Yield (name, bytes, time of the last change) of the files in the policy's folder."""
+    if config.policy.path is None:
+        return
+    folder = Path(config.policy.path)
+    for place in [folder, base_of(folder)] if has_only_adapters(folder) else [folder]:
+        for file in place.rglob("*") if place.is_dir() else ():
+            if file.is_file():
+                yield str(file.relative_to(place)), file.stat().st_size, file.stat().st_mtime_ns
+
+
+# --- the process that counts ------------------------------------------------------------------
+
+
+def _counted(config: RunConfig, limit_s: float) -> PolicyCounts:
+    command, environment = [sys.executable, "-m", _PROGRAM], os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    environment["PYTHONPATH"] = os.pathsep.join(folder or os.curdir for folder in sys.path)
+    try:
+        done = subprocess.run(
+            command, input=pickle.dumps(config), env=environment, capture_output=True, timeout=limit_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise _not_counted(config, f"It took more than {limit_s:g} s.") from None
+    try:
+        found = pickle.loads(done.stdout)
+    except Exception as error:  # of an incomplete pickle: it may raise anything
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        cause = last[0] if last else f"The process ended with status {done.returncode}."
+        raise _not_counted(config, cause) from error
+    if isinstance(found, RunError):
+        raise found
+    assert isinstance(found, PolicyCounts)
+    return found
+
+
+def _not_counted(config: RunConfig, cause: str) -> RunError:
+    return RunError(
+        "The work of the policy could not be counted, which the plan needs.",
+        key="policy.kind",
+        value=config.policy.kind,
+        cause=cause,
+        remedy="Its class must act and learn on torch's meta device, where tensors have no values: it must read none "
+        "of them in host memory (item, cpu, numpy), and make new ones on `self.device`.",
+    )
