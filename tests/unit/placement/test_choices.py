@@ -121,9 +121,7 @@ def test_less_memory_step_by_step() -> None:
     assert found == [(2, 0.0), (1, 0.0), (1, 1.0)]
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("true", 1.0), ("false", 0.0), ("0.25", 0.25), ("1", 1.0)], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize(("text", "value"), [("true", 1.0), ("false", 0.0), ("0.25", 0.25), ("1", 1.0)], ids=str)
 def test_checkpointing_is_a_share(text: str, value: float) -> None:
     assert load([f"actor.activation_checkpointing={text}"]).actor.activation_checkpointing == value
 

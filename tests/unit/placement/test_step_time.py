@@ -41,12 +41,13 @@ SMALL = PolicyCounts(10**6, 10**6, 0, 0, 10**6, (), 0, WORK, WORK, WORK)
 @pytest.mark.parametrize("robot", ["libero", "behavior"])
 def test_the_times_of_an_h200(robot: str) -> None:
     counts = PolicyCounts.from_json((COUNTS / f"{robot}_lora.json").read_text())
-    act = PolicyCounts.from_json(
-        (COUNTS / f"{RUNS[robot]}.json").read_text()
-    ).act  # rollout workers have merged weights
+    # rollout workers have merged weights
+    merged = PolicyCounts.from_json((COUNTS / f"{RUNS[robot]}.json").read_text())
     device = device_of("NVIDIA H200")
     assert device is not None
-    found = {f"act {rows}": pass_seconds(act, rows, device, ACT_LAUNCH_S) / seen for rows, seen in ACT[robot].items()}
+    found = {
+        f"act {rows}": pass_seconds(merged.act, rows, device, ACT_LAUNCH_S) / seen for rows, seen in ACT[robot].items()
+    }
     for rows, seen in UPDATE[robot].items():
         found[f"update {rows}"] = (2 * update_pass_seconds(counts, 1.0, rows, device) + OLD_OPTIMIZER_STEP_S) / seen
     wrong = {name: round(ratio, 2) for name, ratio in found.items() if not 0.8 <= ratio <= 1.2}
