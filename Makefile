@@ -4,8 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
-CPU_WHEELS := https://download.pytorch.org/whl/cpu
-HAS_GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 DEAR := integration or learning or cluster or gpu or pretended_cuda or long
 SGLANG := .cache/sglang/installed
 LEROBOT := .cache/lerobot/installed
@@ -79,7 +77,7 @@ tree: $(INSTALLED) ## write what documents take from the sources: tree, keys, co
 
 lock: $(INSTALLED) ## write the installed versions into constraints.txt
 	@{ sed -n '/^#/p' constraints.txt; $(BIN)/pip freeze --exclude-editable \
-	  | grep -viE '^(nvidia|cuda|rlrun|triton)' | sed 's/+cpu$$//' | sort -f; } > $(VENV)/constraints.txt
+	  | grep -viE '^(nvidia|cuda|rlrun|triton)' | sed 's/+c[pu][pu0-9]*$$//' | sort -f; } > $(VENV)/constraints.txt
 	mv $(VENV)/constraints.txt constraints.txt
 
 clean: ## remove the environment; runs/ stays
@@ -99,14 +97,10 @@ $(SGLANG): | $(INSTALLED)
 $(LEROBOT): | $(INSTALLED)
 	$(BIN)/python scripts/lerobot_environment.py $(@D)
 
-# Where there is no GPU, torch comes as its CPU build, a tenth of the download.
+# The build of torch is the one that the driver runs. Where there is no GPU it is the CPU's, a tenth of the download.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'installing into $(VENV): once, some minutes'
-ifeq ($(HAS_GPU),yes)
-	@$(BIN)/pip install -qq --no-compile "$(TORCH)"
-else
-	@$(BIN)/pip install -qq --no-compile --retries 1 --extra-index-url $(CPU_WHEELS) "$(TORCH)"
-endif
+	@options=$$($(BIN)/python -m rlrun.system.torch_index) && $(BIN)/pip install -qq --no-compile $$options "$(TORCH)"
 	@$(BIN)/pip install -qq --no-compile -c constraints.txt -e '.[dev]'
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # on all cores; some packages ship files of other Pythons
 	@touch $@

@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -33,6 +33,7 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
 from rlrun.config.schema import AttentionKernel, CompileBackend
 from rlrun.data.messages import Trajectory
+from rlrun.placement.budget import HELD_BACK_BYTES, HELD_BACK_SHARE
 from rlrun.placement.memory import actor_memory, policy_size
 from rlrun.placement.step_cost import peak_flops
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
@@ -72,7 +73,7 @@ def main() -> int:
     micro_batches, batches = tuple(arguments.micro_batches), tuple(arguments.batches)
     work = workload(arguments.robot, arguments.lora, micro_batches[0], batches, arguments.small_layers)
     work.run.policy.attention = AttentionKernel[arguments.attention] if arguments.attention else None
-    work.run.policy.compile_backend = CompileBackend.inductor if arguments.compile else None
+    work.run.policy.compile_backend = CompileBackend.inductor if arguments.compile else CompileBackend.none
     work.run.actor.activation_checkpointing = arguments.checkpointing
     size = policy_size(work.run, PARAMETERS)
     report = Report(arguments.json, arguments.repeats)
@@ -81,7 +82,11 @@ def main() -> int:
         report.close()
         print("\nNo GPU: torch sees none here, so nothing was measured. The numbers above are estimates.")
         return int(ExitStatus.doctor)
-    measure(work, size, torch.device("cuda", 0), report, micro_batches, arguments.offload)
+    device = torch.device("cuda", 0)
+    if arguments.only_updates:
+        measure_updates(work, size, device, report, micro_batches)
+    else:
+        measure(work, size, device, report, micro_batches, arguments.offload)
     report.close()
     return int(ExitStatus.ok)
 
@@ -97,6 +102,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="by torch.compile, with inductor")
     parser.add_argument("--no-checkpointing", dest="checkpointing", action="store_false", help="keep all activations")
     parser.add_argument("--no-offload", dest="offload", action="store_false", help="rollout and actor stay on the card")
+    parser.add_argument("--only-updates", action="store_true", help="no act(), weight sync or moves")
     parser.add_argument("--json", action="store_true", help="print the numbers to stdout, and lines to stderr")
     parser.add_argument("--small-layers", action="store_true", help="try the program with a small model")
     return parser.parse_args()
@@ -169,6 +175,28 @@ def measure(
     if turns:
         turns.onload("actor", learner)
     process_group.leave()
+
+
+def measure_updates(
+    work: Workload, size: PolicySize, device: torch.device, report: Report, micro_batches: Sequence[int]
+) -> None:
+    """Measure updates alone, of those numbers of rows that fit."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    least_s = forward_flops(work.model) / (peak_flops(name) or float("nan"))
+    report.add("device", f"{name}, torch {torch.__version__}", model=name)
+    join_alone(device)
+    learner = actor(work, device)
+    for rows in micro_batches:
+        if device.type != "cuda" or has_room(work, size, rows, torch.cuda.get_device_properties(device).total_memory):
+            train(work, size, learner, rows, device, report, least_s)
+    process_group.leave()
+
+
+def has_room(work: Workload, size: PolicySize, micro_batch: int, memory_bytes: int) -> bool:
+    """Return whether an update fits by the plan's estimate, with what it holds back of the card."""
+    run = replace(work.run, actor=replace(work.run.actor, micro_batch_size=micro_batch))
+    run = replace(run, algorithm=replace(run.algorithm, global_batch_size=2 * micro_batch))
+    return actor_memory(run, size).peak_bytes <= (1 - HELD_BACK_SHARE) * memory_bytes - HELD_BACK_BYTES
 
 
 @dataclass(frozen=True)

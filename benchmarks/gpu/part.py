@@ -26,7 +26,7 @@ LIMITS_S = {
     "updates": 180.0,
     "memory": 120.0,
     "training": 900.0,
-    "seven_billion": 500.0,
+    "seven_billion": 900.0,
     "policy_folder": 240.0,
 }
 

@@ -14,6 +14,12 @@ TIME_LIMIT_S = 240.0
 NEEDED_BYTES = 30e9  # an update with adapters takes 21 GB, the context and libraries of CUDA some more
 SMALL = ("--small-layers", "--micro-batches", "1", "--no-offload", "--batches", "1", "--repeats", "1")
 FULL = ("--batches", "1", "2", "8", "16", "--micro-batches", "2", "8", "32", "--repeats", "3")
+UPDATES = ("--only-updates", "--no-checkpointing")
+SMALL_UPDATES = ("--small-layers", "--micro-batches", "2", "--repeats", "1")
+FEW_ROWS = 2  # the CPU decides how long they take
+ROWS_OF = {"libero": (8, 16, 32), "behavior": (4, 8, 16)}  # rows of a micro-batch that keep the card busy
+MAX_FEW_ROWS_S = {"libero": 0.6, "behavior": 0.9}
+MIN_MFU, MIN_COMPILED_MFU = 0.33, 0.40
 
 
 @cache
@@ -23,6 +29,39 @@ def measured(machine: Machine, robot: str) -> dict[str, dict]:
         _require_room(machine)
     words = SMALL if machine.is_pretended else FULL
     return json.loads(output(machine.command("benchmarks.gpu_7b", "--json", "--robot", robot, *words), TIME_LIMIT_S))
+
+
+@cache
+def updates_measured(machine: Machine, robot: str, is_compiled: bool) -> dict[str, dict]:
+    """Return numbers of updates that keep all activations, with adapters of rank 32."""
+    if not machine.is_pretended:
+        _require_room(machine)
+    rows = [str(count) for count in ROWS_OF[robot]]
+    words = SMALL_UPDATES if machine.is_pretended else ("--micro-batches", str(FEW_ROWS), *rows, "--repeats", "3")
+    compiled = ("--compile",) if is_compiled else ()
+    command = machine.command("benchmarks.gpu_7b", "--json", "--robot", robot, *UPDATES, *compiled, *words)
+    return json.loads(output(command, TIME_LIMIT_S))
+
+
+def _few_rows(robot: str) -> Callable[[Machine], Seen]:
+    def measure(machine: Machine) -> Seen:
+        seconds = updates_measured(machine, robot, False)[f"update, 2 x {FEW_ROWS} rows"]["seconds"]
+        return Seen(f"{seconds:.2f} s", seconds <= MAX_FEW_ROWS_S[robot])
+
+    return measure
+
+
+def _busy(robot: str, is_compiled: bool, least: float) -> Callable[[Machine], Seen]:
+    def measure(machine: Machine) -> Seen:
+        found = updates_measured(machine, robot, is_compiled)
+        names = [f"update, 2 x {rows} rows" for rows in ROWS_OF[robot]]
+        passes = [(name, found[name]) for name in names if name in found]
+        if not passes and not machine.is_pretended:
+            raise LeftOut("the card has too little memory for that many rows")
+        text = "; ".join(f"{name[8:]} {n['seconds']:.2f} s, MFU {100 * n['mfu']:.0f} %" for name, n in passes)
+        return Seen(text, all(n["mfu"] >= least for _, n in passes))
+
+    return measure
 
 
 def _require_room(machine: Machine) -> None:
@@ -87,10 +126,27 @@ def _rows(robot: str, act: str, update: str) -> list[Row]:
         row(f"7.5 B, {robot}: act", act)(_passes(robot, "act, ")),
         row(f"7.5 B, {robot}: update", update)(_passes(robot, "update, ")),
         row(f"7.5 B, {robot}: moves", "any; estimated: offload and onload below 2 s")(_moving(robot)),
+        row(f"7.5 B, {robot}: update, 2 x 2 rows, adapters, no recompute", f"at most {MAX_FEW_ROWS_S[robot]:g} s")(
+            _few_rows(robot)
+        ),
+        row(f"7.5 B, {robot}: update, no recompute", f"MFU at least {100 * MIN_MFU:.0f} % with {_counts(robot)} rows")(
+            _busy(robot, False, MIN_MFU)
+        ),
     ]
+
+
+def _counts(robot: str) -> str:
+    return ", ".join(map(str, ROWS_OF[robot]))
+
+
+def _compiled(robot: str) -> Row:
+    expected = f"MFU at least {100 * MIN_COMPILED_MFU:.0f} % with {_counts(robot)} rows"
+    name = f"7.5 B, {robot}: update, no recompute, Inductor"
+    return row(name, expected, needs=("triton",))(_busy(robot, True, MIN_COMPILED_MFU))
 
 
 ROWS = [
     *_rows("libero", "any; estimated MFU 25-45 %", "any; estimated MFU 25-40 %"),
     *_rows("behavior", "any; estimated MFU 25-45 % at 1 row", "any; estimated MFU 25-40 %"),
+    _compiled("behavior"),
 ]

@@ -16,12 +16,12 @@ from rlrun.config.registry import fill_lora
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data.messages import ActionChunk, Frames, Observation, Trajectory
 from rlrun.observability.telemetry import Telemetry
+from rlrun.policies.compilation import chosen_backend, prepare_blocks
 from rlrun.policies.openvla_oft.config import OFFICIAL_TOWERS, OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.policies.openvla_oft.processor import ImageStatistics, Processor
 from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
-from rlrun.policies.policy import compile_policy
 from rlrun.policies.tokenizer import word_tokenizer
 from rlrun.policies.weight_files import fill
 from rlrun.rollout.backend import unsent_names
@@ -144,7 +144,7 @@ def filled_policy(work: Workload, device: torch.device, dtype: torch.dtype) -> V
     filled = VlaPolicy(made.module, made.processor)
     precision = Precision.bf16 if dtype is torch.bfloat16 else Precision.fp32
     filled.use_attention(work.run.policy.attention, precision)
-    compile_policy(filled, work.run.policy.compile_backend)
+    prepare_blocks(filled, chosen_backend(work.run.policy.compile_backend, device, is_learner=False))
     return filled
 
 

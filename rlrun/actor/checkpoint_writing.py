@@ -21,6 +21,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.tensor import DTensor
 
 from rlrun.actor.process_group import Ranks
 from rlrun.config import provenance
@@ -113,16 +114,11 @@ def _together(learner: Learner) -> Iterator[tuple[str, Tensor]]:
 class Snapshot:
     """The training state of this rank. Example: write(snapshot(learner, {"step": 3}), folder, learner.ranks)."""
 
-    tensors: dict[str, Tensor]  # by a flat name; shards, not whole tensors
+    tensors: dict[str, Tensor]  # by a flat name; shards, and this rank's share of the tensors that all ranks hold
+    num_bytes: int  # of the checkpoint, over all ranks
     rank_state: dict[str, Any]  # of random generators and of the algorithm
     state: dict[str, Any]  # JSON: counters, and the driver's own state
     export: PolicyExport
-
-    @property
-    def num_bytes(self) -> int:
-        """Return the size of the checkpoint over all ranks: every tensor once, and parameters again in `policy/`."""
-        sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in self.tensors.items()}
-        return sum(2 * size if name.startswith("model/") else size for name, size in sizes.items())
 
     def in_host_memory(self) -> Snapshot:
         """Copy everything that later updates change; the policy is gathered for it. All ranks call it."""
@@ -144,7 +140,21 @@ def snapshot(learner: Learner, driver_state: dict) -> Snapshot:
         "driver": driver_state,
     }
     rank_state = {"algorithm": dict(learner.algorithm.state_dict()), **_generators()}
-    return Snapshot(_tensors(learner), rank_state, state, policy_export(learner))
+    tensors = _tensors(learner)
+    return Snapshot(_own(tensors, learner.ranks), _num_bytes(tensors), rank_state, state, policy_export(learner))
+
+
+def _own(tensors: dict[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """Return the shards, and every world_size-th of the tensors that all ranks hold, so that each is copied once."""
+    whole = [name for name, tensor in tensors.items() if not isinstance(tensor, DTensor)]
+    others = {name for place, name in enumerate(whole) if place % ranks.world_size != ranks.rank}
+    return {name: tensor for name, tensor in tensors.items() if name not in others}
+
+
+def _num_bytes(tensors: dict[str, Tensor]) -> int:
+    """Return the size over all ranks: every tensor once, and parameters again in `policy/`."""
+    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}
+    return sum(2 * size if name.startswith("model/") else size for name, size in sizes.items())
 
 
 def _copied(tensor: Tensor) -> Tensor:

@@ -20,8 +20,9 @@ from rlrun.algorithms.spec import AlgorithmSpec
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
+from rlrun.policies.compilation import chosen_backend, prepare_blocks
 from rlrun.policies.offloading import Move, local
-from rlrun.policies.policy import compile_policy, torch_dtype
+from rlrun.policies.policy import torch_dtype
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -104,7 +105,10 @@ class Learner:
             _freeze_value_head(policy.module)
         policy.device = self.device
         policy.use_attention(config.policy.attention, config.actor.param_precision)
-        compile_policy(policy, config.policy.compile_backend)
+        backend = chosen_backend(config.policy.compile_backend, self.device, is_learner=True)
+        prepare_blocks(
+            policy, backend, config.actor.activation_checkpointing, lambda: telemetry.count("first_passes_of_blocks")
+        )
         if mesh is None:
             mesh = form_mesh(config.actor, self.ranks, self.device, config.cluster.start_deadline_s)
         self.sharded = ShardedPolicy(policy, config.actor, self.device, mesh, weights)

@@ -19,6 +19,19 @@ from rlrun.algorithms.algorithm import Algorithm, ChunkSteps, Reduction, Targets
 from rlrun.algorithms.losses import aggregation_counts, at_level
 from rlrun.config.schema import AlgorithmConfig, RewardType
 from rlrun.data.messages import Trajectory
+from rlrun.policies.upload import uploaded
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatch:
+    """R rows of a `LearningBatch` on the device; one row that does not count if there are none, since FSDP needs every
+    rank in every pass."""
+
+    index: Tensor  # int64 [R], in the batch
+    targets: Targets
+    old_logprobs: Tensor  # float32 [R, K]
+    unit_logprobs: Tensor | None  # float32 [R, U]; None if the policy that acted is the proximal one
+    reference: Tensor | None  # float32 [R, K]; None without a reference policy
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,15 +71,25 @@ class LearningBatch:
             return self.instructions * len(rows)
         return tuple(map(self.instructions.__getitem__, self.instruction_index[rows].tolist()))
 
-    def rows(self, rows: np.ndarray, device: torch.device) -> Targets:
-        """Return the rows (int [R]) on the device.
-
-        If there are none, returns one row that does not count, since FSDP needs every rank in every pass.
-        """
+    def rows(self, rows: np.ndarray, device: torch.device) -> MicroBatch:
+        """Return the rows (int [R]) on the device, by one copy."""
         index = torch.from_numpy(rows) if len(rows) else torch.zeros(1, dtype=torch.int64)
-        names = (field.name for field in fields(Targets))
-        taken = Targets(*(getattr(self, name).index_select(0, index).to(device) for name in names))
-        return taken if len(rows) else taken.masked()
+        names = [*_TARGETS, "old_logprobs", *(["unit_logprobs"] if self.is_old else [])]
+        names += ["reference"] if self.reference is not None else []
+        taken = [index, *(getattr(self, name).index_select(0, index) for name in names)]
+        sent, *columns = uploaded(taken, device)
+        by_name = dict(zip(names, columns, strict=True))
+        targets = Targets(*(by_name[name] for name in _TARGETS))
+        return MicroBatch(
+            sent,
+            targets if len(rows) else targets.masked(),
+            by_name["old_logprobs"],
+            by_name.get("unit_logprobs"),
+            by_name.get("reference"),
+        )
+
+
+_TARGETS = tuple(field.name for field in fields(Targets))
 
 
 def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce) -> LearningBatch:

@@ -115,7 +115,7 @@ class Ranks:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self.group = group
-        self._device = device
+        self.device = device
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum over all ranks, on the device of `x`."""
@@ -145,6 +145,6 @@ class Ranks:
     def _reduced(self, x: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
         if self.world_size == 1:  # Gloo with one rank takes longer than a forward pass of a small network
             return x.detach().clone()
-        shared = x.detach().to(self._device, copy=True)
+        shared = x.detach().to(self.device, copy=True)
         dist.all_reduce(shared, op, group=self.group)
         return shared.to(x.device)

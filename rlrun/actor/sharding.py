@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import socket
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,14 +14,13 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.utils.checkpoint import checkpoint
 
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig, ShardingStrategy
-from rlrun.policies.adapters import Adapter, is_adapter_name, merged, plain_name, unchanging_names
+from rlrun.policies.adapters import Adapter, adapters, is_adapter_name, merged, plain_name, unchanging_names
 from rlrun.policies.offloading import Offloader, Place, local
 from rlrun.policies.policy import torch_dtype
-from rlrun.policies.size import unit_limit
+from rlrun.policies.size import replicates_frozen, unit_limit
 from rlrun.policies.weight_files import StoredWeights, fill
 from rlrun.system.errors import RunError
 
@@ -30,19 +28,24 @@ if TYPE_CHECKING:
     from rlrun.policies.policy import Policy
 
 
-def fsdp_units(stacks: Sequence[Sequence[nn.Module]], width: int) -> list[list[nn.Module]]:
+def fsdp_units(
+    stacks: Sequence[Sequence[nn.Module]], width: int, outside: Set[nn.Parameter] = frozenset()
+) -> list[list[nn.Module]]:
     """Divide every stack into units of consecutive blocks, in the order of the forward pass.
 
-    stacks: of `Policy.stacks`. width: bytes of one gathered parameter.
+    stacks: of `Policy.stacks`. width: bytes of one gathered parameter. outside: parameters that FSDP does not hold;
+    blocks that have no other are in no unit.
 
     Memory is that of units of one block: no unit is larger than the largest block, or than a size that does not matter.
     """
-    limit = unit_limit([_num_bytes(block, width) for stack in stacks for block in stack])
+    sizes = [[(block, _num_bytes(block, width, outside)) for block in stack] for stack in stacks]
+    limit = unit_limit([size for stack in sizes for _, size in stack])
     units: list[list[nn.Module]] = []
-    for stack in stacks:
+    for stack in sizes:
         room = 0
-        for block in stack:
-            size = _num_bytes(block, width)
+        for block, size in stack:
+            if not size:
+                continue
             if size > room:
                 units.append([])
                 room = limit
@@ -51,8 +54,8 @@ def fsdp_units(stacks: Sequence[Sequence[nn.Module]], width: int) -> list[list[n
     return units
 
 
-def _num_bytes(block: nn.Module, width: int) -> int:
-    return width * sum(parameter.numel() for parameter in block.parameters())
+def _num_bytes(block: nn.Module, width: int, outside: Set[nn.Parameter]) -> int:
+    return width * sum(parameter.numel() for parameter in block.parameters() if parameter not in outside)
 
 
 # the warning is about changing outputs in place, which the losses never do
@@ -71,7 +74,8 @@ class ShardedPolicy:
     | hybrid_shard | split inside a group of fsdp_size | one unit at a time | inside a group at once, then all |
     | no_shard | whole on every rank | nothing | after the last micro-batch |
 
-    no_shard is a mesh of world_size replicas of groups of one, so gradients are averaged over all ranks.
+    no_shard is a mesh of world_size replicas of groups of one, so gradients are averaged over all ranks. With
+    `replicates_frozen` frozen parameters are plain tensors outside of FSDP, whole on every rank.
     """
 
     def __init__(
@@ -86,28 +90,30 @@ class ShardedPolicy:
 
         mesh: from `form_mesh`. weights: fill a policy on the meta device, each rank reading its own rows.
         """
-        self._adapters = _adapters(policy)
+        self._adapters = adapters(policy.module)
         names = [plain_name(name) for name, _ in policy.module.named_parameters()]
         self._unsent = unchanging_names(names, self._adapters.keys(), policy.frozen_names(), config.lora)
         self._sends_adapters = config.lora.is_sent_apart
         self.mesh = mesh
         self.param_dtype = torch_dtype(config.param_precision)  # of gathered parameters
         self.is_replicated = self.mesh.ndim == 2
-        self._keeps_gathered = config.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
+        self._keeps_gathered = config.keeps_gathered
         module = policy.module.train()
         _cast(module, config)
         stacks = policy.stacks()
-        if config.activation_checkpointing:
-            _checkpoint_activations([block for stack in stacks for block in stack])
         self.offloader = Offloader(device)  # for roles that share accelerators
         self.module: Any = module  # the policy's module
+        outside = _outside(module, device) if replicates_frozen(config) else set()
         # FSDP cannot accumulate gradients with units that are never gathered
-        unread = [] if self._keeps_gathered else [[part] for part in _never_read(policy)]
-        self._shard([*unread, *fsdp_units(stacks, self.param_dtype.itemsize), [module]], config, device)
+        unread = [] if self._keeps_gathered or outside else [[part] for part in _never_read(policy)]
+        units = [*unread, *fsdp_units(stacks, self.param_dtype.itemsize, outside), [module]]
+        self._shard(units, config, device, outside)
         if weights is not None:
             fill(module, weights, "cpu" if config.cpu_offload else device)
 
-    def _shard(self, units: list[list[nn.Module]], config: ActorConfig, device: torch.device) -> None:
+    def _shard(
+        self, units: list[list[nn.Module]], config: ActorConfig, device: torch.device, outside: set[nn.Parameter]
+    ) -> None:
         """Shard in place; the last unit, the whole module, becomes an FSDPModule."""
         precision = MixedPrecisionPolicy(
             param_dtype=torch_dtype(config.param_precision), reduce_dtype=torch_dtype(config.reduce_precision)
@@ -121,6 +127,7 @@ class ShardedPolicy:
                 reshard_after_forward=unit is not units[-1] and not self._keeps_gathered,
                 mp_policy=precision,
                 offload_policy=offload,
+                ignored_params=outside,
             )
 
     def begin_backward(self, is_last: bool) -> None:
@@ -173,9 +180,10 @@ class ShardedPolicy:
             yield name, whole(tensor, self.mesh)
 
     def _merged(self, shard: Tensor, adapter: Adapter) -> Tensor:
-        """Return this rank's rows of a weight merged with its adapter, whose B is sharded the same way."""
-        a = whole(self._present(adapter.a.weight.detach()), self.mesh)
-        own, b = local(shard), local(self._present(adapter.b.weight.detach()))
+        """Return this rank's rows of a weight merged with its adapter; all rows of a weight outside of FSDP."""
+        a, b = (self._present(matrix.weight.detach()) for matrix in (adapter.a, adapter.b))
+        a, own = whole(a, self.mesh), local(shard)
+        b = local(b) if isinstance(shard, DTensor) else whole(b, self.mesh)  # sharded as the weight is
         return _like(shard, merged(own, a.to(own.device), b.to(own.device), adapter.scale))
 
     def _present(self, tensor: Tensor) -> Tensor:
@@ -194,14 +202,6 @@ def _like(shard: Tensor, values: Tensor) -> Tensor:
     )
 
 
-def _adapters(policy: Policy) -> dict[str, Adapter]:
-    if not any(is_adapter_name(name) for name, _ in policy.module.named_parameters()):
-        return {}
-    from rlrun.policies.adapters import adapters  # peft takes seconds to import
-
-    return adapters(policy.module)
-
-
 def _never_read(policy: Policy) -> list[nn.Module]:
     """Return the outermost modules of which no forward pass reads a parameter.
 
@@ -213,6 +213,15 @@ def _never_read(policy: Policy) -> list[nn.Module]:
         if own and unread.issuperset(own) and not any(name.startswith(f"{outer}.") for outer in found):
             found[name] = module
     return list(found.values())
+
+
+def _outside(module: nn.Module, device: torch.device) -> set[nn.Parameter]:
+    """Return the frozen parameters, on the device; FSDP moves nothing that it does not hold."""
+    frozen = {parameter for parameter in module.parameters() if not parameter.requires_grad}
+    for tensor in (*frozen, *module.buffers()):
+        if not tensor.is_meta:  # else it gets its memory when it gets its values
+            tensor.data = tensor.data.to(device)
+    return frozen
 
 
 def _cast(module: nn.Module, config: ActorConfig) -> None:
@@ -284,10 +293,3 @@ def _own_group(ranks_of_groups: Tensor, timeout_s: float) -> dist.ProcessGroup:
         return dist.group.WORLD
     own, _ = dist.new_subgroups_by_enumeration(ranks_of_groups.tolist(), timeout=timedelta(seconds=timeout_s))
     return own
-
-
-def _checkpoint_activations(blocks: list[nn.Module]) -> None:
-    """Apply activation checkpointing in place: save only a block's input and recompute the rest in backward."""
-    for block in blocks:
-        # nothing in a block draws random numbers, so their state need not be saved, which takes a wait for the device
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)

@@ -22,6 +22,7 @@ from rlrun.algorithms.losses import at_level, explained_variance, masked_mean
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
 from rlrun.data.seeds import rollout_of
+from rlrun.policies.upload import uploaded
 
 
 class MetricSums:
@@ -69,17 +70,16 @@ class RolloutGap:
         env, num_workers = config.env, config.rollout.num_workers
         envs = ranks.rank * num_envs + np.arange(num_rows) % num_envs
         env_workers = envs * env.num_workers // env.num_envs
-        self._workers = np.array([rollout_of(int(w), env.num_workers, num_workers) for w in env_workers], np.int64)
+        found = [rollout_of(int(worker), env.num_workers, num_workers) for worker in env_workers]
+        self._workers = torch.tensor(found, dtype=torch.int64, device=device)
         self._sums = torch.zeros(2, num_workers, dtype=torch.float64, device=device)  # first minibatch: gaps, choices
         self._largest = torch.zeros(num_workers, dtype=torch.float64, device=device)
         self._ranks = ranks
         self.has_stepped = False  # whether the policy has taken an optimizer step since it acted
 
-    def add(self, rows: np.ndarray, new: Tensor, old: Tensor, mask: Tensor) -> None:
-        """Add rows. new, old: float32 [R, K]; mask: bool [R, K]."""
-        if not len(rows):
-            return
-        workers = torch.from_numpy(self._workers[rows]).to(self._largest.device)
+    def add(self, rows: Tensor, new: Tensor, old: Tensor, mask: Tensor) -> None:
+        """Add rows. rows: int64 [R]; new, old: float32 [R, K]; mask: bool [R, K], False for rows that do not count."""
+        workers = self._workers.index_select(0, rows)
         gaps = torch.where(mask, (new.detach() - old).abs(), 0.0).sum(1).double()
         counts = mask.sum(1).double()
         if not self.has_stepped:
@@ -219,7 +219,8 @@ def _micro_batch_loss(
     counts: `batch.counts` of its rows. shares: of the minibatch's counts, so that every token has equal weight in
     any micro-batch.
     """
-    targets = batch.rows(rows, learner.device)
+    given = batch.rows(rows, learner.device)
+    targets = given.targets
     at = rows if len(rows) else np.zeros(1, np.int64)
     distribution, values = _forward(learner, batch, at, targets.tokens)
     logprobs = distribution.logprobs(targets.tokens)
@@ -228,11 +229,11 @@ def _micro_batch_loss(
         logprobs,
         _at_level(learner, logprobs, targets.token_mask),
         values,
-        batch.unit_logprobs[at].to(learner.device) if batch.is_old else None,
-        None if batch.reference is None else batch.reference[at].to(learner.device),
+        given.unit_logprobs,
+        given.reference,
     )
     if gap is not None:
-        gap.add(rows, logprobs, batch.old_logprobs[at].to(learner.device), targets.token_mask)
+        gap.add(given.index, logprobs, given.old_logprobs, targets.token_mask)
     losses = algorithm.loss(outputs, targets)
     _log(losses, targets, dict(zip(Reduction, counts, strict=True)), sums)
     share = dict(zip(Reduction, shares, strict=True))
@@ -275,16 +276,18 @@ def _recompute_logprobs(
     Both are 0 for unusable rows; values are 0 without a value head. of_reference: in place of log-probabilities,
     the statistic of a reference policy that the distributions' KL needs.
     """
-    logprobs, values = torch.zeros(batch.old_logprobs.shape), torch.zeros(len(batch.tokens))
-    for rows in np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches):
-        at = rows if len(rows) else np.zeros(1, np.int64)
-        tokens = batch.tokens[at].to(learner.device)
-        distribution, valued = _forward(learner, batch, at, tokens)
-        found = distribution.statistic(tokens) if of_reference else distribution.logprobs(tokens)
-        logprobs[at] = found.float().cpu()
-        if valued is not None:
-            values[at] = valued.float().cpu()
+    parts = np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches)
+    places = [rows if len(rows) else np.zeros(1, np.int64) for rows in parts]
+    found, valued = [], []  # on the device, so that no pass waits for the one before it
+    for at in places:
+        (tokens,) = uploaded([batch.tokens[at]], learner.device)
+        distribution, value = _forward(learner, batch, at, tokens)
+        found.append(distribution.statistic(tokens) if of_reference else distribution.logprobs(tokens))
+        valued.append(torch.zeros(len(at), device=learner.device) if value is None else value)
     learner.sharded.reshard()
+    logprobs, values = torch.zeros(batch.old_logprobs.shape), torch.zeros(len(batch.tokens))
+    index = torch.from_numpy(np.concatenate(places))
+    logprobs[index], values[index] = torch.cat(found).float().cpu(), torch.cat(valued).float().cpu()
     return logprobs, values
 
 

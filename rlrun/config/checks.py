@@ -332,6 +332,14 @@ def hybrid_groups_divide_ranks(config: RunConfig) -> Faults:
     yield from not_multiple("actor.num_workers", actor.num_workers, "actor.fsdp_size", actor.fsdp_size)
 
 
+def frozen_weights_are_on_the_device(config: RunConfig) -> Faults:
+    """With actor.cpu_offload FSDP brings all weights to the device, and takes them away again."""
+    actor = config.actor
+    if actor.cpu_offload and actor.replicate_frozen is not None:
+        because = "actor.cpu_offload=true keeps all weights in host memory"
+        yield no_effect("actor.replicate_frozen", actor.replicate_frozen, because, "Drop it, or actor.cpu_offload.")
+
+
 def adapters_have_layers(config: RunConfig) -> Faults:
     """LoRA needs a policy that names parts for it; each part either gets adapters or trains as a whole."""
     lora = config.actor.lora
@@ -652,6 +660,7 @@ CHECKS: tuple[Check, ...] = (
     local_cluster_has_no_address,
     workers_know_their_head,
     hybrid_groups_divide_ranks,
+    frozen_weights_are_on_the_device,
     adapters_have_layers,
     adapters_sent_apart_have_a_place,
     betas_are_two,
@@ -686,6 +695,7 @@ OF_TRAINING = frozenset(  # checks that a program without actor workers skips
         local_cluster_has_one_rank,
         collective_needs_processes,
         hybrid_groups_divide_ranks,
+        frozen_weights_are_on_the_device,
         adapters_have_layers,
         adapters_sent_apart_have_a_place,
         betas_are_two,

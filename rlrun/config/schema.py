@@ -88,6 +88,7 @@ class CompileBackend(Enum):
 
     inductor = "inductor"  # fused kernels: Triton on a GPU, C++ on a CPU; needs a C++ compiler on the node
     aot_eager = "aot_eager"  # traces, then runs torch's own kernels: no faster; shows what does not compile
+    none = "none"  # no torch.compile
 
 
 @dataclass
@@ -101,7 +102,8 @@ class PolicyConfig(KindSection):
     use_proprio: bool = True
     value_hidden_sizes: list[int] = bounded([128, 64], COUNT)  # hidden layers of the critic
     attention: AttentionKernel | None = None  # in actor and HF rollout workers; None: flash if possible, else sdpa
-    compile_backend: CompileBackend | None = None  # in actor and HF rollout workers; None: no torch.compile
+    # in actor and HF rollout workers; None: inductor in actor ranks that have a GPU, Triton and a C++ compiler
+    compile_backend: CompileBackend | None = None
 
 
 class RolloutBackendKind(Enum):
@@ -257,6 +259,9 @@ class ActorConfig(Section):
     micro_batch_size: int = bounded(64, COUNT, auto=True)  # chunk steps per rank and pass; null: at most 256
     activation_checkpointing: float = bounded(0.0, SHARE, auto=True)  # share of blocks; true: all of them
     cpu_offload: bool = False  # keep the actor's state in host memory; slow: weights cross PCIe twice a micro-batch
+    replicate_frozen: bool | None = (
+        None  # frozen weights whole on every rank, never gathered; null: where it saves memory
+    )
     lora: LoraConfig = field(default_factory=LoraConfig)
     optimizer: OptimizerKind = OptimizerKind.adamw
     lr: float = bounded(3e-4, NOT_NEGATIVE)
@@ -269,6 +274,20 @@ class ActorConfig(Section):
     min_lr_ratio: float = bounded(0.0, SHARE)  # linear, cosine: learning rates at the end, as a share of the first
     clip_grad_norm: float = bounded(1.0, POSITIVE)
     num_threads: int = bounded(1, COUNT)
+
+    @property
+    def ranks_of_a_copy(self) -> int:
+        """The number of ranks that share one copy of the parameters."""
+        if self.sharding is ShardingStrategy.no_shard:
+            return 1
+        if self.sharding is ShardingStrategy.hybrid_shard:
+            return self.fsdp_size or self.num_workers
+        return self.num_workers
+
+    @property
+    def keeps_gathered(self) -> bool:
+        """Whether gathered parameters stay from the first forward pass of a minibatch to its last backward pass."""
+        return self.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
 
 
 class WeightTransport(Enum):

@@ -367,4 +367,5 @@ class WorkerStatus:
     is_first: bool = False  # this process is in its phase for the first time
     load: float = 0.0  # runnable processes on its host, per core, mean of a minute
     failure: str = ""  # of a background thread, with its traceback
+    notices: tuple[str, ...] = ()  # for the person who started the run, which goes on
     sentinel: str = ""  # host:port/token of the sentinel of its node; "" where there is none

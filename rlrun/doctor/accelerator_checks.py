@@ -10,11 +10,11 @@ from rlrun.doctor.facts import GpuFacts, NodeFacts
 from rlrun.placement.memory import load_bytes
 from rlrun.placement.verdict import idle_cards, idle_roles
 from rlrun.system.nvidia_smi import major_version
+from rlrun.system.torch_index import FIRST_DRIVER, index_for
 
 FAKE = "RLRUN_FAKE_ACCELERATORS"
 SPREAD = 0.1  # largest difference of the free share of memory between accelerators with the same work
 LEFTOVER_BYTES = 500e6  # a CUDA context alone takes some hundred megabytes
-FIRST_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA major version -> first Linux driver that supports it
 
 
 def placement(cluster: ClusterState) -> Iterator[Finding]:
@@ -89,13 +89,26 @@ def _torch_support(node: NodeFacts) -> Iterator[Finding]:
     cuda = node.versions.get("torch CUDA")
     if cuda is None:
         cause = f"torch {node.versions.get('torch', 'is missing')} was built without CUDA"
-        yield Finding("accelerators", Status.failed, node.node, cause, "pip install --force-reinstall torch")
+        drivers = [gpu.driver for gpu in node.gpus] or [""]
+        yield Finding("accelerators", Status.failed, node.node, cause, _torch_for(node, drivers[0]))
         return
     needed = FIRST_DRIVER.get(int(cuda.split(".")[0]))
     old = [gpu.driver for gpu in node.gpus if needed and (major_version(gpu.driver) or needed) < needed]
     if old:
         cause = f"torch needs CUDA {cuda}, so driver {needed} or later; {old[0]} is installed"
-        yield Finding("accelerators", Status.failed, node.node, cause, f"install driver {needed}, or an older torch")
+        fix = f"install driver {needed} or later, or the same torch for this driver: {_torch_for(node, old[0])}"
+        yield Finding("accelerators", Status.failed, node.node, cause, fix)
+
+
+def _torch_for(node: NodeFacts, driver: str) -> str:
+    """Return the command that installs the node's version of torch for its driver."""
+    try:
+        index = index_for(driver)
+    except ValueError as error:
+        return str(error)
+    version = node.versions.get("torch", "").partition("+")[0]
+    place = "" if index is None else f"--index-url {index} "
+    return f"pip install --force-reinstall {place}torch{f'=={version}' if version else ''}"
 
 
 def accelerator_memory(cluster: ClusterState) -> Iterator[Finding]:

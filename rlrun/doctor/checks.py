@@ -256,7 +256,7 @@ CHECKS = (
     ),
     Check(
         "optional packages",
-        "SGLang, bitsandbytes, peft, flash-attn and the trackers, as the configuration needs them, and interpreters of "
+        "SGLang, bitsandbytes, flash-attn and the trackers, as the configuration needs them, and interpreters of "
         "simulators; each is imported in its interpreter",
         "the nodes whose workers use them; trackers: where the run is started, by rlrun.doctor",
         "one cannot be imported; warns if that takes over half a minute",

@@ -94,7 +94,7 @@ def _assignment(
     inputs = [Input("placement.nodes.*.python", path) for path in interpreters]
     inputs += _inputs(config, workers)
     folders = _folders(config, node)
-    packages = needed_packages(config, workers, interpreters, is_thorough)
+    packages = needed_packages(config, workers, interpreters)
     worlds = (_simulator(config, slots), _ports(config, slots), packages)
     jobs = (workers, interface, folders, tuple(inputs), is_thorough, writes_markers, *worlds)
     return NodeRequest(node.name, node.address, *jobs)

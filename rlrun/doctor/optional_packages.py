@@ -28,7 +28,7 @@ print(json.dumps(faults), flush=True)
 
 @dataclass(frozen=True)
 class PackageRequest:
-    """A package to import. Example: PackageRequest("peft", "actor.lora.rank", "from peft import LoraConfig", …)."""
+    """A package to import. Example: PackageRequest("wandb", "logging.wandb", "import wandb", …)."""
 
     package: str
     key: str  # configuration key that needs it
@@ -47,16 +47,14 @@ class PackageFacts:
 
 
 def needed_packages(
-    config: RunConfig, workers: Mapping[str, int], interpreters: Iterable[str], is_thorough: bool = True
+    config: RunConfig, workers: Mapping[str, int], interpreters: Iterable[str]
 ) -> tuple[PackageRequest, ...]:
     """Return the requests of a node.
 
-    workers: role -> number of its workers there. interpreters: of its simulators. is_thorough: False leaves out peft,
-    which is installed with rlrun and takes seconds to import.
+    workers: role -> number of its workers there. interpreters: of its simulators.
     """
     roles = {role for role, count in workers.items() if count}
-    found = (*_of_trainer(config, roles), *_of_sglang(config, roles), *_of_simulators(interpreters))
-    return tuple(request for request in found if is_thorough or request.package != "peft")
+    return (*_of_trainer(config, roles), *_of_sglang(config, roles), *_of_simulators(interpreters))
 
 
 def _of_trainer(config: RunConfig, roles: set[str]) -> Iterator[PackageRequest]:
@@ -64,9 +62,6 @@ def _of_trainer(config: RunConfig, roles: set[str]) -> Iterator[PackageRequest]:
     if config.actor.optimizer is OptimizerKind.adamw_8bit and "actor" in roles:
         fix = "pip install 'rlrun[bitsandbytes]' on this node, or actor.optimizer=adamw"
         yield PackageRequest("bitsandbytes", "actor.optimizer", "import bitsandbytes", here, fix)
-    adapting = {"actor", *(["rollout"] if config.actor.lora.is_sent_apart and is_hf else [])}
-    if config.actor.lora.rank > 0 and adapting & roles:
-        yield PackageRequest("peft", "actor.lora.rank", "from peft import LoraConfig", here, "pip install peft")
     if config.policy.attention is AttentionKernel.flash and ({"actor", *(["rollout"] if is_hf else [])} & roles):
         statement = "from flash_attn import flash_attn_func, flash_attn_varlen_func"
         fix = "pip install flash-attn, built for this torch, or policy.attention=sdpa"

@@ -20,6 +20,7 @@ from rlrun.data.messages import OpenWait, Span, WorkerStatus
 from rlrun.system import machine_load
 from rlrun.system.machine_load import host_memory, local_load
 from rlrun.system.network import SENTINEL
+from rlrun.system.notices import notices
 
 FIRST_TIME = ", first"  # marks the first time of a phase in a process: imports, compilation, allocation
 SAMPLE_INTERVAL_S = 2.0  # between two samples of a phase; polling once a second sees all of them
@@ -234,6 +235,7 @@ class Telemetry:
             is_first=is_first,
             load=local_load(),
             failure=failure,
+            notices=notices(),
             sentinel=os.environ.get(SENTINEL, ""),
         )
 

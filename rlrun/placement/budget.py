@@ -284,7 +284,9 @@ def _saved(config: RunConfig, plan: Plan, num_parameters: int, kept: Mapping[str
     if not config.checkpoint.is_asynchronous:
         return defaultdict(int)
     found: dict[str, int] = defaultdict(int, kept)
-    on_device = replace(config, actor=replace(config.actor, cpu_offload=False, optimizer=OptimizerKind.adamw))
+    # each rank copies its shards, and its share of what all ranks hold
+    copied = replace(config.actor, cpu_offload=False, optimizer=OptimizerKind.adamw, replicate_frozen=False)
+    on_device = replace(config, actor=copied)
     state = actor_memory(on_device, policy_size(config, num_parameters)).resident_bytes
     for slot in plan.of("actor"):
         policy = num_parameters * NUM_BYTES[config.actor.param_precision] if slot.rank == 0 else 0

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.config.schema import (
+    ActorConfig,
     ClusterKind,
     OptimizerKind,
     Precision,
     RolloutBackendKind,
     RunConfig,
-    ShardingStrategy,
     WeightTransport,
 )
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.plan import Plan, Slot
 from rlrun.policies.folders import base_of, has_only_adapters, parameters_in, readable, spec_of
-from rlrun.policies.size import PolicySize, Stack, unit_limit
+from rlrun.policies.size import PolicySize, Stack, replicates_frozen, unit_limit
 from rlrun.policies.spec import CONFIG_FILE, counted, policy_spec
 
 COMPARE = "Compare it with the config.json that its author published: a value was changed, or rlrun lacks this variant."
@@ -106,22 +106,22 @@ def load_bytes(config: RunConfig, num_parameters: int) -> dict[str, int]:
     An actor rank reads its shards from the files, tensor by tensor; a rollout worker reads a whole copy, each in its
     own precision. Mapped files do not count, since the kernel can drop their pages. Env workers load no policy.
     """
-    shards = num_parameters * NUM_BYTES[config.actor.optimizer_precision] // ranks_of_a_copy(config)
     return {
-        "actor": BASE_BYTES + shards,
+        "actor": BASE_BYTES + _weights(config, *trained_and_frozen(config, policy_size(config, num_parameters))),
         "rollout": BASE_BYTES + NUM_BYTES[config.rollout.precision] * num_parameters,
         "env": 0,
     }
 
 
-def ranks_of_a_copy(config: RunConfig) -> int:
-    """Return the number of actor ranks that share one copy of the parameters."""
-    actor = config.actor
-    if actor.sharding is ShardingStrategy.no_shard:
-        return 1
-    if actor.sharding is ShardingStrategy.hybrid_shard:
-        return actor.fsdp_size or actor.num_workers
-    return actor.num_workers
+def _weights(config: RunConfig, trained: int, frozen: int) -> int:
+    """Return the bytes of one rank's shards, and of the frozen weights that are no shards."""
+    actor, ranks = config.actor, config.actor.ranks_of_a_copy
+    compute = NUM_BYTES[actor.param_precision]
+    return trained * NUM_BYTES[actor.optimizer_precision] // ranks + _part_of_frozen(actor, frozen * compute)
+
+
+def _part_of_frozen(actor: ActorConfig, amount: int) -> int:
+    return amount if replicates_frozen(actor) else amount // actor.ranks_of_a_copy
 
 
 def waves(slots: tuple[Slot, ...], bytes_per_worker: int, free_bytes: Mapping[str, int]) -> list[tuple[Slot, ...]]:
@@ -201,14 +201,13 @@ def actor_memory(config: RunConfig, size: PolicySize) -> ActorMemory:
     actor = config.actor
     master, compute = NUM_BYTES[actor.optimizer_precision], NUM_BYTES[actor.param_precision]
     trained, frozen = trained_and_frozen(config, size)
-    ranks = ranks_of_a_copy(config)
-    weights = (trained * master + frozen * compute) // ranks
+    ranks = actor.ranks_of_a_copy
     gradients = _gradients(config, trained, master, ranks)
     activations = activation_bytes(config, size)
     if num_micro_batches(config) == 1:  # gradients replace activations during the backward pass
         gradients = max(0, gradients - activations)
     return ActorMemory(
-        weights=0 if actor.cpu_offload else weights,
+        weights=0 if actor.cpu_offload else _weights(config, trained, frozen),
         optimizer=0 if actor.cpu_offload else _moments(config, trained) // ranks,
         reference=trained * compute // ranks if config.algorithm.kl_coef > 0 and not actor.cpu_offload else 0,
         gradients=0 if actor.cpu_offload else gradients,
@@ -242,34 +241,46 @@ def num_micro_batches(config: RunConfig) -> int:
     return math.ceil(config.algorithm.global_batch_size / config.actor.num_workers / config.actor.micro_batch_size)
 
 
-def _keeps_gathered(config: RunConfig) -> bool:
-    return config.actor.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
-
-
 def _gradients(config: RunConfig, trained: int, width: int, ranks: int) -> int:
     """Return the bytes of gradient shards, or of whole gradients if they are reduced only after all micro-batches."""
     shards = trained * width // ranks
-    if _keeps_gathered(config) and num_micro_batches(config) > 1:
+    if config.actor.keeps_gathered and num_micro_batches(config) > 1:
         return max(shards, trained * NUM_BYTES[config.actor.reduce_precision])
     return shards
 
 
 def _gathered(config: RunConfig, size: PolicySize, trained: int, frozen: int) -> int:
+    """Return the bytes of parameters that FSDP gathers, and of gradients that it reduces."""
     compute, reduced = NUM_BYTES[config.actor.param_precision], NUM_BYTES[config.actor.reduce_precision]
-    unit = _largest_unit(size, compute)
-    trained_share = trained / (trained + frozen)
-    in_flight = int(unit * trained_share * (compute + reduced))  # a unit's gradients and their reduction buffer
-    if _keeps_gathered(config):
-        return (trained + frozen) * compute + in_flight
-    root = trained + frozen - size.block_parameters - size.dead_parameters
-    return (root + min(_UNITS_AT_ONCE * unit, size.block_parameters)) * compute + in_flight
+    sharded = trained if replicates_frozen(config.actor) else trained + frozen
+    blocks = _sharded_blocks(config, size)
+    unit = _largest_unit(blocks, compute)
+    in_flight = int(unit * trained / sharded * (compute + reduced))  # a unit's gradients and their reduction buffer
+    if config.actor.keeps_gathered:
+        return sharded * compute + in_flight
+    in_blocks = sum(num_layers * each for num_layers, each in blocks)
+    never_gathered = 0 if replicates_frozen(config.actor) else size.dead_parameters
+    root = sharded - in_blocks - never_gathered
+    return (root + min(_UNITS_AT_ONCE * unit, in_blocks)) * compute + in_flight
 
 
-def _largest_unit(size: PolicySize, width: int) -> int:
+def _sharded_blocks(config: RunConfig, size: PolicySize) -> list[tuple[int, int]]:
+    """Return (number of blocks, parameters of each that FSDP holds) for the stacks with such parameters."""
+    actor, lora = config.actor, config.actor.lora
+    if not replicates_frozen(actor):
+        return [(stack.num_layers, stack.block_parameters) for stack in size.stacks]
+    if lora.rank:
+        adapted = [stack for stack in size.stacks if stack.part in (lora.targets or ())]
+        return [(stack.num_layers, stack.adapter_parameters(lora.rank)) for stack in adapted]
+    if size.trains_heads_only:
+        return []
+    return [(stack.num_layers, stack.block_parameters) for stack in size.stacks if stack.is_trained]
+
+
+def _largest_unit(blocks: list[tuple[int, int]], width: int) -> int:
     """Return the parameters of the largest FSDP unit besides the root; width: bytes of a gathered parameter."""
-    limit = unit_limit([stack.block_parameters * width for stack in size.stacks]) // width
-    units = [min(stack.num_layers, limit // stack.block_parameters) * stack.block_parameters for stack in size.stacks]
-    return max(units, default=0)
+    limit = unit_limit([each * width for _, each in blocks]) // width
+    return max((min(num_layers, limit // each) * each for num_layers, each in blocks), default=0)
 
 
 def activation_bytes(config: RunConfig, size: PolicySize) -> int:

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, by peft) in a policy: selects the layers, and the parts that are trained beside them."""
+"""Low-rank adapters (LoRA) in a policy: the layer, which layers get one, and the parts that are trained beside them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,42 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rlrun.config.schema import LoraConfig
 
 _BASE = ".base_layer."
+_NAME = "default"  # of the only adapter of a layer, in peft's names
+
+
+class LoraLinear(nn.Module):
+    """A linear layer with an adapter (Hu et al. 2021): base(x) + scale * B(A(x)), where scale is alpha / rank.
+
+    The product adds the adapter's part to the outputs itself, so that no kernel reads them again. Parameters are called
+    as in peft: `base_layer.weight`, `lora_A.default.weight` [rank, in], `lora_B.default.weight` [out, rank].
+    """
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float):
+        """The adapter has no memory yet: `first_value` says what it begins with."""
+        super().__init__()
+        self.base_layer, self.scale = base, alpha / rank
+        with torch.device("meta"):
+            self.lora_A = nn.ModuleDict({_NAME: nn.Linear(base.in_features, rank, bias=False)})
+            self.lora_B = nn.ModuleDict({_NAME: nn.Linear(rank, base.out_features, bias=False)})
+
+    @property
+    def adapter(self) -> Adapter:
+        """The two matrices and their scale."""
+        a, b = self.lora_A[_NAME], self.lora_B[_NAME]
+        assert isinstance(a, nn.Linear) and isinstance(b, nn.Linear)
+        return Adapter(a, b, self.scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [..., out] of [..., in]."""
+        adapter, rows = self.adapter, x.reshape(-1, x.shape[-1])
+        made = self.base_layer(rows)
+        made.addmm_(F.linear(rows, adapter.a.weight), adapter.b.weight.t(), alpha=self.scale)
+        return made.view(*x.shape[:-1], made.shape[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,17 +113,10 @@ def add_adapters(module: nn.Module, config: LoraConfig, frozen: set[str]) -> Non
 
     frozen: parameters that stay as they are.
     """
-    import peft  # not at the top: SGLang's environment reads weight files, and has no peft
-
-    peft.inject_adapter_in_model(
-        peft.LoraConfig(
-            r=config.rank,
-            lora_alpha=config.alpha,
-            target_modules=adapted_layers(module, config, frozen),
-        ),
-        module,
-        low_cpu_mem_usage=True,
-    )
+    for name in adapted_layers(module, config, frozen):
+        base = module.get_submodule(name)
+        assert isinstance(base, nn.Linear)
+        module.set_submodule(name, LoraLinear(base, config.rank, config.alpha))
     for name, parameter in module.named_parameters():
         is_adapter = is_adapter_name(name)
         parameter.requires_grad_(is_adapter or (is_within(name, config.trained_whole or ()) and name not in frozen))
@@ -112,16 +137,5 @@ def adapted_layers(module: nn.Module, config: LoraConfig, frozen: set[str]) -> l
 
 def adapters(module: nn.Module) -> dict[str, Adapter]:
     """Return the plain name of each adapted weight -> its adapter."""
-    from peft.tuners.lora import LoraLayer
-
-    return {
-        f"{name}.weight": Adapter(_linear(layer.lora_A), _linear(layer.lora_B), layer.scaling["default"])
-        for name, layer in module.named_modules()
-        if isinstance(layer, LoraLayer)
-    }
-
-
-def _linear(layers: nn.ModuleDict) -> nn.Linear:
-    layer = layers["default"]
-    assert isinstance(layer, nn.Linear)
-    return layer
+    layers = module.named_modules()
+    return {f"{name}.weight": layer.adapter for name, layer in layers if isinstance(layer, LoraLinear)}

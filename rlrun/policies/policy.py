@@ -6,12 +6,8 @@ K choices with a log-probability each: a multiple of C, ordered by control step;
 
 from __future__ import annotations
 
-import inspect
-import os
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
@@ -20,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.algorithms.algorithm import ActionDistribution
-from rlrun.config.schema import AttentionKernel, CompileBackend, Precision, RunConfig, SftConfig
+from rlrun.config.schema import AttentionKernel, Precision, RunConfig, SftConfig
 from rlrun.policies.weight_files import WeightFiles
-from rlrun.system.errors import ExitStatus, RunError
 
 
 class Policy(ABC):
@@ -146,43 +141,3 @@ class ImitationPolicy(Policy):
 def torch_dtype(precision: Precision) -> torch.dtype:
     """Return the type of tensors in a precision."""
     return {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[precision]
-
-
-KEY = "policy.compile_backend"
-MAX_GRAPHS = 32  # graphs per function: towers, batch sizes one and many, with and without gradients
-
-
-def compile_policy(policy: Policy, backend: CompileBackend | None) -> None:
-    """Compile the forward pass of every block in place, or of the whole module if the policy has no blocks.
-
-    Only `forward` is compiled: FSDP's and activation checkpointing's hooks around a block stay outside the graph, and
-    parameters keep their names. The first passes make the graphs. Raises RunError if no compiler works here.
-    backend: None compiles nothing.
-    """
-    if backend is None:
-        return
-    if backend is CompileBackend.inductor:
-        _require_compiler(policy.device)
-    torch.compiler.config.recompile_limit = max(torch.compiler.config.recompile_limit, MAX_GRAPHS)
-    for part in [block for stack in policy.stacks() for block in stack] or [policy.module]:
-        own = inspect.unwrap(type(part).forward).__get__(part)  # transformers wraps all layers in one function
-        part.forward = torch.compile(own, backend=backend.value)
-
-
-def _require_compiler(device: torch.device) -> None:
-    """Require Inductor's compilers, since its own error comes at the first pass: Triton for a GPU, C++ for both."""
-    cause, compiler = None, os.environ.get("CXX", "g++")  # the command that Inductor calls
-    if shutil.which(compiler) is None:
-        cause = f"There is no C++ compiler {compiler} here."
-    if device.type != "cpu" and find_spec("triton") is None:
-        cause = "The package triton is not installed here."
-    if cause is None:
-        return
-    raise RunError(
-        "torch.compile cannot work on this node.",
-        key=KEY,
-        value=CompileBackend.inductor.name,
-        cause=cause,
-        remedy="Install it (`apt-get install g++`; triton comes with torch's CUDA builds), or leave the key out.",
-        exit_status=ExitStatus.doctor,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rlrun.config.schema import LoraConfig
+from rlrun.config.schema import ActorConfig, LoraConfig
 
 _SMALL_UNIT = 2 * 2**20  # bytes; fewer take longer to ask for than to receive
 
@@ -16,6 +16,18 @@ def unit_limit(block_bytes: Sequence[int]) -> int:
     block_bytes: of every block of the policy, gathered. A unit as large as the largest block needs no more memory.
     """
     return max([_SMALL_UNIT, *block_bytes])
+
+
+def replicates_frozen(actor: ActorConfig) -> bool:
+    """Return whether frozen weights are whole on every rank, outside of FSDP.
+
+    Where all parameters stay gathered, or one rank holds them all, FSDP would hold a shard of them beside the whole.
+    """
+    if actor.cpu_offload:
+        return False
+    if actor.replicate_frozen is not None:
+        return actor.replicate_frozen
+    return actor.keeps_gathered or actor.ranks_of_a_copy == 1
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class ForwardBatch:
 
 def unsent_names(policy: Policy, config: RunConfig) -> set[str]:
     """The module's names of weights that stay as the policy folder has them, whatever the actor learns."""
-    from rlrun.policies.adapters import adapted_layers, is_adapter_name, plain_name, unchanging_names  # imports peft
+    from rlrun.policies.adapters import adapted_layers, is_adapter_name, plain_name, unchanging_names  # imports torch
 
     lora, dead = config.actor.lora, policy.frozen_names()
     if lora.rank == 0:

@@ -26,12 +26,13 @@ def make_backend(
         return make_sglang(config, Path(policy_folder), progress)
     import torch
 
+    from rlrun.policies.compilation import chosen_backend, prepare_blocks
     from rlrun.policies.opening import open_to_act
-    from rlrun.policies.policy import compile_policy, torch_dtype
+    from rlrun.policies.policy import torch_dtype
     from rlrun.rollout.hf import HFBackend
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     policy = open_to_act(policy_folder, torch_dtype(config.rollout.precision), device, config)
     policy.use_attention(config.policy.attention, config.rollout.precision)
-    compile_policy(policy, config.policy.compile_backend)
+    prepare_blocks(policy, chosen_backend(config.policy.compile_backend, device, is_learner=False))
     return HFBackend(policy, unsent_names(policy, config), config.rollout.num_threads)

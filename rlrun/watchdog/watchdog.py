@@ -65,6 +65,7 @@ class Watchdog:
         self._is_path_reported = self._is_link_reported = False
         self._is_open = True
         self._warned: set[str] = set()
+        self._noticed: set[tuple[str, str]] = set()  # (host, notice) of those that were told
         self._on_its_way: set[str] = set()  # workers that wait for a link or a disk, as reported
         self._num_warnings = 0  # warnings and alarms
 
@@ -167,6 +168,7 @@ class Watchdog:
     def _check(self, subject: str, pending: list[str], waited_s: float) -> None:
         statuses = self.board.statuses()
         self._raise_failures(statuses)
+        self._tell_notices(statuses)
         self._learn(statuses)
         processes = self.board.processes()
         for sentence in self._transfers.check(processes, self.clock.seconds()):
@@ -333,6 +335,14 @@ class Watchdog:
                 worker=None if worker == self.driver.worker else worker,
                 row=row.name,
             )
+
+    def _tell_notices(self, statuses: Mapping[str, WorkerStatus]) -> None:
+        """Tell each notice once per node: workers of a node have the same to tell."""
+        for worker, status in statuses.items():
+            for text in status.notices:
+                if (status.host, text) not in self._noticed:
+                    self._noticed.add((status.host, text))
+                    self.note(f"warning: {worker}@{status.host}: {text}")
 
     def _alarm(self, stall: Stall) -> None:
         """Collect evidence, diagnose, and raise RunError.

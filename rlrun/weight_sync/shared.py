@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import mmap
 import os
 import secrets
@@ -19,9 +18,8 @@ import numpy as np
 import torch
 
 from rlrun.data.messages import SharedBucket, WeightBucket
+from rlrun.system.notices import notice
 from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, EMPTY_PAYLOAD, BucketLayout, WeightSender, bucket_num_bytes
-
-logger = logging.getLogger(__name__)
 
 
 def pin(memory: np.ndarray) -> bool:
@@ -36,11 +34,10 @@ def pin(memory: np.ndarray) -> bool:
     if error:
         with contextlib.suppress(RuntimeError):  # CUDA keeps the error, and the next kernel would report it as its own
             torch.zeros(1, device="cuda")
-        logger.warning(
-            "%.1f GB of shared memory could not be pinned (CUDA error %d), so weight sync copies it more slowly; "
-            "look at `ulimit -l` and at the free memory of this node",
-            memory.nbytes / 1e9,
-            error,
+        notice(
+            f"{memory.nbytes / 1e9:.1f} GB of shared memory could not be pinned (CUDA error {error}), so weight sync "
+            "copies it several times more slowly: raise `ulimit -l` (of a container: --ulimit memlock=-1) and see "
+            "`free -g` for the memory of this node"
         )
     return not error
 

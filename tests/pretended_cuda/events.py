@@ -20,7 +20,8 @@ class Kind(Enum):
 
     wait = "wait"  # the host waits until the device has computed a value
     download = "download"  # device to host; the host waits for it, unless it is asked not to
-    upload = "upload"  # host to device
+    upload = "upload"  # host to device; the host waits for what the device has to do before it
+    send = "send"  # host to device from pinned memory, for which the host does not wait
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from benchmarks.gpu_7b import PARAMETERS, Workload, workload
-from rlrun.actor.sharding import _checkpoint_activations
 from rlrun.algorithms.losses import ppo_policy_loss, value_loss
 from rlrun.placement.memory import activation_bytes, policy_size
 from rlrun.policies import distributions
 from rlrun.policies.adapters import add_adapters
+from rlrun.policies.compilation import prepare_blocks
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.openvla_oft.policy import VlaPolicy
 from tests.unit.actor.tensor_memory import TensorMemory
@@ -46,7 +46,7 @@ def measured(case: Case) -> tuple[int, int]:
     with FakeTensorMode(allow_non_fake_inputs=True), TensorMemory() as memory:
         _give_memory(policy.module)
         if case.checkpointing:
-            _checkpoint_activations([block for stack in policy.stacks() for block in stack])
+            prepare_blocks(policy, is_checkpointed=True)
         for parameter in policy.module.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(_drop)

@@ -113,9 +113,10 @@ def _dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
     cpu_args, cpu_kwargs = tree_map(values_of, args), tree_map(values_of, kwargs)
     if asked is not None and _is_cuda(asked):
         cpu_kwargs["device"] = CPU
-    if cpu_kwargs.get("pin_memory"):
-        cpu_kwargs["pin_memory"] = False
+    is_pinned = bool(cpu_kwargs.pop("pin_memory", False))
     result = func(*cpu_args, **cpu_kwargs)
+    if is_pinned:
+        result.is_pinned_here = True  # its views do not say so
     written = {id(values_of(tensor)): tensor for tensor in given if isinstance(tensor, PretendedTensor)}
 
     def wrapped(made: Any) -> Any:
@@ -136,7 +137,9 @@ def _observe(func: Any, args: tuple, kwargs: dict, given: list[torch.Tensor], ma
         source = args[1] if operator is aten.copy_ else args[0]
         makes_on_device = isinstance(args[0], PretendedTensor) if operator is aten.copy_ else makes_on_device
         if isinstance(source, PretendedTensor) != makes_on_device:
-            EVENTS.add(Kind.upload if makes_on_device else Kind.download, name)
+            is_sent = kwargs.get("non_blocking") and getattr(source, "is_pinned_here", False)
+            upload = Kind.send if is_sent else Kind.upload
+            EVENTS.add(upload if makes_on_device else Kind.download, name)
         return
     if operator in INDEXING:
         indices = [index for index in args[1] if index is not None]

@@ -14,7 +14,12 @@ from tests.pretended_cuda import device
 from tests.unit.policies.small import small_policy
 
 TIME_LIMIT_S = 600.0  # 80 s of a processor; on a loaded machine it waits for others
-LEFT_OUT = {"attention by flash": "flash_attn", "torch.compile": "triton", "8-bit AdamW": "bitsandbytes"}
+LEFT_OUT = {
+    "attention by flash": "flash_attn",
+    "torch.compile": "triton",
+    "7.5 B, behavior: update, no recompute, Inductor": "triton",
+    "8-bit AdamW": "bitsandbytes",
+}
 TWO_CARDS = ("training on Ray, NCCL between", "training on Ray, weights by NCCL")
 SHOWN = ("training in one process", "a real checkpoint: loaded", "a real checkpoint: acts")
 

@@ -10,10 +10,16 @@ from rlrun.policies.distributions import Bins
 from tests.pretended_cuda import waits
 from tests.pretended_cuda.conftest import Run
 
+MOST = 3  # waits of a micro-batch
+
 
 def test_waits_and_copies_are_those_of_the_table(on_cuda: Run) -> None:
     changed = on_cuda(waits.measured)
     assert changed == [], "\n".join([*changed, f"if all of this is meant: {waits.REMEDY}"])
+
+
+def test_the_host_does_not_wait_for_micro_batches(on_cuda: Run) -> None:
+    assert on_cuda(waits.waits_of_a_micro_batch) <= MOST
 
 
 def measured_with_a_new_item() -> list[str]:

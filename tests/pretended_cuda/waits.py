@@ -13,7 +13,7 @@ from pathlib import Path
 from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
 from tests.pretended_cuda import small
-from tests.pretended_cuda.events import EVENTS, Event
+from tests.pretended_cuda.events import EVENTS, Event, Kind
 
 TABLE = Path(__file__).with_name("waits.txt")
 REMEDY = "python -m tests.pretended_cuda tests.pretended_cuda.waits --write"
@@ -51,6 +51,16 @@ def _per_micro_batch(few: Learner, many: Learner) -> Counter[Event]:
     difference = {event: count - of_two[event] for event, count in of_four.items() if count > of_two[event]}
     assert all(count % 2 == 0 for count in difference.values()), difference
     return Counter({event: count // 2 for event, count in difference.items()})
+
+
+def waiting(events: Counter[Event]) -> int:
+    """Return for how many of the events the host waits."""
+    return sum(count for event, count in events.items() if event.kind is not Kind.send)
+
+
+def waits_of_a_micro_batch() -> int:
+    """Return how often the host waits in one more micro-batch."""
+    return waiting(phases()["micro-batch"])
 
 
 def lines(found: dict[str, Counter[Event]]) -> dict[str, str]:

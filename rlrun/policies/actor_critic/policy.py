@@ -17,6 +17,7 @@ from rlrun.data.messages import Spaces
 from rlrun.policies.actor_critic.spec import ActorCriticConfig, CnnSettings, MlpSettings
 from rlrun.policies.distributions import Bins, Gaussian
 from rlrun.policies.policy import Policy
+from rlrun.policies.upload import uploaded
 from rlrun.policies.weight_files import WeightFiles, write_weights
 
 CLIP = 10.0  # standard deviations from the mean
@@ -157,9 +158,11 @@ class ActorCriticPolicy(Policy):
     def __call__(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
     ) -> tuple[ActionDistribution, Tensor]:
-        pixels = torch.from_numpy(images).to(self.device) if self.config.num_images else None
-        state = torch.from_numpy(proprio).to(self.device) if self.config.num_proprio else None
-        chosen, log_std, values = self.module(pixels, state)
+        given = {"images": images} if self.config.num_images else {}
+        given |= {"proprio": proprio} if self.config.num_proprio else {}
+        sent = uploaded([torch.from_numpy(array) for array in given.values()], self.device)
+        inputs = dict(zip(given, sent, strict=True))
+        chosen, log_std, values = self.module(inputs.get("images"), inputs.get("proprio"))
         distribution = Bins(chosen, temperature) if log_std is None else Gaussian(chosen, log_std, temperature)
         return distribution, values
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlrun.policies.flow.lerobot_config import LeRobotConfig, Statistics
+from rlrun.policies.upload import uploaded
 from rlrun.system.errors import RunError
 
 CACHED_PROMPTS = 1024
@@ -58,13 +59,9 @@ class FlowProcessor(ABC):
         shown = torch.ones(images.shape[:2], dtype=torch.bool, device=device)
         state = self._state(proprio, len(images))
         tokens, token_masks = self._tokens(instructions, state[:, : self.num_proprio])
-        return (
-            self.pixels(torch.from_numpy(images).to(device)),
-            shown,
-            torch.from_numpy(tokens).to(device),
-            torch.from_numpy(token_masks).to(device),
-            torch.from_numpy(state).to(device),
-        )
+        arrays = (images, tokens, token_masks, state)
+        pixels, *rest = uploaded([torch.from_numpy(array) for array in arrays], device)
+        return (self.pixels(pixels), shown, *rest)
 
     def normalize(self, actions: np.ndarray) -> np.ndarray:
         """Convert [B, C, A] in simulator units -> float32 in the network's."""

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface
 
 from rlrun.config.schema import AttentionKernel, Precision
+from rlrun.policies.upload import uploaded
 from rlrun.system.errors import ExitStatus, RunError
 
 MIN_CAPABILITY = (8, 0)
@@ -169,7 +170,7 @@ class Packing:
         runs = tuple((len(list(alike)), length) for length, alike in groupby(lengths[order].tolist()))
         places = torch.arange(batch * longest).reshape(batch, longest)[order][seen[order]]
         positions = torch.cat([torch.arange(length) for length in lengths[order].tolist()])
-        sent = torch.stack([places, positions]).to(device, non_blocking=True)
+        (sent,) = uploaded([torch.stack([places, positions])], device)
         return cls(sent[0], sent[1][None], (batch, longest), Segments(runs))
 
     def pack(self, x: Tensor) -> Tensor:

@@ -44,8 +44,7 @@ class VlaPolicy(ImitationPolicy):
     def __call__(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
     ) -> tuple[Bins, Tensor | None]:
-        pixels = torch.from_numpy(images).to(self.device)
-        inputs = self.processor(pixels, instructions, proprio, self.device, self.module.dtype)
+        inputs = self.processor(images, instructions, proprio, self.device, self.module.dtype)
         output = self.module(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
         return Bins(output.action_logits, temperature), output.value
 

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from rlrun.policies.openvla_oft.config import ActionBins, Bounds, OpenVLAOFTConfig
 from rlrun.policies.tokenizer import TOKENIZER_FILE, prompt, read_tokenizer, save_tokenizer
+from rlrun.policies.upload import uploaded
 from rlrun.policies.weight_files import read_json
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -108,10 +109,16 @@ class Processor:
         device: None: that of `images`. Raises RunError for a prompt longer than the policy accepts, and
         ValueError for another number of images or proprioception values than the policy has.
         """
-        pixels = _tensor(images, device)
-        input_ids, attention_mask = self._tokenize(instructions, pixels.device)
-        state = self.state(proprio, pixels, dtype)
-        return PolicyInputs(input_ids, attention_mask, self.pixels(pixels, dtype), state)
+        there = torch.device(device) if device is not None else _device_of(images)
+        input_ids, attention_mask = self._tokenize(instructions)
+        state = self.state(proprio, len(images))
+        host = [input_ids, *([] if state is None else [state])]
+        if isinstance(images, Tensor):
+            pixels, (input_ids, *states) = images.to(there), uploaded(host, there)
+        else:
+            input_ids, *states, pixels = uploaded([*host, _readable(images)], there)
+        own = states[0].to(dtype) if states else None
+        return PolicyInputs(input_ids, attention_mask, self.pixels(pixels, dtype), own)
 
     def encode_actions(self, actions: np.ndarray) -> np.ndarray:
         """Convert [B, C, A] in simulator units -> uint8 [B, K] tokens, relative to the action slice."""
@@ -149,11 +156,12 @@ class Processor:
 
     # --- prompts ----------------------------------------------------------------------------
 
-    def _tokenize(self, instructions: Sequence[str], device: torch.device) -> tuple[Tensor, np.ndarray | None]:
+    def _tokenize(self, instructions: Sequence[str]) -> tuple[Tensor, np.ndarray | None]:
+        """Return int64 [B, L] in host memory, and the mask."""
         padded = np.stack([self.prompt_ids(instruction) for instruction in instructions])
         needless = int((padded < 0).sum(1).min())  # padding that every row of this batch has
         padded = np.delete(padded, slice(1, 1 + needless), axis=1)
-        ids = torch.from_numpy(np.where(padded < 0, self.config.pad_token_id, padded)).to(device)
+        ids = torch.from_numpy(np.where(padded < 0, self.config.pad_token_id, padded))
         return ids, padded >= 0 if (padded < 0).any() else None
 
     def prompt_ids(self, instruction: str) -> np.ndarray:
@@ -211,17 +219,17 @@ class Processor:
 
     # --- proprioception ---------------------------------------------------------------------
 
-    def state(self, proprio: np.ndarray | Tensor | None, pixels: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Return [B, P] in -1..1, on the device of `pixels`; None if the policy uses none."""
+    def state(self, proprio: np.ndarray | Tensor | None, num_rows: int) -> Tensor | None:
+        """Return [B, P] in -1..1, in host memory; None if the policy uses none."""
         if self._proprio_bounds is None:
             return None
-        if proprio is None or proprio.shape != (len(pixels), self.config.num_proprio):
+        if proprio is None or proprio.shape != (num_rows, self.config.num_proprio):
             got = "none" if proprio is None else tuple(proprio.shape)
             raise ValueError(
-                f"proprioception: got {got}, the policy takes [{len(pixels)}, {self.config.num_proprio}] (env.proprio)"
+                f"proprioception: got {got}, the policy takes [{num_rows}, {self.config.num_proprio}] (env.proprio)"
             )
         raw = proprio.cpu().numpy() if isinstance(proprio, Tensor) else proprio
-        return torch.from_numpy(self._proprio_bounds.normalize(raw)).to(pixels.device, dtype)
+        return torch.from_numpy(self._proprio_bounds.normalize(raw))
 
 
 def _per_tower(values: object) -> tuple[tuple[float, ...], ...] | None:
@@ -245,10 +253,13 @@ def _unusable(file: Path, cause: str, remedy: str) -> RunError:
     )
 
 
-def _tensor(array: np.ndarray | Tensor, device: torch.device | str | None) -> Tensor:
-    if isinstance(array, Tensor):
-        return array if device is None else array.to(device)
-    return torch.tensor(array, device=device)  # a copy: arrays from the object store are read-only
+def _device_of(images: np.ndarray | Tensor) -> torch.device:
+    return images.device if isinstance(images, Tensor) else torch.device("cpu")
+
+
+def _readable(array: np.ndarray) -> Tensor:
+    """Return a tensor of an array; a copy if it is read-only, as those of the object store are."""
+    return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
 
 
 def _center_crop(pixels: Tensor) -> Tensor:

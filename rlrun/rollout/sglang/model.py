@@ -103,8 +103,9 @@ class OpenVLAForActionPrediction(nn.Module):
         patches = self.projector(self.vision_backbone(pixels.reshape(-1, 6, height, width)))
         placed = [patches.reshape(len(items), -1, embeds.shape[-1])]
         if self.proprio_projector is not None:
-            state = self._processor.state(torch.stack([item.proprio for item in items]), pixels, dtype)
-            placed.append(self.proprio_projector(state))
+            state = self._processor.state(torch.stack([item.proprio for item in items]), len(items))
+            assert state is not None
+            placed.append(self.proprio_projector(state.to(device, dtype)))
         before = torch.cat(placed, dim=1)
         after = self.config.num_action_tokens
         queries = embeds.new_zeros(after, embeds.shape[-1])

@@ -72,13 +72,21 @@ def trained(folder: Path, run: RunConfig) -> tuple[dict, dict, set[str], int]:
 
 @pytest.mark.order_of_sums
 @pytest.mark.parametrize(
-    "sharding", [ShardingStrategy.full_shard, pytest.param(ShardingStrategy.no_shard, marks=pytest.mark.long)]
+    ("sharding", "replicates"),
+    [
+        (ShardingStrategy.full_shard, None),
+        (ShardingStrategy.full_shard, True),
+        pytest.param(ShardingStrategy.shard_grad_op, None, marks=pytest.mark.long),
+        pytest.param(ShardingStrategy.hybrid_shard, True, marks=pytest.mark.long),
+        pytest.param(ShardingStrategy.no_shard, None, marks=pytest.mark.long),
+    ],
 )
 def test_two_ranks_equal_one_rank(
-    one_rank: RankPool, two_ranks: RankPool, folder: Path, sharding: ShardingStrategy
+    one_rank: RankPool, two_ranks: RankPool, folder: Path, sharding: ShardingStrategy, replicates: bool | None
 ) -> None:
     before, alone, trains, _ = one_rank.run(trained, folder, adapted_run())[0]
-    (_, first, _, checksum), (_, _, _, other) = two_ranks.run(trained, folder, adapted_run(sharding=sharding))
+    run = adapted_run(sharding=sharding, replicate_frozen=replicates)
+    (_, first, _, checksum), (_, _, _, other) = two_ranks.run(trained, folder, run)
     assert checksum == other
     assert_moved_alike(before, first, alone)
     assert all(np.abs(after - before[name]).max() > 1e-6 for name, after in alone.items())  # whatever is sent moves
@@ -161,15 +169,22 @@ def test_training_begins_with_the_policy_of_the_folder(two_ranks: RankPool, fold
     assert max(two_ranks.run(begun, folder)) < ROUNDING
 
 
-def resumed(folder: Path, root: Path) -> tuple[int, int, float]:
-    """Return checksums of an uninterrupted and a resumed run, and the gap of the exported (merged) folder."""
-    run = adapted_run()
+def resumed(folder: Path, root: Path, saves: bool | None, resumes: bool | None) -> tuple[int, int, float]:
+    """Return checksums of an uninterrupted and a resumed run, and the gap of the exported (merged) folder.
+
+    saves, resumes: `actor.replicate_frozen` of the two.
+    """
+    run = adapted_run(replicate_frozen=saves)
     run.algorithm.kl_coef = 0.1  # a reference is kept
     whole = adapted(folder, run)
     update(whole, my_share(0))
     saved = folder_of_step(root, 1)
     save_checkpoint(whole, saved, {"step": 1})
+    whole.offload()
+    whole.onload()
     update(whole, my_share(1))
+    run = adapted_run(replicate_frozen=resumes)
+    run.algorithm.kl_coef = 0.1
     again = adapted(saved / "policy", run)
     checkpoint.restore(again, saved)
     merged = open_policy(saved / "policy", torch.float32, "cpu", run)
@@ -182,10 +197,11 @@ def resumed(folder: Path, root: Path) -> tuple[int, int, float]:
     return checksum_of(whole), checksum_of(again), gap
 
 
+@pytest.mark.parametrize(("saves", "resumes"), [(False, False), (True, True), (True, False), (False, True)])
 def test_resumed_equals_uninterrupted_and_the_export_is_merged(
-    two_ranks: RankPool, folder: Path, tmp_path: Path
+    two_ranks: RankPool, folder: Path, tmp_path: Path, saves: bool, resumes: bool
 ) -> None:
-    for whole, again, gap in two_ranks.run(resumed, folder, tmp_path):
+    for whole, again, gap in two_ranks.run(resumed, folder, tmp_path, saves, resumes):
         assert whole == again
         assert gap < ROUNDING
 

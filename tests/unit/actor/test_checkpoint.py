@@ -81,7 +81,7 @@ def restored(folder: Path, width: int = 16) -> tuple[dict[str, np.ndarray], floa
     actor = learner(config(), width)
     checkpoint.restore(actor, folder)
     read = weights(actor)
-    moments = [whole for p in actor.optimizer.parameters for whole in [actor.optimizer.inner.state[p]["exp_avg"]]]
+    moments = [whole for p in actor.optimizer.parameters for whole in [actor.optimizer.inner.moments(p)["exp_avg"]]]
     size = float(sum(m.full_tensor().abs().sum() for m in moments))
     update(actor, share(trajectory(5)))
     return read, size, checksum_of(actor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from copy import deepcopy
 
 import numpy as np
@@ -12,11 +13,12 @@ import torch
 from torch._dynamo.utils import counters
 
 from rlrun.actor.updates import update
-from rlrun.config.schema import CompileBackend, RunConfig, ShardingStrategy
+from rlrun.config.schema import CompileBackend, Precision, RunConfig, ShardingStrategy
 from rlrun.data.messages import Spaces
+from rlrun.policies import compilation
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
+from rlrun.policies.compilation import chosen_backend, prepare_blocks
 from rlrun.policies.openvla_oft.policy import VlaPolicy
-from rlrun.policies.policy import compile_policy
 from rlrun.system.errors import RunError
 from tests.numerics import assert_as_exact, assert_moved_alike, assert_norm_close, computed_in_double, rounding
 from tests.unit.actor.rank_pool import RankPool
@@ -30,25 +32,32 @@ def assert_learned_alike(plain: Weights, compiled: Weights) -> None:
     assert_moved_alike(tiny_policy().module.state_dict(), compiled, plain)
 
 
-def trained(backend: CompileBackend | None, actor: dict) -> tuple[Weights, int]:
-    """Weights after an update in several micro-batches, and how many graphs were made."""
+def trained(backend: CompileBackend | None, actor: dict) -> tuple[Weights, int, int]:
+    """Weights after an update in several micro-batches, how many graphs were made, and how many breaks they have."""
     torch._dynamo.reset()
     counters.clear()
     run = tiny_config(micro_batch_size=4, **actor)
     run.policy.compile_backend = backend
     rank = learner(run)
     update(rank, share(trajectory()))
-    return weights(rank), counters["aot_autograd"]["ok"]
+    return weights(rank), counters["aot_autograd"]["ok"], sum(counters["graph_break"].values())
 
 
 @pytest.mark.order_of_sums
-@pytest.mark.parametrize("actor", [{"activation_checkpointing": True}, {"sharding": ShardingStrategy.no_shard}])
+@pytest.mark.parametrize(
+    "actor",
+    [
+        {"activation_checkpointing": True},
+        {"activation_checkpointing": True, "param_precision": Precision.bf16},
+        {"sharding": ShardingStrategy.no_shard},
+    ],
+)
 def test_updates_are_those_of_the_uncompiled_policy(two_ranks: RankPool, actor: dict) -> None:
     """Traced, not compiled: aot_eager needs no C++ compiler."""
-    plain, num_graphs = two_ranks.run(trained, None, actor)[0]
+    plain, num_graphs, _ = two_ranks.run(trained, None, actor)[0]
     assert num_graphs == 0
-    for compiled, num_graphs in two_ranks.run(trained, CompileBackend.aot_eager, actor):
-        assert 0 < num_graphs <= 2  # both blocks share their graphs
+    for compiled, num_graphs, num_breaks in two_ranks.run(trained, CompileBackend.aot_eager, actor):
+        assert 0 < num_graphs <= 2 and num_breaks == 0  # both blocks share their graphs
         assert_learned_alike(plain, compiled)
 
 
@@ -59,7 +68,7 @@ def test_packed_rows_of_any_length_share_their_graphs() -> None:
     compiled = deepcopy(model)
     torch._dynamo.reset()
     counters.clear()
-    compile_policy(VlaPolicy(compiled, processor), CompileBackend.aot_eager)
+    prepare_blocks(VlaPolicy(compiled, processor), CompileBackend.aot_eager)
     for told in ((1, 0, 1), (0, 1, 1, 1, 0)):
         frames = some_frames(len(told))
         inputs = processor(frames.images, [INSTRUCTIONS[index] for index in told], frames.proprio)
@@ -73,8 +82,8 @@ def test_packed_rows_of_any_length_share_their_graphs() -> None:
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler here")
 @pytest.mark.long
 def test_fused_kernels_learn_the_same(one_rank: RankPool) -> None:
-    plain, _ = one_rank.run(trained, None, {})[0]
-    fused, num_graphs = one_rank.run(trained, CompileBackend.inductor, {})[0]
+    plain, _, _ = one_rank.run(trained, None, {})[0]
+    fused, num_graphs, _ = one_rank.run(trained, CompileBackend.inductor, {})[0]
     assert num_graphs > 0
     assert_learned_alike(plain, fused)
 
@@ -82,8 +91,77 @@ def test_fused_kernels_learn_the_same(one_rank: RankPool) -> None:
 def test_a_node_without_a_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(RunError, match="torch.compile") as refused:
-        compile_policy(tiny_policy(), CompileBackend.inductor)
+        chosen_backend(CompileBackend.inductor, torch.device("cpu"), is_learner=True)
     assert refused.value.key == "policy.compile_backend" and "apt-get install g++" in str(refused.value)
+
+
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("device", "is_learner", "has_triton", "backend"),
+    [
+        (CUDA, True, True, CompileBackend.inductor),
+        (CUDA, True, False, None),
+        (CUDA, False, True, None),
+        (CPU, True, True, None),
+    ],
+)
+def test_actor_ranks_with_a_gpu_compile_by_default(
+    monkeypatch: pytest.MonkeyPatch,
+    device: torch.device,
+    is_learner: bool,
+    has_triton: bool,
+    backend: CompileBackend | None,
+) -> None:
+    monkeypatch.setenv("CXX", sys.executable)  # a command that is there
+    monkeypatch.setattr(compilation, "find_spec", lambda name: object() if has_triton else None)
+    assert chosen_backend(None, device, is_learner) is backend
+    assert chosen_backend(CompileBackend.none, device, is_learner) is None
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert chosen_backend(None, device, is_learner) is None
+
+
+class Saved(torch.autograd.graph.saved_tensors_hooks):
+    """Counts the numbers that a forward pass saves for the backward pass."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        super().__init__(self._count, lambda tensor: tensor)
+
+    def _count(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.number += tensor.numel()
+        return tensor
+
+
+def saved(backend: CompileBackend | None, is_checkpointed: bool) -> tuple[int, torch.Tensor]:
+    """Return how many numbers a block saves, and the gradient of its input."""
+    torch._dynamo.reset()
+    policy = tiny_policy()
+    prepare_blocks(policy, backend, is_checkpointed)
+    x = torch.linspace(-1, 1, 64 * 16).view(64, 16).requires_grad_()
+    counter = Saved()
+    with counter:
+        y = policy.module.blocks[0](x)
+    y.square().sum().backward()
+    assert x.grad is not None
+    return counter.number, x.grad
+
+
+def test_a_compiled_block_that_is_checkpointed_saves_its_input_only() -> None:
+    whole, exact = saved(CompileBackend.aot_eager, False)
+    kept, gradient = saved(CompileBackend.aot_eager, True)
+    assert kept <= 64 * 16 + 16 * 16 + 16 < whole  # the input and the parameters
+    assert_norm_close(gradient, exact, rounding(16))
+
+
+def test_each_first_pass_of_a_block_is_progress() -> None:
+    torch._dynamo.reset()
+    policy, passes = tiny_policy(), []
+    prepare_blocks(policy, CompileBackend.aot_eager, progress=lambda: passes.append(1))
+    for _ in range(2 * compilation.COUNTED_PASSES):
+        policy.module.blocks[0](torch.zeros(2, 16))
+    assert len(passes) == compilation.COUNTED_PASSES
 
 
 @torch.no_grad()
@@ -95,7 +173,7 @@ def test_a_policy_without_blocks_is_one_graph() -> None:
     plain, compiled = (ActorCriticPolicy.new(config, 16, spaces, seed=0) for _ in range(2))
     torch._dynamo.reset()
     counters.clear()
-    compile_policy(compiled, CompileBackend.aot_eager)
+    prepare_blocks(compiled, CompileBackend.aot_eager)
     for num_rows in (4, 7, 9):
         proprio = np.random.default_rng(num_rows).standard_normal((num_rows, 3)).astype(np.float32)
         (one, values), (other, same) = (policy(None, [], proprio, 1.0) for policy in (plain, compiled))

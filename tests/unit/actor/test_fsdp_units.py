@@ -60,9 +60,9 @@ def updated(actor: dict[str, object], is_alone: bool) -> tuple[int, dict[str, np
     """Return (units of blocks, weights) after two updates on this rank's share."""
     num_units = 0
 
-    def divide(stacks: list[list[nn.Module]], width: int) -> list[list[nn.Module]]:
+    def divide(stacks: list[list[nn.Module]], width: int, outside: set[nn.Parameter]) -> list[list[nn.Module]]:
         nonlocal num_units
-        units = [[block] for stack in stacks for block in stack] if is_alone else fsdp_units(stacks, width)
+        units = [[block] for stack in stacks for block in stack] if is_alone else fsdp_units(stacks, width, outside)
         num_units = len(units)
         return units
 

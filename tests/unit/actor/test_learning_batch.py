@@ -50,7 +50,7 @@ def test_tokens_of_steps_that_were_not_executed_are_masked() -> None:
 
 def test_a_padding_row_does_not_count() -> None:
     batch = learning_batch(plain(), AlgorithmConfig(), on_one_rank)
-    rows = batch.rows(np.zeros(0, np.int64), torch.device("cpu"))
+    rows = batch.rows(np.zeros(0, np.int64), torch.device("cpu")).targets
     assert len(rows.row_mask) == 1
     assert not any(mask.any() for mask in (rows.row_mask, rows.unit_mask, rows.token_mask))
 
@@ -188,7 +188,7 @@ def test_counts_of_rows_are_what_the_losses_divide_by(level: RatioLevel, aggrega
     batch = learning_batch(trajectory(), settings, on_one_rank)
     rows = np.array([7, 0, 5, 12])
     units = {"token": K, "action": C, "chunk": 1}[level.value]
-    taken = batch.rows(rows, torch.device("cpu"))
+    taken = batch.rows(rows, torch.device("cpu")).targets
     assert taken.unit_mask.shape == taken.proximal_logprobs.shape == (4, units)
     assert torch.equal(taken.tokens, batch.tokens[rows]) and torch.equal(taken.returns, batch.returns[rows])
     for count, mask in zip(batch.counts[rows].sum(0), (taken.unit_mask, taken.token_mask), strict=False):
@@ -199,7 +199,7 @@ def test_counts_of_rows_are_what_the_losses_divide_by(level: RatioLevel, aggrega
 
 def test_a_rank_without_rows_computes_one_that_does_not_count() -> None:
     batch = learning_batch(plain(), AlgorithmConfig(), on_one_rank)
-    taken = batch.rows(np.zeros(0, np.int64), torch.device("cpu"))
+    taken = batch.rows(np.zeros(0, np.int64), torch.device("cpu")).targets
     assert len(taken.tokens) == 1
     assert not any(mask.any() for mask in (taken.token_mask, taken.unit_mask, taken.row_mask))
 

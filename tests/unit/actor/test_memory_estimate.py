@@ -29,7 +29,7 @@ from tests.unit.actor.tiny_run import A, B, P, T, share, trajectory
 WITHIN = 0.10
 SIDE = 28
 
-ADAPTED = "adapters, bf16, reference"
+ADAPTED, REPLICATED = "adapters, bf16, reference", "adapters, bf16, frozen weights replicated"
 CONFIGURATIONS = {
     "full_shard, accumulation": {"micro_batch_size": 8},
     "bf16": {"micro_batch_size": 8, "param_precision": Precision.bf16},
@@ -37,6 +37,8 @@ CONFIGURATIONS = {
     "no_shard": {"micro_batch_size": 8, "sharding": ShardingStrategy.no_shard},
     "shard_grad_op, one pass": {"micro_batch_size": 16, "sharding": ShardingStrategy.shard_grad_op},
     ADAPTED: {"micro_batch_size": 8, "param_precision": Precision.bf16, "lora": 8},
+    REPLICATED: {"micro_batch_size": 8, "param_precision": Precision.bf16, "lora": 8, "replicate_frozen": True},
+    "adapters, shard_grad_op": {"micro_batch_size": 8, "sharding": ShardingStrategy.shard_grad_op, "lora": 8},
 }
 
 
@@ -77,7 +79,7 @@ def measured(folder: Path, lora: int = 0, **actor: object) -> tuple[tuple[int, i
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("full_shard, accumulation", ADAPTED) else pytest.mark.long)
+        pytest.param(name, marks=() if name in ("full_shard, accumulation", ADAPTED, REPLICATED) else pytest.mark.long)
         for name in CONFIGURATIONS
     ],
 )

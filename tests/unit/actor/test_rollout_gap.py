@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -27,7 +26,7 @@ def add(gap: RolloutGap, rows: list[int], by: dict[int, float], is_first: bool) 
     old = torch.zeros(len(rows), K)
     new = torch.tensor([[by.get(row, 0.01)] * K for row in rows])
     gap.has_stepped = not is_first
-    gap.add(np.array(rows, int), new, old, torch.ones(len(rows), K, dtype=torch.bool))
+    gap.add(torch.tensor(rows), new, old, torch.ones(len(rows), K, dtype=torch.bool))
 
 
 def test_the_farthest_worker_is_told_not_the_mean_of_all(gap: RolloutGap) -> None:
@@ -47,6 +46,6 @@ def test_one_answer_of_a_later_minibatch(gap: RolloutGap) -> None:
 
 def test_choices_that_were_not_executed_and_missing_rows_do_not_count(gap: RolloutGap) -> None:
     mask = torch.tensor([[True, False]])
-    gap.add(np.array([0]), torch.tensor([[0.1, 9.0]]), torch.zeros(1, K), mask)
-    gap.add(np.array([], int), torch.full((1, K), 9.0), torch.zeros(1, K), torch.zeros(1, K, dtype=torch.bool))
+    gap.add(torch.tensor([0]), torch.tensor([[0.1, 9.0]]), torch.zeros(1, K), mask)
+    gap.add(torch.tensor([1]), torch.full((1, K), 9.0), torch.zeros(1, K), torch.zeros(1, K, dtype=torch.bool))
     assert gap.metrics()["rollout_logprob_gap_max"] == pytest.approx(0.1)

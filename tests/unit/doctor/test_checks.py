@@ -279,7 +279,14 @@ FAULTS = [  # check, cluster, status, where, words of the cause, words of the fi
         ["[1]", "lists 1"],
         ["-L"],
     ),
-    ("accelerators", lambda: with_versions("peer", torch_CUDA="13.0"), FAILED, "peer", ["driver 580", "550.54.15"], []),
+    (
+        "accelerators",
+        lambda: with_versions("peer", torch_CUDA="13.0"),
+        FAILED,
+        "peer",
+        ["driver 580", "550.54.15"],
+        ["install driver 580", "--index-url https://download.pytorch.org/whl/cu126 torch=="],
+    ),
     (
         "accelerators",
         lambda: with_node("peer", lambda n: {"versions": {"torch": "2.13.0+cpu"}}),

@@ -26,11 +26,9 @@ def test_nothing_is_opened_that_nothing_needs() -> None:
 
 def test_each_role_needs_its_own() -> None:
     config = RunConfig()
-    config.actor.optimizer, config.actor.lora.rank = OptimizerKind.adamw_8bit, 8
+    config.actor.optimizer = OptimizerKind.adamw_8bit
     config.policy.attention, config.rollout.backend = AttentionKernel.flash, RolloutBackendKind.sglang
-    assert names(config, {"actor": 2}) == ["bitsandbytes", "peft", "flash-attn"]
-    quick = needed_packages(config, {"actor": 2}, (), is_thorough=False)
-    assert [request.package for request in quick] == ["bitsandbytes", "flash-attn"]
+    assert names(config, {"actor": 2}) == ["bitsandbytes", "flash-attn"]
     assert names(config, {"rollout": 2}) == ["sglang"]
     assert names(config, {"env": 2}) == []
     config.rollout.backend = RolloutBackendKind.hf

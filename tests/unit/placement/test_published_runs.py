@@ -9,8 +9,9 @@ import pytest
 from rlrun.config.loader import load
 from rlrun.placement.budget import budget
 from rlrun.placement.choices import choose
-from rlrun.placement.inventory import load_inventory
+from rlrun.placement.inventory import GIGABYTE, Accelerator, Inventory, NodeInfo, load_inventory
 from rlrun.placement.planner import plan
+from rlrun.system.errors import RunError
 
 INVENTORY = Path(__file__).parents[3] / "configs" / "inventory_example.yaml"
 
@@ -28,3 +29,18 @@ def test_a_published_run_is_planned(run: str, episodes: int, updates: int) -> No
     assert episodes * config.algorithm.horizon == updates * config.algorithm.global_batch_size
     frames = episodes * config.algorithm.horizon * (256 * 256 * 3 + 4 * 8)
     assert sums.observation_bytes == frames
+
+
+def test_one_card_of_24_gb_trains_the_expert_of_pi05() -> None:
+    """Its frozen weights are there once: with one rank FSDP holds none of them."""
+    accelerator = Accelerator("NVIDIA GeForce RTX 4090", 24 * GIGABYTE, has_rt_cores=True)
+    inventory = Inventory((NodeInfo("desk", "", 32, 128 * GIGABYTE, (accelerator,)),))
+    workers = [f"{role}.num_workers=1" for role in ("actor", "rollout", "env")]
+    offline = f"placement.inventory={INVENTORY}"  # the checkpoint need not be there
+    small = [*workers, offline, "env.num_envs=16", "actor.micro_batch_size=8", "placement.offload=true"]
+    config = load(["run=libero_pi05", *small])
+    (card,) = budget(config, plan(config, inventory), inventory).accelerators
+    assert card.peak_bytes + card.held_back_bytes < 24 * GIGABYTE
+    sharded = load(["run=libero_pi05", *small, "actor.replicate_frozen=false"])
+    with pytest.raises(RunError, match="Accelerator 0"):
+        budget(sharded, plan(sharded, inventory), inventory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from dataclasses import replace
 from types import SimpleNamespace
@@ -103,6 +104,18 @@ def test_a_loaded_host_gets_more_time_within_a_bound(check, load):
         check(["env/0"], status("env/0", silence_s=61.0, load=load))
     with pytest.raises(RunError):
         check(["env/0"], status("env/0", silence_s=21.0, load=1.9))
+
+
+def test_what_a_worker_has_to_tell_is_told_once_a_node(tmp_path):
+    notes = []
+    watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
+    slow = "memory could not be pinned: raise ulimit -l"
+    workers = [status(worker, "update", 1.0) for worker in ("actor/0", "rollout/0")]
+    watchdog.board.put([dataclasses.replace(worker, notices=(slow,)) for worker in workers])
+    look = watchdog.watch("update", lambda: None)
+    look(["actor/0"])
+    look(["actor/0"])
+    assert notes == [f"warning: actor/0@lab: {slow}"]
 
 
 def test_the_warning_names_the_ranks_that_are_done(tmp_path):
