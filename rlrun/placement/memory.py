@@ -7,7 +7,7 @@ block saves for its backward pass. tests/unit/actor/test_memory_estimate.py comp
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +75,8 @@ def weight_buffers(config: RunConfig, plan: Plan, weight_bytes: int) -> WeightBu
         return WeightBuffers({}, {})
     actor, rollouts = plan.of("actor")[0].node, [slot.node for slot in plan.of("rollout")]
     in_flight = min(weight_bytes, _BUCKETS_IN_FLIGHT * config.weight_sync.bucket_bytes)
-    received = weight_bytes if config.rollout.backend is RolloutBackendKind.sglang else in_flight
+    is_kept = config.placement.offload  # until rollout workers have their accelerators
+    received = weight_bytes if is_kept or config.rollout.backend is RolloutBackendKind.sglang else in_flight
     is_on_devices = bool(device_bytes(config, plan))
     if config.cluster.kind is ClusterKind.local:
         return WeightBuffers({actor: weight_bytes}, {})
@@ -86,6 +87,9 @@ def weight_buffers(config: RunConfig, plan: Plan, weight_bytes: int) -> WeightBu
         return WeightBuffers(dict(host), {})
     if set(rollouts) == {actor}:  # one node: all workers share the actor's memory
         return WeightBuffers({actor: weight_bytes}, {})
+    if is_kept:
+        copies = {node: count * weight_bytes for node, count in Counter(rollouts).items()}
+        return WeightBuffers(copies, {actor: in_flight} | dict.fromkeys(rollouts, in_flight))
     return WeightBuffers({}, {actor: in_flight} | dict.fromkeys(rollouts, received))
 
 
@@ -235,6 +239,15 @@ def trained_and_frozen(config: RunConfig, size: PolicySize) -> tuple[int, int]:
         return size.all_parameters - size.unchanging_parameters, size.unchanging_parameters
     whole = size.whole_parameters(lora)
     return size.adapter_parameters(lora) + whole, size.all_parameters - whole
+
+
+def sent_parameters(config: RunConfig, size: PolicySize) -> int:
+    """Return the number of a rollout worker's parameters that change, merged with their adapters if there are any."""
+    lora = config.actor.lora
+    if lora.rank == 0:
+        return size.all_parameters - size.unchanging_parameters
+    adapted = [stack for stack in size.stacks if stack.part in (lora.targets or ())]
+    return sum(stack.num_layers * stack.matrix_parameters for stack in adapted) + size.whole_parameters(lora)
 
 
 def num_micro_batches(config: RunConfig) -> int:
