@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from benchmarks.gpu.sync import Legs, NodeMemory
 from benchmarks.gpu.workload import (
     ROBOTS,
     Workload,
@@ -40,12 +41,9 @@ from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.size import PolicySize
 from rlrun.rollout.hf import HFBackend
-from rlrun.system.errors import ExitStatus
-from rlrun.weight_sync.buckets import lay_out, pack
-from rlrun.weight_sync.shared import SharedReceiver, SharedSender, WeightMemory
+from rlrun.system.errors import ExitStatus, RunError
 
 PARAMETERS = 7_541_237_184
-BUCKET_BYTES = 256 * 1024**2
 
 
 @dataclass
@@ -160,6 +158,7 @@ def measure(
     batch = acted_trajectory(work, backend)
     turns = Turns(report, device) if offloads else None
     if turns:
+        backend.policy_version = -1  # as in a run, whose first version comes while the worker is away
         turns.offload("rollout", backend)
     join_alone(device)
     learner = actor(work, device)
@@ -167,13 +166,11 @@ def measure(
     report.add("log-probabilities", f"{gap:8.4f} mean distance between actor and rollout", gap=gap)
     for rows in micro_batches:
         train(work, size, learner, rows, device, report, flops / peak)
-    sync(learner, backend, device, report)
     if turns:
         turns.offload("actor", learner)
-        turns.onload("rollout", backend)
-    compare(learner, backend, report)
-    if turns:
         turns.onload("actor", learner)
+    sync(learner, backend, device, report, offloads)
+    compare(learner, backend, report)
     process_group.leave()
 
 
@@ -207,7 +204,7 @@ class Turns:
     device: torch.device
 
     def offload(self, role: str, of: Learner | HFBackend) -> None:
-        """To host memory, back, and there again."""
+        """Off the device, back, and off again. An actor goes to host memory, as do weights that are never sent."""
         _moved(self.report, f"{role} first offload", once_s(of.offload, self.device))
         of.onload()
         _moved(self.report, f"{role} offload", once_s(of.offload, self.device))
@@ -259,21 +256,26 @@ def train(
         report.add(f"peak, 2 x {micro_batch} rows", text, bytes=measured, estimate=estimate)
 
 
-def sync(learner: Learner, backend: HFBackend, device: torch.device, report: Report) -> None:
-    """Gather, pack and apply every bucket of a policy version in one process, through the memory of one node."""
-    layout = lay_out(learner.weight_layout(), BUCKET_BYTES, torch.bfloat16)
-    memory, receiver = WeightMemory(layout), SharedReceiver()
+def sync(learner: Learner, backend: HFBackend, device: torch.device, report: Report, offloads: bool) -> None:
+    """Send weights through the memory of one node: in turns, if the rollout's copy is off the card; then resident.
 
-    def send() -> None:
-        for sent in SharedSender(memory).send(pack(learner.named_weights(), layout, 1, buffer=memory.buffer)):
-            backend.apply(receiver.map_bucket(sent))
+    Leaves out what the card has no room for.
+    """
+    memory = NodeMemory(learner, device, report.num_repeats)
+    try:
+        if offloads:
+            _sent(report, "sync in turns", memory.in_turns(backend))
+            backend.onload()
+        _sent(report, "sync, both resident", memory.resident(backend))
+    except RunError as refusal:
+        if refusal.key != "placement.offload":  # else both do not fit
+            raise
+    finally:
+        memory.close()
 
-    seconds = median_s(send, device, report.num_repeats)
-    kind, gigabytes = "pinned" if memory.is_pinned else "pageable", layout.num_bytes / 1e9
-    receiver.close()
-    memory.close()
-    text = f"{seconds:8.3f} s  {gigabytes:.2f} GB, {gigabytes / seconds:.2f} GB/s, by {kind} memory"
-    report.add("weight sync", text, seconds=seconds, bytes=layout.num_bytes, memory=kind)
+
+def _sent(report: Report, name: str, legs: Legs) -> None:
+    report.add(name, legs.text(), **vars(legs), seconds=legs.seconds)
 
 
 def compare(learner: Learner, backend: HFBackend, report: Report) -> None:

@@ -129,9 +129,10 @@ class Learner:
         return self.sharded.sent_shards()
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, whole tensor) in the order of `weight_layout`, one at a time, in the rollout's precision.
+        """Yield (name, whole tensor) in the order of `weight_layout`, on the device, in the rollout's precision.
 
-        Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop the tensors.
+        Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop the tensors. Raises
+        RuntimeError while the policy is offloaded.
         """
         for gathered in self.sharded.full_tensors(self.weight_layout(), torch_dtype(self.config.rollout.precision)):
             self.telemetry.count("gathered_tensors")

@@ -298,7 +298,7 @@ class WeightTransport(Enum):
 @dataclass
 class WeightSyncConfig(Section):
     transport: WeightTransport = WeightTransport.object_store
-    bucket_bytes: int = bounded(64 * 1024**2, Range(1024))  # each bucket is packed while the one before it is sent
+    bucket_bytes: int = bounded(512 * 1024**2, Range(1024))  # each bucket is packed while the one before it is sent
     is_checksum_verified: bool = True  # of each bucket; it takes as long as reading the weights once at each end
 
 

@@ -105,13 +105,15 @@ _OTHER = {"actor": "rollout", "rollout": "actor"}
 
 
 class Colocation:
-    """Offloads one role to host memory before it onloads the other, with `placement.offload`.
+    """Offloads one role before it onloads the other, with `placement.offload`.
 
     | work | needs on the accelerators |
     |---|---|
-    | load, update, imitate, save, restore, export of the actor | actor |
+    | load, update, imitate, save, restore, export, weight sync of the actor | actor |
     | load of rollout workers, collect, evaluate | rollout |
-    | weight sync | neither: weights are read and written where they are |
+
+    Rollout workers take weights while they are offloaded, into host memory, and write them to the accelerators when
+    they are onloaded. So the actor gathers and merges where it is fast, and the weights pass the host once.
 
     Example: colocation.onload("rollout") before the first observation of a step.
     """
@@ -122,18 +124,20 @@ class Colocation:
         self._actors, self._rollouts = actors, rollouts
         self._holder: str | None = None  # the role on the accelerators; None: unknown
 
-    def onload(self, role: str) -> None:
-        """Offload the other role, then onload `role`. Does nothing if `role` is on the accelerators already."""
+    def onload(self, role: str, group: WorkerGroup[Any] | None = None) -> None:
+        """Offload the other role, then onload `role`. Does nothing if `role` is on the accelerators already.
+
+        group: whose `wait` is used; None: the actors', which does not fail if a rollout worker is lost meanwhile.
+        """
         if not self._is_on or self._holder == role:
             return
         self._holder = None  # unknown until both moves have succeeded
         groups: dict[str, WorkerGroup[Any]] = {"actor": self._actors, "rollout": self._rollouts}
-        other = _OTHER[role]
-        # Both roles use the actors' wait, which does not fail if a rollout worker is lost meanwhile.
+        other, wait = _OTHER[role], (group or self._actors).wait
         offloading = groups[other].submit_all(lambda worker: worker.offload())
-        self._actors.wait(offloading, f"{other} workers offload", self._deadline_s)
+        wait(offloading, f"{other} workers offload", self._deadline_s)
         onloading = groups[role].submit_all(lambda worker: worker.onload())
-        self._actors.wait(onloading, f"{role} workers onload", self._deadline_s)
+        wait(onloading, f"{role} workers onload", self._deadline_s)
         self._holder = role
 
     def forget(self) -> None:

@@ -147,7 +147,17 @@ class Controller:
     def sync_weights(self, version: int) -> None:
         """Send the actor's weights to every rollout worker as policy `version`, unless they hold that version."""
         self._version, self._is_final = version, False
-        self._recovering(lambda: self._weights.send(version))
+        self._recovering(lambda: self._send_weights(version))
+
+    def _send_weights(self, version: int) -> None:
+        """Send a version; where roles take turns, the actor packs it, and the rollout workers come with it.
+
+        Raises RunError if a rollout worker is lost meanwhile.
+        """
+        if self._weights.held != version:
+            self._colocation.onload("actor", self.rollouts)
+            self._weights.send(version)
+        self._colocation.onload("rollout", self.rollouts)
 
     @property
     def held_version(self) -> int | None:
@@ -171,7 +181,8 @@ class Controller:
         Rollout workers answer once they hold `policy_version`, see `sync_weights`. Until `finish_collection`, the
         workers accept no other requests than weights.
         """
-        self._colocation.onload("rollout")
+        if self._weights.held == policy_version:  # else rollout workers come with their weights
+            self._colocation.onload("rollout")
         self._version, self._is_final = policy_version, False
         num_returns = [1 + len(ranks) for ranks in self._owners]
         return self._started(
@@ -281,6 +292,7 @@ class Controller:
 
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder."""
+        self._colocation.onload("actor")
         self.actors.call(lambda actor: actor.export(folder), "export", self._step_s)
 
     def record_demos(self, folder: str) -> None:
@@ -372,7 +384,7 @@ class Controller:
         if is_rollout_lost and self._policy_folder is not None:
             self._join_rollout_workers()
             if self._version is not None:
-                self._weights.send(self._version)
+                self._send_weights(self._version)
         for role, rank in replaced:
             self.recovery.loaded(role, rank)
 

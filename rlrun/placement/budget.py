@@ -22,6 +22,7 @@ from rlrun.placement.memory import (
     load_bytes,
     loading_room,
     policy_size,
+    sent_parameters,
     trained_and_frozen,
     waves,
     weight_buffers,
@@ -262,15 +263,20 @@ def _kept_by_algorithm(config: RunConfig, plan: Plan, policy: PolicySize) -> dic
 
 
 def _offloaded(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int]:
-    """Map each node to the buffer bytes for tensors that actor and rollout workers offload."""
+    """Map each node to the buffer bytes for tensors that actor and rollout workers offload.
+
+    Of what is sent, rollout workers have no copy of their own: it is in the buffers of weight sync. An engine of SGLang
+    has one.
+    """
     found: dict[str, int] = defaultdict(int)
     if not config.placement.offload:
         return found
     size = policy_size(config, num_parameters)
-    num_copies = 2 if config.rollout.backend is RolloutBackendKind.sglang else 1  # its own, and the version to come
+    is_engine = config.rollout.backend is RolloutBackendKind.sglang
+    of_rollout = size.all_parameters if is_engine else size.all_parameters - sent_parameters(config, size)
     each = {
         "actor": actor_memory(config, size).resident_bytes,
-        "rollout": num_copies * size.all_parameters * NUM_BYTES[config.rollout.precision],
+        "rollout": of_rollout * NUM_BYTES[config.rollout.precision],
     }
     for role, num_bytes in each.items():
         for slot in plan.of(role):

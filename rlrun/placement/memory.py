@@ -7,7 +7,7 @@ block saves for its backward pass. tests/unit/actor/test_memory_estimate.py comp
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +75,8 @@ def weight_buffers(config: RunConfig, plan: Plan, weight_bytes: int) -> WeightBu
         return WeightBuffers({}, {})
     actor, rollouts = plan.of("actor")[0].node, [slot.node for slot in plan.of("rollout")]
     in_flight = min(weight_bytes, _BUCKETS_IN_FLIGHT * config.weight_sync.bucket_bytes)
-    received = weight_bytes if config.rollout.backend is RolloutBackendKind.sglang else in_flight
+    is_kept = config.placement.offload  # until rollout workers have their accelerators
+    received = weight_bytes if is_kept or config.rollout.backend is RolloutBackendKind.sglang else in_flight
     is_on_devices = bool(device_bytes(config, plan))
     if config.cluster.kind is ClusterKind.local:
         return WeightBuffers({actor: weight_bytes}, {})
@@ -86,6 +87,9 @@ def weight_buffers(config: RunConfig, plan: Plan, weight_bytes: int) -> WeightBu
         return WeightBuffers(dict(host), {})
     if set(rollouts) == {actor}:  # one node: all workers share the actor's memory
         return WeightBuffers({actor: weight_bytes}, {})
+    if is_kept:
+        copies = {node: count * weight_bytes for node, count in Counter(rollouts).items()}
+        return WeightBuffers(copies, {actor: in_flight} | dict.fromkeys(rollouts, in_flight))
     return WeightBuffers({}, {actor: in_flight} | dict.fromkeys(rollouts, received))
 
 
@@ -236,6 +240,15 @@ def trained_and_frozen(config: RunConfig, size: PolicySize) -> tuple[int, int]:
     return size.adapter_parameters(lora) + whole, size.all_parameters - whole
 
 
+def sent_parameters(config: RunConfig, size: PolicySize) -> int:
+    """Return the number of a rollout worker's parameters that change, merged with their adapters if there are any."""
+    lora = config.actor.lora
+    if lora.rank == 0:
+        return size.all_parameters - size.unchanging_parameters
+    adapted = [stack for stack in size.stacks if stack.part in (lora.targets or ())]
+    return sum(stack.num_layers * stack.matrix_parameters for stack in adapted) + size.whole_parameters(lora)
+
+
 def num_micro_batches(config: RunConfig) -> int:
     """Return the number of forward passes of one rank per optimizer step."""
     return math.ceil(config.algorithm.global_batch_size / config.actor.num_workers / config.actor.micro_batch_size)
@@ -292,14 +305,15 @@ def activation_bytes(config: RunConfig, size: PolicySize) -> int:
     if not size.stacks:
         return rows * width * (size.num_pixels + 8 * size.num_parameters // 1000)
     blocks = [(stack, _block_bytes(config, stack, width)) for stack in size.stacks]
-    trained = [(stack, block) for stack, block in blocks if stack.is_trained]
-    if config.actor.activation_checkpointing:
-        kept = sum(stack.num_layers * stack.num_tokens * stack.width * width for stack, _ in trained)
-        kept += max(block for _, block in blocks)  # one block at a time is recomputed, or computes without gradients
-    else:
-        kept = sum(stack.num_layers * block for stack, block in trained)
-        kept += max((block for stack, block in blocks if not stack.is_trained), default=0)
-    return rows * (kept + _between_stacks(size, width))
+    share, kept, passing = config.actor.activation_checkpointing, 0, [0]
+    for stack, block in blocks:
+        num_checkpointed = math.floor(stack.num_layers * share) if stack.is_trained else 0
+        if stack.is_trained:
+            kept += num_checkpointed * stack.num_tokens * stack.width * width
+            kept += (stack.num_layers - num_checkpointed) * block
+        if num_checkpointed or not stack.is_trained:
+            passing.append(block)  # one block at a time is recomputed, or computes without gradients
+    return rows * (kept + max(passing) + _between_stacks(size, width))
 
 
 def _block_bytes(config: RunConfig, stack: Stack, width: int) -> int:

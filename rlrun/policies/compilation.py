@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -59,28 +60,35 @@ def compiler_fault(device: torch.device) -> str | None:
 def prepare_blocks(
     policy: Policy,
     backend: CompileBackend | None = None,
-    is_checkpointed: bool = False,
+    checkpointed: float = 0.0,
     progress: Callable[[], None] | None = None,
 ) -> None:
     """Set in place how every block computes, or the whole module, if the policy has no blocks.
 
-    backend: of torch.compile; None: torch's own kernels. is_checkpointed: blocks keep only their input, and compute
-    again what the backward pass needs. Both together are one graph, so that the compiler sees what is computed again.
+    backend: of torch.compile; None: torch's own kernels. checkpointed: share of the blocks of each stack that keep only
+    their input, and compute again what the backward pass needs. Both together are one graph, so that the compiler sees
+    what is computed again.
     progress: called after each of a block's first passes, in which graphs are made for minutes.
 
     Only `forward` changes: FSDP's hooks around a block stay outside the graph, and parameters keep their names.
     """
     blocks = [block for stack in policy.stacks() for block in stack]
+    chosen = {id(block) for stack in policy.stacks() for block in _evenly(stack, checkpointed)}
     if backend is None:
-        for block in blocks if is_checkpointed else []:
+        for block in (block for block in blocks if id(block) in chosen):
             block.forward = partial(_recomputed(type(block).forward), block)
         return
     torch.compiler.config.recompile_limit = max(torch.compiler.config.recompile_limit, MAX_GRAPHS)
     for part in blocks or [policy.module]:
         own = inspect.unwrap(type(part).forward)  # transformers wraps all layers in one function
-        forward = _recomputed(own) if is_checkpointed and blocks else own
+        forward = _recomputed(own) if id(part) in chosen else own
         compiled = torch.compile(forward.__get__(part), backend=backend.value)
         part.forward = compiled if progress is None else _counted(compiled, progress)
+
+
+def _evenly(stack: Sequence[nn.Module], share: float) -> list[nn.Module]:
+    """Return a share of the blocks, evenly spaced. Example: of four blocks and 0.5 the second and the fourth."""
+    return [block for i, block in enumerate(stack) if math.floor((i + 1) * share) > math.floor(i * share)]
 
 
 @cache  # one function a class, since graphs are kept by function

@@ -3,7 +3,7 @@
 | place | tensors | user of the accelerator |
 |---|---|---|
 | device | have their memory | this worker |
-| host | have none; their bytes are in (pinned) host buffers | another role's worker |
+| host | have none; their bytes are in (pinned) host buffers, or with the caller | another role's worker |
 
 Moving empties the storages and leaves every tensor object as it is, so that optimizers, FSDP and all kinds of views
 stay valid. On a CPU the same code runs: the bytes go to another buffer, and the storage really is empty meanwhile.
@@ -12,7 +12,7 @@ stay valid. On a CPU the same code runs: the bytes go to another buffer, and the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -60,25 +60,32 @@ class Offloader:
         self.place = Place.device
         self._device, self._free_bytes = device, free_bytes
         self._offloaded: dict[torch.UntypedStorage, _Offloaded] = {}
+        self._dropped: dict[torch.UntypedStorage, int] = {}  # -> its bytes
 
     @property
     def num_bytes(self) -> int:
-        """Bytes moved by the last offload."""
+        """Bytes copied by the last offload."""
         return sum(len(offloaded.buffer) for offloaded in self._offloaded.values())
 
-    def offload(self, tensors: Iterable[Tensor]) -> Move:
-        """Take the tensors off the device; do nothing if they are already off."""
+    def offload(self, tensors: Iterable[Tensor], dropped: Iterable[Tensor] = ()) -> Move:
+        """Take the tensors off the device; do nothing if they are already off.
+
+        dropped: tensors without a copy on the host. After `onload` they have memory of any content, and the caller
+        writes their values. What shares memory with one of `tensors` is kept.
+        """
         started = time.monotonic()
         if self.place is Place.host:
             return Move(0, 0.0)
-        before, self._offloaded = self._offloaded, {}
-        for tensor in tensors:
-            storage = local(tensor).untyped_storage()
-            if storage.nbytes() and storage.device.type == self._device.type and storage not in self._offloaded:
+        before, self._offloaded, self._dropped = self._offloaded, {}, {}
+        for storage in self._storages(tensors):
+            if storage not in self._offloaded:
                 self._offloaded[storage] = _Offloaded.from_storage(storage, before.get(storage))
+        for storage in self._storages(dropped):
+            if storage not in self._offloaded:
+                self._dropped[storage] = storage.nbytes()
         self._wait()
-        for offloaded in self._offloaded.values():
-            offloaded.storage.resize_(0)
+        for storage in (*self._offloaded, *self._dropped):
+            storage.resize_(0)
         self.place = Place.host
         if self._device.type == "cuda":
             torch.cuda.empty_cache()  # memory in the allocator's cache is not free for other processes
@@ -90,6 +97,8 @@ class Offloader:
         if self.place is Place.device:
             return Move(0, 0.0)
         self._check_room()
+        for storage, num_bytes in self._dropped.items():
+            storage.resize_(num_bytes)
         for offloaded in self._offloaded.values():
             offloaded.storage.resize_(len(offloaded.buffer))
             _bytes_of(offloaded.storage).copy_(offloaded.buffer, non_blocking=True)
@@ -105,13 +114,19 @@ class Offloader:
             return part
         return offloaded.buffer.view(part.dtype).as_strided(part.shape, part.stride(), part.storage_offset())
 
+    def _storages(self, tensors: Iterable[Tensor]) -> Iterator[torch.UntypedStorage]:
+        for tensor in tensors:
+            storage = local(tensor).untyped_storage()
+            if storage.nbytes() and storage.device.type == self._device.type:
+                yield storage
+
     def require_device(self, what: str) -> None:
         """Raise RuntimeError if the tensors are offloaded: the caller would compute with empty memory."""
         if self.place is Place.host:
             raise RuntimeError(f"{what} needs its tensors on the device, but they are offloaded; call onload() first")
 
     def _check_room(self) -> None:
-        free, needed = self._free_bytes(self._device), self.num_bytes
+        free, needed = self._free_bytes(self._device), self.num_bytes + sum(self._dropped.values())
         if free is None or needed <= free:
             return
         raise RunError(

@@ -55,11 +55,15 @@ class RolloutBackend(ABC):
 
     @abstractmethod
     def offload(self) -> None:
-        """Move weights off the accelerator for the actor. `apply` still works, `act` does not. May be called twice."""
+        """Free the accelerator for the actor. `apply` still works, `act` does not. May be called twice.
+
+        What is applied meanwhile stays where it is until `onload`, and after it: the sender changes those payloads only
+        for the next version. Weights that the next version replaces anyway may be dropped.
+        """
 
     @abstractmethod
     def onload(self) -> None:
-        """Move weights back to the accelerator. Raises RunError if its memory does not suffice."""
+        """Move weights back to the accelerator, the newest that were applied. Raises RunError if it lacks memory."""
 
     @abstractmethod
     def close(self) -> None:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.data.messages import ActionChunk, Observation, WeightBucket
-from rlrun.policies.offloading import Offloader
+from rlrun.policies.offloading import Offloader, Place
 from rlrun.policies.policy import Policy
 from rlrun.rollout.backend import ForwardBatch, RolloutBackend
-from rlrun.weight_sync.buckets import WeightStage
+from rlrun.weight_sync.buckets import WeightStage, unpack
 
 
 class HFBackend(RolloutBackend):
@@ -29,7 +29,12 @@ class HFBackend(RolloutBackend):
         self._tensors = module.state_dict(keep_vars=True)  # the parameters themselves, not copies
         self._offloader = Offloader(policy.device)
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
-        self._stage = WeightStage(shapes, optional=policy.frozen_names() if unsent is None else unsent)
+        unsent = policy.frozen_names() if unsent is None else unsent
+        self._sent = shapes.keys() - unsent
+        self._stage = WeightStage(shapes, optional=unsent)
+        # Buckets of the newest version that arrived while this policy was offloaded, in the sender's memory. They are
+        # its copy on the host, as often as it is offloaded until the next version.
+        self._beside: list[WeightBucket] = []
 
     @torch.inference_mode()
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
@@ -55,39 +60,56 @@ class HFBackend(RolloutBackend):
 
     def apply(self, bucket: WeightBucket) -> None:
         self.policy_version = -1  # until the last bucket the weights are of two versions
+        if self._stage.policy_version is None:
+            self._beside = []  # the sender writes the new version over it
         is_last = self._stage.add(bucket, is_kept=False)
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # the array is only read
-            for where in bucket.slices:
-                held = self._tensors.get(where.name)
-                if held is None or tuple(held.shape) != where.shape:
-                    continue  # the stage names it, with all others, when the last bucket arrives
-                raw = torch.as_tensor(bucket.payload[where.offset : where.offset + where.num_bytes])
-                source = raw.view(getattr(torch, where.dtype)).view(where.shape)
-                self._offloader.now(held).copy_(source, non_blocking=True)
+        if self._offloader.place is Place.host:
+            self._beside.append(bucket)
+        else:
+            self._take(bucket)
         if not is_last:
             return
-        if self.policy.device.type == "cuda":
-            torch.cuda.synchronize(self.policy.device)  # the sender may overwrite its memory once the version is held
+        self._synchronize()  # the sender may overwrite its memory once the version is held
         self._stage.clear()
         self.policy_version = bucket.policy_version
+
+    def _take(self, bucket: WeightBucket) -> None:
+        """Copy the tensors of a bucket into the policy, without waiting for the device."""
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # the array is only read
+            for name, sent in unpack(bucket):
+                held = self._tensors.get(name)
+                if held is not None and held.shape == sent.shape:  # else the stage names it with the last bucket
+                    held.copy_(sent, non_blocking=True)
+
+    def _synchronize(self) -> None:
+        if self.policy.device.type == "cuda":
+            torch.cuda.synchronize(self.policy.device)
 
     def discard_staged(self) -> None:
         self._stage.clear()
 
     def held(self, name: str) -> Tensor | None:
-        found = self._tensors.get(name)
-        return None if found is None else self._offloader.now(found)
+        return self._tensors.get(name) if self._offloader.place is Place.device else None
 
     def offload(self) -> None:
-        self._offloader.offload(self._tensors.values())
+        # without a version, every weight that is sent comes before the next action
+        elsewhere = {where.name for bucket in self._beside for where in bucket.slices}
+        elsewhere |= self._sent if self.policy_version < 0 else set()
+        kept = [tensor for name, tensor in self._tensors.items() if name not in elsewhere]
+        self._offloader.offload(kept, dropped=(self._tensors[name] for name in elsewhere & self._tensors.keys()))
 
     def onload(self) -> None:
+        if self._offloader.place is Place.device:
+            return
         self._offloader.onload()
+        for bucket in self._beside:
+            self._take(bucket)
+        self._synchronize()
 
     def close(self) -> None:
         self._policy = None
-        self._tensors = {}
+        self._tensors, self._beside = {}, []
         self._stage.clear()
         self.policy_version = -1
         if torch.cuda.is_available():

@@ -172,7 +172,10 @@ class CollectiveSender(WeightSender):
 
 
 class Buffers:
-    """Numbered buffers, reused for every version; each grows to the largest requested size."""
+    """Numbered buffers, reused for every version; each grows to the largest requested size.
+
+    On the host they are pinned if this process uses CUDA.
+    """
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -182,7 +185,9 @@ class Buffers:
         """Return buffer `number`, uint8 [num_bytes], with any content."""
         held = self._held.get(number)
         if held is None or len(held) < num_bytes:
-            held = self._held[number] = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+            is_pinned = self._device.type == "cpu" and torch.cuda.is_available() and torch.cuda.is_initialized()
+            held = torch.empty(num_bytes, dtype=torch.uint8, device=self._device, pin_memory=is_pinned)
+            self._held[number] = held
         return held[:num_bytes]
 
 

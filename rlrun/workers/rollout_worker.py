@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
-from rlrun.config.schema import RolloutBackendKind, RunConfig
+import torch
+
+from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
 from rlrun.data.message_checks import check_observation
 from rlrun.data.messages import ActionChunk, Observation, PolicySpaces, SharedBucket, WeightBucket
 from rlrun.observability.telemetry import Telemetry
@@ -16,7 +19,13 @@ from rlrun.policies.spec import policy_spec
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
 from rlrun.weight_sync.buckets import ArrivedWeights
-from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveReceiver, connect_store
+from rlrun.weight_sync.collective import (
+    Buffers,
+    CollectiveBackend,
+    CollectiveGroup,
+    CollectiveReceiver,
+    connect_store,
+)
 from rlrun.weight_sync.shared import SharedReceiver
 
 
@@ -31,6 +40,8 @@ class RolloutWorker:
         self._group: CollectiveGroup | None = None
         self._receiver: CollectiveReceiver | None = None
         self._shared = SharedReceiver()
+        self._is_offloaded = False
+        self._kept = Buffers(torch.device("cpu"))  # for weights that arrive meanwhile, from another node
         self._arrived = ArrivedWeights(telemetry.worker)
         self._profiled = -1  # policy version of the last forward pass that was profiled
 
@@ -41,6 +52,7 @@ class RolloutWorker:
         """
         with self.telemetry.span("load"):
             self._backend = make_backend(self.config, policy_folder, lambda: self.telemetry.count("signs_of_loading"))
+            self._is_offloaded = False
             if is_final:
                 self._backend.policy_version = 0
                 self._arrived.accept(0)
@@ -57,8 +69,8 @@ class RolloutWorker:
 
     @property
     def policy_version(self) -> int:
-        """Return the version of the weights in use; -1 before the first."""
-        return -1 if self._backend is None else self._backend.policy_version
+        """Return the version with which `act` answers now; -1 before the first, and while this worker is offloaded."""
+        return -1 if self._backend is None or self._is_offloaded else self._backend.policy_version
 
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
         """Return one chunk per observation, in order, from one forward pass.
@@ -94,12 +106,19 @@ class RolloutWorker:
         """
         if isinstance(bucket, SharedBucket):
             bucket = self._shared.map_bucket(bucket)
+        elif self._is_offloaded and self._group is None and self.config.cluster.kind is ClusterKind.ray:
+            bucket = self._beside(bucket)
         self._arrived.add(bucket)
         with self.telemetry.span("apply weights", f"version {bucket.policy_version}"):
             self.backend.apply(bucket)
         self.telemetry.count("weight_bytes", bucket.payload.nbytes)
         self.telemetry.count("weight_buckets")
         return self.backend.policy_version
+
+    def _beside(self, bucket: WeightBucket) -> WeightBucket:
+        """Return a bucket of Ray's store in memory of this worker, which keeps it while it is offloaded."""
+        sent = torch.as_tensor(bucket.payload)
+        return replace(bucket, payload=self._kept.of(bucket.index, len(sent)).copy_(sent).numpy())
 
     def discard_weights(self) -> None:
         """Drop the version that was being sent when a worker was lost; it is sent again."""
@@ -121,7 +140,8 @@ class RolloutWorker:
         if self._receiver is None:
             if self._group is None:
                 raise RuntimeError("join_weight_group() comes first")
-            self._receiver = CollectiveReceiver(self._group, self.config.rollout.backend is RolloutBackendKind.sglang)
+            is_kept = self.config.rollout.backend is RolloutBackendKind.sglang or self.config.placement.offload
+            self._receiver = CollectiveReceiver(self._group, is_kept)
         with self.telemetry.span("receive weights"):
             failure: Exception | None = None
             for bucket in self._receiver.receive():  # to the end, since the sender waits for every receiver
@@ -135,8 +155,9 @@ class RolloutWorker:
         return self.backend.policy_version
 
     def offload(self) -> None:
-        """Move to host memory, so that actor workers can use the accelerator. Does nothing before `load`."""
+        """Free the accelerator, so that actor workers can use it. Does nothing before `load`."""
         if self._backend is not None:
+            self._is_offloaded = True
             with self.telemetry.span("offload"):
                 self._backend.offload()
 
@@ -145,6 +166,7 @@ class RolloutWorker:
         if self._backend is not None:
             with self.telemetry.span("onload"):
                 self._backend.onload()
+            self._is_offloaded = False
 
     def close(self) -> None:
         """Free the policy."""

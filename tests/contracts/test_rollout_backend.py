@@ -292,17 +292,27 @@ def test_an_offloaded_backend_accepts_weights_for_later(
     backend.onload()
     backend.onload()
     same(backend.act([observation(frames)])[0], old, implementation)
-    backend.offload()
-    arriving = buckets(weights(2), 1)
-    for bucket in arriving:
+    expected = {seed: recomputed(weights(seed), frames)[1] for seed in (2, 3)}
+    for version, seed in ((1, 2), (2, 3)):
+        backend.offload()
+        for bucket in buckets(weights(seed), version):  # the sender keeps them until the next version
+            backend.apply(bucket)
+        assert backend.policy_version == version
+        for _ in range(2):  # the second time without new weights, as for an evaluation after a checkpoint
+            backend.onload()
+            chunk = backend.act([observation(frames)])[0]
+            assert chunk.policy_version == version
+            assert_norm_close(chunk.values, expected[seed], implementation.value_tolerance)
+            backend.offload()
+    for bucket in buckets(weights(1), 3)[:-1]:  # half a version: the sender has begun to write over the last one
         backend.apply(bucket)
-    for bucket in arriving:
-        bucket.payload[:] = 0  # the actor reuses its memory
-    assert backend.policy_version == 1
+    assert backend.policy_version == -1
+    backend.discard_staged()
     backend.onload()
-    chunk = backend.act([observation(frames)])[0]
-    assert chunk.policy_version == 1
-    assert_norm_close(chunk.values, recomputed(weights(2), frames)[1], implementation.value_tolerance)
+    with pytest.raises(RuntimeError, match="every bucket of a policy version"):
+        backend.act([observation(frames)])
+    publish(backend, weights(2), 4)
+    assert_norm_close(backend.act([observation(frames)])[0].values, expected[2], implementation.value_tolerance)
 
 
 def renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -46,7 +46,7 @@ def measured(case: Case) -> tuple[int, int]:
     with FakeTensorMode(allow_non_fake_inputs=True), TensorMemory() as memory:
         _give_memory(policy.module)
         if case.checkpointing:
-            prepare_blocks(policy, is_checkpointed=True)
+            prepare_blocks(policy, checkpointed=1.0)
         for parameter in policy.module.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(_drop)

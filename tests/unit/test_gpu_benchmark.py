@@ -25,7 +25,8 @@ def test_every_line(capsys: pytest.CaptureFixture[str], lora: int) -> None:
         "act, 2 rows",
         "update, 2 x 1 rows",
         "update, 2 x 2 rows",
-        "weight sync",
+        "sync in turns",
+        "sync, both resident",
         "rollout offload",
         "actor onload",
     )

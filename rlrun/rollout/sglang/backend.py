@@ -45,7 +45,8 @@ class SglangBackend(RolloutBackend):
         # Excludes a forward pass during an update: the worker may call both from two threads.
         self._lock = threading.Lock()
         self._is_offloaded = False
-        self._pending: tuple[TensorBlock, ...] = ()  # the version that arrived while the engine was offloaded
+        # the version that arrived while the engine was offloaded, in the sender's memory
+        self._pending: tuple[TensorBlock, ...] = ()
         self._engine: Engine | None = engine
         engine.probe()
 
@@ -76,14 +77,15 @@ class SglangBackend(RolloutBackend):
         return batch.chunks(actions, tokens, logprobs, values[:num_acting], values[num_acting:], version)
 
     def apply(self, bucket: WeightBucket) -> None:
+        if self._pending and self._stage.policy_version is None:  # the sender writes the new version over them
+            self._pending, self.policy_version = (), -1
         if not self._stage.add(bucket):
             return
         with self._lock:
+            blocks = tuple(TensorBlock(b.slices, b.payload) for b in self._stage.buckets())
             if self._is_offloaded:
-                # copied, because the actor may write the next version into the same memory
-                self._pending = tuple(TensorBlock(b.slices, b.payload.copy()) for b in self._stage.buckets())
+                self._pending = blocks
             else:
-                blocks = (TensorBlock(b.slices, b.payload) for b in self._stage.buckets())
                 self._update(blocks, bucket.policy_version)
             self.policy_version = bucket.policy_version
         self._stage.clear()

@@ -45,7 +45,7 @@ def largest_error(
     loss(whole, slice(0, ROWS), tokens).backward()
     policy, weights = open_to_shard(folder, run)
     assert isinstance(policy, FlowPolicy)
-    prepare_blocks(policy, is_checkpointed=run.actor.activation_checkpointing)
+    prepare_blocks(policy, checkpointed=run.actor.activation_checkpointing)
     device = torch.device("cpu")
     sharded = ShardedPolicy(policy, run.actor, device, form_mesh(run.actor, Ranks(device), device, 60.0), weights)
     policy.device = device

@@ -122,7 +122,7 @@ def test_weights_are_sent_in_the_rollouts_precision_without_the_dead_ones(two_ra
 
 
 def in_turns(is_offloaded: bool) -> tuple[dict, list[dict], int]:
-    """Two updates, with the weights taken in between; offloaded: away from the device except while updating."""
+    """Two updates, with the weights taken in between; offloaded: away from the device between the two."""
     config = small_config()
     config.algorithm.kl_coef = 0.1  # a reference moves along
     actor = small_learner(config)
@@ -141,6 +141,9 @@ def in_turns(is_offloaded: bool) -> tuple[dict, list[dict], int]:
             assert moved.num_bytes >= 4 * (sum(t.numel() for t in parts) + 3 * trained)  # moments, reference
             with pytest.raises(RuntimeError, match="offloaded"):
                 update(actor, my_share(step))
+            with pytest.raises(RuntimeError, match="offloaded"):
+                next(actor.named_weights())
+            actor.onload()
         sent = {name: t.numpy().copy() for name, t in actor.named_weights()}
     return sent, metrics, checksum_of(actor)
 

@@ -231,14 +231,16 @@ def test_activations_shrink_with_checkpointing() -> None:
 
 
 def test_host_memory_for_what_is_offloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both roles have buffers on the node: 2 x 45 GB of actor and 2 x 30 GB of rollout copies."""
+    """2 x 45 GB of actor. A rollout worker's weights are in the buffers of weight sync, 30 GB for both."""
     monkeypatch.setattr("rlrun.placement.budget.count_parameters", lambda policy: SEVEN_BILLION)
     config = RunConfig()
     config.placement.offload = True
     machines = inventory(2, 100 * 10**9)
-    held = budget(config, plan(config, machines), machines).hosts[0].offloaded_bytes
-    assert held == pytest.approx(2 * SEVEN_BILLION * (4 + 8) / 2 + 2 * SEVEN_BILLION * 4, rel=0.01)
-    config.rollout.backend = RolloutBackendKind.sglang  # its engine's copy, and the version that waits for its turn
+    host = budget(config, plan(config, machines), machines).hosts[0]
+    held = host.offloaded_bytes
+    assert held == pytest.approx(2 * SEVEN_BILLION * (4 + 8) / 2, rel=0.01)
+    assert host.weight_bytes == pytest.approx(SEVEN_BILLION * 4, rel=0.01)
+    config.rollout.backend = RolloutBackendKind.sglang  # its engine's copy
     more = budget(config, plan(config, machines), machines).hosts[0].offloaded_bytes
     assert more - held == pytest.approx(2 * SEVEN_BILLION * 4, rel=0.01)
     (node,) = machines.nodes
@@ -280,9 +282,12 @@ def test_what_an_algorithm_keeps_is_counted() -> None:
     assert "algorithm.dsrl.replay_size" in str(refused.value)
 
 
-def placed(transport: WeightTransport, rollout_on: str, kind: ClusterKind = ClusterKind.ray) -> Budget:
+def placed(
+    transport: WeightTransport, rollout_on: str, kind: ClusterKind = ClusterKind.ray, in_turns: bool = False
+) -> Budget:
     """Two rollout workers beside the actor or on the other node, buckets of 1 MB."""
     config = on_two_nodes()
+    config.placement.offload = in_turns
     config.rollout.num_workers = config.env.num_workers = 2
     config.weight_sync.transport, config.weight_sync.bucket_bytes, config.cluster.kind = transport, 1_000_000, kind
     config.placement.roles["rollout"] = {"on": rollout_on, "workers_per_accelerator": 2}
@@ -307,6 +312,11 @@ def test_buckets_in_transit_are_counted() -> None:
     assert needed == {"train": 2_000_000, "sim": 2_000_000}
     alone = placed(WeightTransport.object_store, "train", ClusterKind.local)
     assert {host.node: host.weight_bytes for host in alone.hosts} == {"train": version, "sim": 0}
+    beside = placed(WeightTransport.object_store, "train", in_turns=True)  # both take it from there in their turn
+    assert {host.node: host.weight_bytes for host in beside.hosts} == {"train": version, "sim": 0}
+    for transport, of_actor in ((WeightTransport.object_store, 0), (WeightTransport.collective, 2_000_000)):
+        kept = placed(transport, "sim", in_turns=True)  # each keeps it until its turn
+        assert {host.node: host.weight_bytes for host in kept.hosts} == {"train": of_actor, "sim": 2 * version}
 
 
 def test_buckets_on_accelerators_are_counted_with_nccl() -> None:
@@ -337,6 +347,6 @@ def test_a_node_without_room_for_weights_on_their_way_is_refused(monkeypatch: py
     config.weight_sync.transport = WeightTransport.collective
     config.rollout.backend = RolloutBackendKind.sglang  # its engine takes a version as a whole
     node = NodeInfo("n", "", 8, 70 * 10**9, ())
-    with pytest.raises(RunError, match=r"Node n has 52\.8 GB too little memory for weights on their way") as refused:
+    with pytest.raises(RunError, match=r"Node n has 53\.7 GB too little memory for weights on their way") as refused:
         budget(config, plan(config, Inventory((node,))), Inventory((node,)))
     assert "rollout.precision=bf16" in str(refused.value)

@@ -44,6 +44,21 @@ def test_values_can_be_replaced_while_they_are_offloaded() -> None:
     assert tensor.sum() == 8 and (tensor[1] == 2).all()
 
 
+def test_what_is_dropped_has_no_copy_and_comes_back_with_room_for_new_values() -> None:
+    kept, dropped = torch.arange(10.0), torch.ones(1000)
+    both = torch.arange(6.0)
+    offloader = Offloader(CPU, lambda device: 4064)
+    assert offloader.offload([kept, both[:2]], dropped=[dropped, both]).num_bytes == 64  # `both` is needed
+    assert dropped.untyped_storage().nbytes() == 0
+    offloader.onload()
+    dropped.fill_(2.0)
+    assert dropped.sum() == 2000 and torch.equal(kept, torch.arange(10.0)) and torch.equal(both, torch.arange(6.0))
+    small = Offloader(CPU, lambda device: 3999)
+    small.offload([], dropped=[dropped])
+    with pytest.raises(RunError, match="are free"):  # it needs room, too
+        small.onload()
+
+
 def test_what_shares_memory_moves_once() -> None:
     tensor = torch.arange(10.0)
     offloader = Offloader(CPU)

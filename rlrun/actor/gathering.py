@@ -1,0 +1,141 @@
+"""Gathers whole tensors from the shards of all ranks: one collective for many tensors, while the next is under way.
+
+`FSDPModule.unshard()` would gather in the precision of computing. Rollout workers and policy folders have precisions of
+their own, and adapters are merged in float32, so shards are cast, or not, before they are gathered here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
+
+from rlrun.policies.offloading import local
+
+GATHERED_BYTES = 256 * 1024**2  # of whole tensors in one collective; two are under way
+_ALIGNMENT_BYTES = 16  # a view needs a multiple of its item size
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A tensor to be gathered, or several of which one is made.
+
+    Example: Wanted("fc1.weight", (weight, a.weight, b.weight), None, lambda w, a, b: merged(w, a, b, 2.0))
+    """
+
+    name: str
+    shards: tuple[Tensor, ...]
+    dtype: torch.dtype | None  # floating-point shards are cast to it before they are gathered; None: unchanged
+    made: Callable[..., Tensor]  # of the whole tensors, on the device
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the whole tensors, before a cast."""
+        return sum(shard.numel() * shard.element_size() for shard in self.shards)
+
+
+def gathered(wanted: Iterable[Wanted], device: torch.device | str) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name, whole tensor) on the device, in order. A collective: every rank must exhaust the iterator."""
+    before: _Collective | None = None
+    for batch in _batches(wanted):
+        started = _Collective(batch, torch.device(device))
+        if before is not None:
+            yield from before.finish()
+        before = started
+    if before is not None:
+        yield from before.finish()
+
+
+def _batches(wanted: Iterable[Wanted]) -> Iterator[list[Wanted]]:
+    batch: list[Wanted] = []
+    num_bytes = 0
+    for one in wanted:
+        if batch and num_bytes + one.num_bytes > GATHERED_BYTES:
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append(one)
+        num_bytes += one.num_bytes
+    if batch:
+        yield batch
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a rank's rows are in its part of the collective; every rank has room for the same number of rows."""
+
+    offset: int
+    num_bytes: int
+    dtype: torch.dtype
+    shape: torch.Size  # of the whole tensor
+
+    def rows_in(self, part: Tensor) -> Tensor:
+        """Return the room for all rows of a rank, [rows, ...], a view of its part, uint8."""
+        room = part[self.offset : self.offset + self.num_bytes].view(self.dtype)
+        return room.view(-1, *self.shape[1:])
+
+    def whole_in(self, parts: Tensor) -> Tensor:
+        """Return the whole tensor, a copy. parts: uint8 [ranks, bytes]."""
+        rows = parts[:, self.offset : self.offset + self.num_bytes].reshape(-1).view(self.dtype)
+        return rows[: self.shape.numel()].view(self.shape)
+
+
+class _Collective:
+    """One gathering under way."""
+
+    def __init__(self, batch: list[Wanted], device: torch.device):
+        self._batch = batch
+        self._whole: dict[int, Tensor] = {}  # by number: tensors of which this rank has all rows
+        self._places: dict[int, _Place] = {}
+        self._group: dist.ProcessGroup | None = None
+        rows: dict[int, Tensor] = {}
+        end, number = 0, 0
+        for one in batch:
+            for shard in one.shards:
+                own = local(shard.detach())
+                dtype = one.dtype if one.dtype is not None and own.is_floating_point() else own.dtype
+                group, size = _group_of(shard)
+                if group is None:
+                    self._whole[number] = own.to(device, dtype)
+                else:
+                    self._group, rows[number] = group, own
+                    num_rows = -(-shard.shape[0] // size)
+                    num_bytes = num_rows * shard.shape[1:].numel() * dtype.itemsize
+                    self._places[number] = _Place(end, num_bytes, dtype, shard.shape)
+                    end = -(-(end + num_bytes) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+                number += 1
+        self._work: Any = None
+        if self._group is not None:
+            part = torch.empty(end, dtype=torch.uint8, device=device)
+            for index, own in rows.items():
+                self._places[index].rows_in(part)[: len(own)].copy_(own, non_blocking=True)
+            self._parts = torch.empty(dist.get_world_size(self._group), end, dtype=torch.uint8, device=device)
+            self._work = dist.all_gather_into_tensor(self._parts.view(-1), part, group=self._group, async_op=True)
+
+    def finish(self) -> Iterator[tuple[str, Tensor]]:
+        """Wait for the other ranks. Yields (name, whole tensor)."""
+        if self._work is not None:
+            self._work.wait()
+        number = 0
+        for one in self._batch:
+            found = []
+            for _ in one.shards:
+                place = self._places.get(number)
+                found.append(self._whole.pop(number) if place is None else place.whole_in(self._parts))
+                number += 1
+            yield one.name, one.made(*found)
+
+
+def _group_of(tensor: Tensor) -> tuple[dist.ProcessGroup | None, int]:
+    """Return the ranks among which the rows of a tensor are split, and their number; None: this rank has all rows."""
+    if not isinstance(tensor, DTensor):
+        return None, 1
+    for axis, placement in enumerate(tensor.placements):
+        if placement.is_shard() and tensor.device_mesh.size(axis) > 1:
+            assert placement == Shard(0), placement  # FSDP splits rows
+            return tensor.device_mesh.get_group(axis), tensor.device_mesh.size(axis)
+    return None, 1
