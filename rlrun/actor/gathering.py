@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.distributed.tensor import DTensor, Shard
 from rlrun.policies.offloading import local
 
 GATHERED_BYTES = 256 * 1024**2  # of whole tensors in one collective; two are under way
+_DEADLINE = timedelta(minutes=10)  # of a collective; the watchdog tells earlier which rank is late
 _ALIGNMENT_BYTES = 16  # a view needs a multiple of its item size
 
 
@@ -119,7 +121,7 @@ class _Collective:
     def finish(self) -> Iterator[tuple[str, Tensor]]:
         """Wait for the other ranks. Yields (name, whole tensor)."""
         if self._work is not None:
-            self._work.wait()
+            self._work.wait(timeout=_DEADLINE)
         number = 0
         for one in self._batch:
             found = []

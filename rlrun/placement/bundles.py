@@ -36,6 +36,7 @@ Bundles = dict[str, list[Bundle]]  # role -> those of its workers, by rank
 
 
 def check_hardware(config: RunConfig, bundles: Bundles) -> None:
+    """Raise RunError if a role would get accelerators that do not suit it, or actor ranks would share one."""
     for rank, bundle in enumerate(bundles["env"]):
         if simulator_spec(config.env).needs_rt_cores:
             _check_rt_cores(config.env.simulator, rank, bundle)

@@ -70,7 +70,8 @@ def test_the_update_is_repeated_with_half_the_rows(tmp_path: Path, tight, capsys
 
 def test_one_row_without_room_ends_the_run(tmp_path: Path, tight) -> None:
     """Nothing smaller is left: the error names the key and what to do."""
-    arguments = ["actor.micro_batch_size=1", "actor.activation_checkpointing=true"]
-    with pytest.raises(RunError, match=r"actor/\d ran out of device memory") as raised:
+    arguments = ["actor.micro_batch_size=1", "actor.activation_checkpointing=true", "cluster.kind=local"]
+    arguments += [f"{role}.num_workers=1" for role in ("env", "rollout", "actor")]
+    with pytest.raises(RunError, match=r"actor/0 ran out of device memory") as raised:
         trained(tmp_path / "none", *tight("tight0", 0), *arguments)
     assert raised.value.key == "actor.micro_batch_size" and raised.value.exit_status is ExitStatus.placement
