@@ -39,11 +39,18 @@ class LoraLinear(nn.Module):
         assert isinstance(a, nn.Linear) and isinstance(b, nn.Linear)
         return Adapter(a, b, self.scale)
 
+    @property
+    def weight(self) -> Tensor:
+        """The frozen weight, whose type networks ask for."""
+        return self.base_layer.weight
+
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., out] of [..., in]."""
-        adapter, rows = self.adapter, x.reshape(-1, x.shape[-1])
+        a, b = self.adapter.a.weight, self.adapter.b.weight
+        rows = x.reshape(-1, x.shape[-1])
         made = self.base_layer(rows)
-        made.addmm_(F.linear(rows, adapter.a.weight), adapter.b.weight.t(), alpha=self.scale)
+        low = F.linear(rows.to(a.dtype), a)
+        made.addmm_(low.to(made.dtype), b.t().to(made.dtype), alpha=self.scale)
         return made.view(*x.shape[:-1], made.shape[-1])
 
 

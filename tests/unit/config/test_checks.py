@@ -42,11 +42,11 @@ CASES = {
     ),
     "local_cluster_has_no_address": (["run=single_process", "cluster.address='head:6379'"], "cluster.address"),
     "workers_know_their_head": (["node.is_head=false"], "node.is_head"),
+    "hybrid_groups_divide_ranks": (["actor.sharding=hybrid_shard", "actor.fsdp_size=1"], "actor.fsdp_size"),
     "frozen_weights_are_on_the_device": (
         ["actor.cpu_offload=true", "actor.replicate_frozen=true"],
         "actor.replicate_frozen",
     ),
-    "hybrid_groups_divide_ranks": (["actor.sharding=hybrid_shard", "actor.fsdp_size=1"], "actor.fsdp_size"),
     "adapters_have_layers": (["actor.lora.rank=4", "actor.lora.targets=[tail]"], "actor.lora.targets"),
     "adapters_sent_apart_have_a_place": (
         ["actor.lora.rank=4", "actor.lora.is_sent_merged=false", "rollout=sglang"],
