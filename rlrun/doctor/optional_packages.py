@@ -64,8 +64,7 @@ def _of_trainer(config: RunConfig, roles: set[str]) -> Iterator[PackageRequest]:
     if config.actor.optimizer is OptimizerKind.adamw_8bit and "actor" in roles:
         fix = "pip install 'rlrun[bitsandbytes]' on this node, or actor.optimizer=adamw"
         yield PackageRequest("bitsandbytes", "actor.optimizer", "import bitsandbytes", here, fix)
-    adapting = {"actor", *(["rollout"] if config.actor.lora.is_sent_apart and is_hf else [])}
-    if config.actor.lora.rank > 0 and adapting & roles:
+    if config.actor.lora.rank > 0 and "actor" in roles:
         yield PackageRequest("peft", "actor.lora.rank", "from peft import LoraConfig", here, "pip install peft")
     if config.policy.attention is AttentionKernel.flash and ({"actor", *(["rollout"] if is_hf else [])} & roles):
         statement = "from flash_attn import flash_attn_func, flash_attn_varlen_func"
