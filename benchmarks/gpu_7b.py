@@ -40,6 +40,8 @@ from rlrun.placement.step_cost import peak_flops
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.size import PolicySize
+from rlrun.rollout.adapted import adapted_weights
+from rlrun.rollout.backend import unsent_names
 from rlrun.rollout.hf import HFBackend
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -144,7 +146,8 @@ def measure(
     micro_batches: Sequence[int],
     offloads: bool = True,
 ) -> None:
-    """Measure rollout, actor and weight sync. With `offloads` only one of the two is on the device at a time."""
+    """Measure rollout, actor and weight sync. With `offloads` the two take turns on the device, but for some syncs."""
+    work.run.placement.offload = True  # the actor merges its adapters
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     flops, peak = forward_flops(work.model), peak_flops(name) or float("nan")
     report.add("device", f"{name}, torch {torch.__version__}", model=name)
@@ -170,7 +173,7 @@ def measure(
         turns.offload("actor", learner)
         turns.onload("actor", learner)
     sync(learner, backend, device, report, offloads)
-    compare(learner, backend, report)
+    sync_adapters(work, learner, backend, device, report)
     process_group.leave()
 
 
@@ -267,6 +270,7 @@ def sync(learner: Learner, backend: HFBackend, device: torch.device, report: Rep
             _sent(report, "sync in turns", memory.in_turns(backend))
             backend.onload()
         _sent(report, "sync, both resident", memory.resident(backend))
+        compare(learner, backend, report, "weights that differ")
     except RunError as refusal:
         if refusal.key != "placement.offload":  # else both do not fit
             raise
@@ -274,15 +278,32 @@ def sync(learner: Learner, backend: HFBackend, device: torch.device, report: Rep
         memory.close()
 
 
+def sync_adapters(work: Workload, learner: Learner, backend: HFBackend, device: torch.device, report: Report) -> None:
+    """Send adapters alone, which the rollout worker merges into a copy of the weights under them."""
+    work.run.placement.offload = False  # else the actor would merge
+    adapted = adapted_weights(backend.policy, work.run, device)
+    if adapted is None:
+        return
+    merging = HFBackend(backend.policy, unsent_names(backend.policy, work.run), adapted=adapted)
+    base = NodeMemory(learner, device, report.num_repeats)
+    base.send(merging)
+    base.close()
+    memory = NodeMemory(learner, device, report.num_repeats, has_base=True)
+    _sent(report, "sync, adapters only", memory.resident(merging))
+    memory.close()
+    work.run.placement.offload = True
+    compare(learner, merging, report, "weights that differ, merged by the rollout worker")
+
+
 def _sent(report: Report, name: str, legs: Legs) -> None:
     report.add(name, legs.text(), **vars(legs), seconds=legs.seconds)
 
 
-def compare(learner: Learner, backend: HFBackend, report: Report) -> None:
+def compare(learner: Learner, backend: HFBackend, report: Report, name: str) -> None:
     """Count the tensors of the rollout's copy that differ from the actor's."""
     held = backend.policy.module.state_dict()
     differing = sum(not torch.equal(held[name].cpu(), sent.cpu()) for name, sent in learner.named_weights())
-    report.add("weights that differ", f"{differing:8d} tensors after the sync", count=differing)
+    report.add(name, f"{differing:8d} tensors after the sync", count=differing)
 
 
 def median_s(work: Callable[[], object], device: torch.device, num_repeats: int) -> float:

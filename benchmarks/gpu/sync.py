@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -43,11 +43,10 @@ class Legs:
 class NodeMemory:
     """The shared memory of a node, both ends of it in this process. `close` frees it."""
 
-    def __init__(self, learner: Learner, device: torch.device, num_repeats: int):
-        config = learner.config
-        self._learner, self._device, self._num_repeats = learner, device, num_repeats
-        sent_as = torch.bfloat16 if config.rollout.precision.value == "bf16" else torch.float32
-        self._layout = lay_out(learner.weight_layout(), config.weight_sync.bucket_bytes, sent_as)
+    def __init__(self, learner: Learner, device: torch.device, num_repeats: int, has_base: bool = False):
+        """has_base: the rollout worker has the weights under the adapters, so that only these are sent."""
+        self._learner, self._device, self._num_repeats, self._has_base = learner, device, num_repeats, has_base
+        self._layout = lay_out(learner.weight_layout(has_base), learner.config.weight_sync.bucket_bytes)
         self._memory, self._receiver = WeightMemory(self._layout), SharedReceiver()
 
     def resident(self, backend: HFBackend) -> Legs:
@@ -55,11 +54,9 @@ class NodeMemory:
 
         def once() -> tuple[float, float]:
             to_host_s = to_device_s = 0.0
-            packed = SharedSender(self._memory).send(
-                pack(self._learner.named_weights(), self._layout, 1, buffer=self._memory.buffer)
-            )
+            packed = self._buckets()
             for _ in self._layout.buckets:
-                seconds, bucket = self._timed(lambda: self._receiver.map_bucket(next(packed)))
+                seconds, bucket = self._timed(lambda: next(packed))
                 to_host_s += seconds
                 to_device_s += self._timed(lambda: backend.apply(bucket))[0]  # noqa: B023  (called at once)
             return to_host_s, to_device_s
@@ -73,7 +70,7 @@ class NodeMemory:
         """
 
         def once() -> tuple[float, float]:
-            to_host_s, buckets = self._timed(self._packed)
+            to_host_s, buckets = self._timed(lambda: list(self._buckets()))
             for bucket in buckets:
                 backend.apply(bucket)
             self._learner.offload()
@@ -84,14 +81,20 @@ class NodeMemory:
 
         return self._legs(once)
 
+    def send(self, backend: HFBackend) -> None:
+        """Send once, without measuring."""
+        for bucket in self._buckets():
+            backend.apply(bucket)
+
     def close(self) -> None:
         """Free the memory."""
         self._receiver.close()
         self._memory.close()
 
-    def _packed(self) -> list[WeightBucket]:
-        packed = pack(self._learner.named_weights(), self._layout, 1, buffer=self._memory.buffer)
-        return [self._receiver.map_bucket(sent) for sent in SharedSender(self._memory).send(packed)]
+    def _buckets(self) -> Iterator[WeightBucket]:
+        tensors = self._learner.named_weights(self._has_base)
+        packed = pack(tensors, self._layout, 1, buffer=self._memory.buffer)
+        return map(self._receiver.map_bucket, SharedSender(self._memory).send(packed))
 
     def _legs(self, once: Callable[[], tuple[float, float]]) -> Legs:
         once()  # the kernel maps the pages at their first use

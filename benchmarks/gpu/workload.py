@@ -24,6 +24,7 @@ from rlrun.policies.openvla_oft.processor import ImageStatistics, Processor
 from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
 from rlrun.policies.tokenizer import word_tokenizer
 from rlrun.policies.weight_files import fill
+from rlrun.rollout.adapted import adapted_weights
 from rlrun.rollout.backend import unsent_names
 from rlrun.rollout.hf import HFBackend
 
@@ -151,7 +152,7 @@ def filled_policy(work: Workload, device: torch.device, dtype: torch.dtype) -> V
 def rollout(work: Workload, device: torch.device) -> HFBackend:
     """Return a rollout worker's copy in bf16."""
     filled = filled_policy(work, device, torch.bfloat16)
-    backend = HFBackend(filled, unsent_names(filled, work.run))
+    backend = HFBackend(filled, unsent_names(filled, work.run), adapted=adapted_weights(filled, work.run, device))
     backend.policy_version = 0
     return backend
 

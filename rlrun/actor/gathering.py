@@ -6,9 +6,8 @@ their own, and adapters are merged in float32, so shards are cast, or not, befor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -16,29 +15,49 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
+from rlrun.policies.adapters import merged
 from rlrun.policies.offloading import local
 
 GATHERED_BYTES = 256 * 1024**2  # of whole tensors in one collective; two are under way
-_DEADLINE = timedelta(minutes=10)  # of a collective; the watchdog tells earlier which rank is late
 _ALIGNMENT_BYTES = 16  # a view needs a multiple of its item size
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A tensor to be gathered, or several of which one is made.
+    """A tensor to be gathered, alone or with the adapter that is merged into it.
 
-    Example: Wanted("fc1.weight", (weight, a.weight, b.weight), None, lambda w, a, b: merged(w, a, b, 2.0))
+    Example: Wanted("fc1.weight", (weight, a.weight, b.weight), torch.bfloat16, scale=2.0)
     """
 
     name: str
     shards: tuple[Tensor, ...]
-    dtype: torch.dtype | None  # floating-point shards are cast to it before they are gathered; None: unchanged
-    made: Callable[..., Tensor]  # of the whole tensors, on the device
+    dtype: torch.dtype | None  # in which it is wanted; None: unchanged, and float32 if it is merged
+    scale: float | None = None  # of the adapter; None: there is none
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the whole tensors, before a cast."""
         return sum(shard.numel() * shard.element_size() for shard in self.shards)
+
+    def described(self) -> Tensor:
+        """Return a tensor of the shape and type of the result, without memory."""
+        own = self.shards[0]
+        dtype = own.dtype if self.scale is None else torch.float32
+        if self.dtype is not None and dtype.is_floating_point:
+            dtype = self.dtype
+        return torch.empty(own.shape, dtype=dtype, device="meta")
+
+    def sent_as(self, shard: Tensor) -> torch.dtype:
+        """Return the type in which the rows of a shard are gathered: what is merged is cast afterwards."""
+        is_cast = self.scale is None and self.dtype is not None and shard.is_floating_point()
+        return self.dtype if is_cast and self.dtype is not None else shard.dtype
+
+    def made(self, whole: Sequence[Tensor]) -> Tensor:
+        """Return the result from whole tensors, on their device."""
+        if self.scale is None:
+            return whole[0]
+        weight, a, b = whole
+        return merged(weight, a, b, self.scale).to(self.dtype or torch.float32)
 
 
 def gathered(wanted: Iterable[Wanted], device: torch.device | str) -> Iterator[tuple[str, Tensor]]:
@@ -99,7 +118,7 @@ class _Collective:
         for one in batch:
             for shard in one.shards:
                 own = local(shard.detach())
-                dtype = one.dtype if one.dtype is not None and own.is_floating_point() else own.dtype
+                dtype = one.sent_as(own)
                 group, size = _group_of(shard)
                 if group is None:
                     self._whole[number] = own.to(device, dtype)
@@ -116,12 +135,14 @@ class _Collective:
             for index, own in rows.items():
                 self._places[index].rows_in(part)[: len(own)].copy_(own, non_blocking=True)
             self._parts = torch.empty(dist.get_world_size(self._group), end, dtype=torch.uint8, device=device)
-            self._work = dist.all_gather_into_tensor(self._parts.view(-1), part, group=self._group, async_op=True)
+            # only NCCL lets the stream wait in place of this thread, and only there something goes on meanwhile
+            is_beside = device.type == "cuda" and "nccl" in dist.get_backend_config(self._group)
+            self._work = dist.all_gather_into_tensor(self._parts.view(-1), part, group=self._group, async_op=is_beside)
 
     def finish(self) -> Iterator[tuple[str, Tensor]]:
-        """Wait for the other ranks. Yields (name, whole tensor)."""
+        """Let the device wait for the other ranks. Yields (name, whole tensor)."""
         if self._work is not None:
-            self._work.wait(timeout=_DEADLINE)
+            self._work.synchronize()
         number = 0
         for one in self._batch:
             found = []
@@ -129,7 +150,7 @@ class _Collective:
                 place = self._places.get(number)
                 found.append(self._whole.pop(number) if place is None else place.whole_in(self._parts))
                 number += 1
-            yield one.name, one.made(*found)
+            yield one.name, one.made(found)
 
 
 def _group_of(tensor: Tensor) -> tuple[dist.ProcessGroup | None, int]:

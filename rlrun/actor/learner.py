@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.actor.gathering import Wanted
 from rlrun.actor.optimizer import GuardedOptimizer
 from rlrun.actor.process_group import Ranks
 from rlrun.actor.sharding import ShardedPolicy, form_mesh
@@ -124,17 +125,27 @@ class Learner:
         actor = self.config.actor
         return actor.lr_schedule.factor(self.num_updates / max(1, self.config.num_steps), actor.min_lr_ratio)
 
-    def weight_layout(self) -> list[tuple[str, Tensor]]:
-        """Return (name, shard) of all weights of a rollout worker, for names, shapes and order; no communication."""
-        return self.sharded.sent_shards()
+    def weight_layout(self, has_base: bool = False) -> list[tuple[str, Tensor]]:
+        """Return (name, tensor without memory) of what is sent to rollout workers, in order; no communication.
 
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        has_base: rollout workers have the weights under the adapters already, see `RunConfig.are_adapters_apart`.
+        """
+        return [(wanted.name, wanted.described()) for wanted in self._sent(has_base)]
+
+    def named_weights(self, has_base: bool = False) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, whole tensor) in the order of `weight_layout`, on the device, in the rollout's precision.
 
         Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop the tensors. Raises
         RuntimeError while the policy is offloaded.
         """
-        for gathered in self.sharded.full_tensors(self.weight_layout(), torch_dtype(self.config.rollout.precision)):
+        return self._counted(self.sharded.gathered(self._sent(has_base)))
+
+    def _sent(self, has_base: bool) -> list[Wanted]:
+        precision = torch_dtype(self.config.rollout.precision)
+        return self.sharded.sent(precision, self.config.are_adapters_apart, has_base)
+
+    def _counted(self, tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        for gathered in tensors:
             self.telemetry.count("gathered_tensors")
             yield gathered
 

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from rlrun.actor.gathering import Wanted, gathered
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig, ShardingStrategy
-from rlrun.policies.adapters import adapters, is_adapter_name, merged, plain_name, unchanging_names
+from rlrun.policies.adapters import adapters, is_adapter_name, matrix_names, plain_name, unchanging_names
 from rlrun.policies.offloading import Offloader
 from rlrun.policies.policy import torch_dtype
 from rlrun.policies.size import replicates_frozen, unit_limit
@@ -93,7 +93,6 @@ class ShardedPolicy:
         self._adapters = adapters(policy.module)
         names = [plain_name(name) for name, _ in policy.module.named_parameters()]
         self._unsent = unchanging_names(names, self._adapters.keys(), policy.frozen_names(), config.lora)
-        self._sends_adapters = config.lora.is_sent_apart
         self.mesh = mesh
         self.param_dtype = torch_dtype(config.param_precision)  # of gathered parameters
         self.is_replicated = self.mesh.ndim == 2
@@ -157,30 +156,47 @@ class ShardedPolicy:
         """
         return [(plain_name(name), shard) for name, shard in self.shards().items() if not is_adapter_name(name)]
 
-    def sent_shards(self) -> list[tuple[str, Tensor]]:
-        """Yield (name, this rank's part) of the tensors for rollout workers: trained ones, merged or not."""
-        if not self._sends_adapters:
-            return [(name, shard) for name, shard in self.policy_shards() if name not in self._unsent]
-        every, unsent = self.shards().items(), self._unsent
-        return [(name, tensor) for name, tensor in every if is_adapter_name(name) or plain_name(name) not in unsent]
+    def sent(self, dtype: torch.dtype, are_adapters_apart: bool, has_base: bool) -> list[Wanted]:
+        """Return the tensors for rollout workers: trained ones, in `dtype`; no communication.
+
+        are_adapters_apart: not merged, but the matrices of each adapter, and before them the weight that it changes,
+        unless rollout workers have it (`has_base`). These are not cast, so that merging them gives the same bits.
+        """
+        found = []
+        for name, shard in self.policy_shards():
+            if name in self._unsent:
+                continue
+            adapter = self._adapters.get(name)
+            if adapter is None or not are_adapters_apart:
+                found.append(self._wanted(name, shard, dtype))
+                continue
+            matrices = (adapter.a.weight, adapter.b.weight)
+            found += [] if has_base else [Wanted(name, (shard,), None)]
+            found += [Wanted(own, (tensor,), None) for own, tensor in zip(matrix_names(name), matrices, strict=True)]
+        return found
+
+    def gathered(self, wanted: Iterable[Wanted]) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name, whole tensor) on the device of the mesh. Every rank must exhaust the iterator.
+
+        Raises RuntimeError while the policy is offloaded: the CPU would merge adapters, a hundred times as slowly.
+        """
+        self.offloader.require_device("gathering weights")
+        return gathered(wanted, self.mesh.device_type)
 
     def full_tensors(
         self, shards: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None = None
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, whole tensor) of each of the `shards`, on the device of the mesh, merged with its adapter.
+        """Yield (name, whole tensor) of each of the `shards`, merged with its adapter; see `gathered`.
 
-        Every rank must exhaust the iterator. Floating-point tensors are cast to `dtype`, if given.
-        Raises RuntimeError while the policy is offloaded: the CPU would merge adapters, a hundred times as slowly.
+        Floating-point tensors are cast to `dtype`, if given.
         """
-        self.offloader.require_device("gathering weights")
-        return gathered((self._wanted(name, shard, dtype) for name, shard in shards), self.mesh.device_type)
+        return self.gathered(self._wanted(name, shard, dtype) for name, shard in shards)
 
     def _wanted(self, name: str, shard: Tensor, dtype: torch.dtype | None) -> Wanted:
         adapter = self._adapters.get(name)
         if adapter is None:
-            return Wanted(name, (shard,), dtype, lambda tensor: tensor)
-        scale, parts = adapter.scale, (shard, adapter.a.weight, adapter.b.weight)
-        return Wanted(name, parts, None, lambda weight, a, b: merged(weight, a, b, scale).to(dtype or torch.float32))
+            return Wanted(name, (shard,), dtype)
+        return Wanted(name, (shard, adapter.a.weight, adapter.b.weight), dtype, adapter.scale)
 
 
 def _never_read(policy: Policy) -> list[nn.Module]:

@@ -369,22 +369,6 @@ def adapters_have_layers(config: RunConfig) -> Faults:
         )
 
 
-def adapters_sent_apart_have_a_place(config: RunConfig) -> Faults:
-    """Only HF rollout workers can compute with adapters."""
-    lora = config.actor.lora
-    if lora.is_sent_merged:
-        return
-    if lora.rank == 0:
-        yield no_effect("actor.lora.is_sent_merged", False, "actor.lora.rank=0 has no adapters", "Drop it.")
-    elif config.rollout.backend is not RolloutBackendKind.hf:
-        yield RunError(
-            f"rollout.backend={config.rollout.backend.name} serves merged weights only.",
-            key="actor.lora.is_sent_merged",
-            value=False,
-            remedy="Set actor.lora.is_sent_merged=true, or rollout.backend=hf.",
-        )
-
-
 def betas_are_two(config: RunConfig) -> Faults:
     """AdamW has two betas."""
     if len(config.actor.betas) != 2:
@@ -662,7 +646,6 @@ CHECKS: tuple[Check, ...] = (
     hybrid_groups_divide_ranks,
     frozen_weights_are_on_the_device,
     adapters_have_layers,
-    adapters_sent_apart_have_a_place,
     betas_are_two,
     sft_batch_divides_among_ranks,
     warm_start_warms_up,
@@ -697,7 +680,6 @@ OF_TRAINING = frozenset(  # checks that a program without actor workers skips
         hybrid_groups_divide_ranks,
         frozen_weights_are_on_the_device,
         adapters_have_layers,
-        adapters_sent_apart_have_a_place,
         betas_are_two,
         sft_batch_divides_among_ranks,
         warm_start_warms_up,

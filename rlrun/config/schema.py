@@ -240,12 +240,6 @@ class LoraConfig(Section):
     alpha: float = bounded(16.0, POSITIVE)  # the adapter's output is scaled by alpha / rank
     targets: list[str] | None = named(None)  # modules with adapters; null: those that the kind of policy names
     trained_whole: list[str] | None = named(None)  # modules that train beside them; null: as the kind names them
-    is_sent_merged: bool = True  # False: HF rollout workers have adapters too, and only trained weights are sent
-
-    @property
-    def is_sent_apart(self) -> bool:
-        """Whether rollout workers keep adapters apart from the weights of the first policy."""
-        return self.rank > 0 and not self.is_sent_merged
 
 
 @dataclass
@@ -536,6 +530,16 @@ class RunConfig(Section):
     record: RecordConfig = field(default_factory=RecordConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     auto: list[str] = field(default_factory=list, metadata={NO_KEY: True})  # keys whose numbers the plan will choose
+
+    @property
+    def are_adapters_apart(self) -> bool:
+        """Whether rollout workers merge adapters into a copy of the base, so that only what trains is sent.
+
+        Actor ranks merge for an engine of SGLang, and where roles take turns: a copy of the base would have to come
+        from host memory in each turn, as the merged weights do.
+        """
+        is_hf = self.rollout.backend is RolloutBackendKind.hf
+        return self.actor.lora.rank > 0 and is_hf and not self.placement.offload
 
     @property
     def samples_per_step(self) -> int:

@@ -168,11 +168,17 @@ class WeightUpdate:
         self._deadline_s = config.cluster.step_deadline_s
         self._workers, self._actors, self._rollouts = workers, actors, rollouts
         self.held: int | None = None  # the version that all rollout workers hold; None: unknown
-        self.num_buckets = 0  # per version and rollout worker; known once the actor is loaded
+        self.bucket_counts = (0, 0)  # of a version without and with the base; known once the actor is loaded
+        self._has_base = False  # whether all rollout workers have the base under the adapters
+
+    @property
+    def num_buckets(self) -> int:
+        """Return the number of buckets of the next version, per rollout worker."""
+        return self.bucket_counts[self._has_base]
 
     def forget(self) -> None:
-        """Let the next `send` send all buckets; called after workers were replaced."""
-        self.held = None
+        """Let the next `send` send all weights; called after workers were replaced."""
+        self.held, self._has_base = None, False
 
     def send(self, version: int) -> None:
         """Send the actor's weights as `version`, unless every rollout worker holds that version. Raises RunError.
@@ -188,12 +194,14 @@ class WeightUpdate:
                 raise
             self._note(f"{failure.message}; they are sent again")
             self._wait(self._rollouts.submit_all(lambda rollout: rollout.discard_weights()), version)
+            self._has_base = False
             self._send(version)
-        self.held = version
+        self.held, self._has_base = version, True
 
     def _send(self, version: int) -> None:
+        has_base = self._has_base
         if self._is_collective:
-            sending = self._actors.submit_all(lambda actor: actor.broadcast(version))
+            sending = self._actors.submit_all(lambda actor: actor.broadcast(version, has_base))
             receiving = self._rollouts.submit_all(lambda rollout: rollout.receive())
             self._wait([*sending, *receiving], version)
         else:
@@ -201,11 +209,14 @@ class WeightUpdate:
 
     def _send_buckets(self, version: int) -> None:
         is_shared = self._workers.share_memory("actor", 0, "rollout")  # then only a reference goes through Ray's store
+        has_base = self._has_base
         under_way: deque[list[Future[Any]]] = deque()
         for index in range(self.num_buckets):
             if len(under_way) == _UNDER_WAY:
                 self._wait(under_way.popleft(), version)
-            packed, *others = self._actors.submit_all(lambda actor: actor.pack(version, index, is_shared))  # noqa: B023
+            packed, *others = self._actors.submit_all(
+                lambda actor: actor.pack(version, index, has_base, is_shared)  # noqa: B023
+            )
             bucket = cast("Future[WeightBucket | SharedBucket]", packed)  # rank 0 has it
             applying = self._rollouts.submit_all(lambda rollout: rollout.apply(value_of(bucket)))  # noqa: B023
             under_way.append([*others, *applying])

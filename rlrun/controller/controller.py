@@ -120,7 +120,7 @@ class Controller:
         self._colocation.forget()  # the ranks may be new processes
         self._colocation.onload("actor")
         self._weights.forget()
-        self._weights.num_buckets = self._startup.load_actor(policy_folder)
+        self._weights.bucket_counts = self._startup.load_actor(policy_folder)
 
     def load_rollout(self, policy_folder: str, is_final: bool = False) -> None:
         """Build the policy of `policy_folder` on every rollout worker.
@@ -166,7 +166,7 @@ class Controller:
 
     @property
     def num_buckets(self) -> int:
-        """Return the number of weight buckets per policy version and rollout worker; known once the actor is loaded."""
+        """Return the number of buckets of the next version, per rollout worker; known once the actor is loaded."""
         return self._weights.num_buckets
 
     def collect(self, step: int, policy_version: int) -> Batch:
@@ -269,7 +269,7 @@ class Controller:
         return self.actors.call_first(lambda actor: actor.try_disk(folder, num_bytes), what, self._step_s)
 
     def _reload_from(self, folder: str) -> None:
-        if self._policy_folder is not None and not self.config.actor.lora.is_sent_apart:
+        if self._policy_folder is not None:
             self._policy_folder = f"{folder}/policy"  # the folder that was loaded may be pruned
 
     def restore(self, folder: str) -> dict[str, Any]:
@@ -394,4 +394,4 @@ class Controller:
             return self.envs.submit(rank, lambda env: env.load(shown))
         folder, is_final = self._policy_folder, self._is_final
         assert folder is not None
-        return self.rollouts.submit(rank, lambda rollout: rollout.load(folder, is_final))
+        return self.rollouts.submit(rank, self._startup.rollout_load(folder, is_final))

@@ -14,6 +14,7 @@ from rlrun.data.fit import CameraMatch, match_policy_cameras
 from rlrun.data.message_checks import WRONG_AGAIN, WRONG_MESSAGE
 from rlrun.data.messages import PolicySpaces, Spaces, WorkerLoss
 from rlrun.observability.trends import free_memory, outlier_workers
+from rlrun.placement.budget import holds_base_on_device
 from rlrun.placement.memory import count_parameters, load_bytes, loading_room, waves
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -240,8 +241,8 @@ class Startup:
 
     # --- policies ---------------------------------------------------------------------------
 
-    def load_actor(self, policy_folder: str) -> int:
-        """Load `policy_folder` on every actor rank. Returns the number of weight buckets."""
+    def load_actor(self, policy_folder: str) -> tuple[int, int]:
+        """Load `policy_folder` on every actor rank. Returns the numbers of weight buckets, see `ActorWorker`."""
         self._load_in_waves(self._actors, policy_folder, lambda actor: actor.load(policy_folder))
         return self._actors.call_first(lambda actor: actor.num_buckets(), "bucket layout", self._step_s)
 
@@ -250,9 +251,7 @@ class Startup:
 
         spaces: of the simulators. Returns which of their cameras the policy takes; None: its folder does not name them.
         """
-        loaded = self._load_in_waves(
-            self._rollouts, policy_folder, lambda rollout: rollout.load(policy_folder, is_final)
-        )
+        loaded = self._load_in_waves(self._rollouts, policy_folder, self.rollout_load(policy_folder, is_final))
         self._check_fit(policy_folder, loaded[0], spaces)
         named = loaded[0].cameras
         return (
@@ -260,6 +259,11 @@ class Startup:
             if named
             else None
         )
+
+    def rollout_load(self, policy_folder: str, is_final: bool) -> Callable[[RolloutWorker], PolicySpaces]:
+        """Return the request to load a rollout worker."""
+        is_base_on_device = holds_base_on_device(self._config, self._workers.plan)
+        return lambda rollout: rollout.load(policy_folder, is_final, is_base_on_device)
 
     def _load_in_waves(self, group: WorkerGroup[W], policy_folder: str, load: Callable[[W], T]) -> list[T]:
         """Load as many workers of a node at a time as fit into its memory. Returns the values by rank."""

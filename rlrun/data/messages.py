@@ -318,6 +318,29 @@ class SharedBucket:
 
 
 @dataclass(frozen=True)
+class DeviceHandles:
+    """rollout -> actor on the same accelerator: buffers of the rollout worker's device memory, to write weights into.
+
+    Example: DeviceHandles("9f3a…", (b"…", b"…"))
+    """
+
+    token: str  # of the memory
+    buffers: tuple[bytes, ...]  # by which another process opens them
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceBucket:
+    """actor -> rollout on the same accelerator: a bucket whose payload is in one of the rollout worker's buffers.
+
+    Example: DeviceBucket(WeightBucket(7, 0, 2, …), "9f3a…", num_bytes=536870912)
+    """
+
+    bucket: WeightBucket  # with an empty payload
+    token: str  # of the memory
+    num_bytes: int
+
+
+@dataclass(frozen=True)
 class Span:
     """worker -> driver: one closed interval of work, for the timeline. Times are those of `steady_time`."""
 

@@ -17,13 +17,14 @@ from rlrun.placement.inventory import GIGABYTE, Inventory
 from rlrun.placement.memory import (
     NUM_BYTES,
     actor_memory,
+    base_bytes,
     count_parameters,
     device_bytes,
     load_bytes,
     loading_room,
     policy_size,
     sent_parameters,
-    trained_and_frozen,
+    version_bytes,
     waves,
     weight_buffers,
 )
@@ -116,7 +117,7 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     """Compute the budget of a plan. Raises RunError if an accelerator, a node's memory or a spill disk is too small."""
     num_parameters = count_parameters(config)
     size = policy_size(config, num_parameters)
-    weight_bytes = sent_bytes(config, size)
+    first_bytes, weight_bytes = version_bytes(config, size)
     step = step_bytes(config, size.choice_bytes)
     times = None
     if has_known_devices(plan):
@@ -124,8 +125,8 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     return Budget(
         num_parameters,
         accelerators(config, plan, inventory, size),
-        hosts(config, plan, size, weight_bytes),
-        stores(config, plan, step, weight_bytes),
+        hosts(config, plan, size, first_bytes),
+        stores(config, plan, step, first_bytes),
         links(config, plan, step, num_parameters, weight_bytes),
         weight_bytes,
         step.trajectories,
@@ -134,19 +135,11 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     )
 
 
-def sent_bytes(config: RunConfig, size: PolicySize) -> int:
-    """Return the bytes of one policy version, as it is sent to rollout workers."""
-    num_sent = size.num_parameters - size.unchanging_parameters
-    if config.actor.lora.is_sent_apart:
-        num_sent = trained_and_frozen(config, size)[0]
-    return num_sent * NUM_BYTES[config.rollout.precision]
-
-
 def accelerators(
     config: RunConfig, plan: Plan, inventory: Inventory, size: PolicySize
 ) -> tuple[AcceleratorBudget, ...]:
     """Return the use of each accelerator that the plan uses. Raises RunError if one is too small."""
-    found = _accelerators(config, plan, inventory, size)
+    found = _accelerators(config, plan, inventory, size, holds_base_on_device(config, plan))
     for accelerator in found:
         _check_room(accelerator)
     return found
@@ -161,13 +154,34 @@ def hosts(config: RunConfig, plan: Plan, size: PolicySize, weight_bytes: int) ->
     return found
 
 
+def holds_base_on_device(config: RunConfig, plan: Plan) -> bool:
+    """Return whether rollout workers keep the weights under adapters on their accelerators; else in host memory.
+
+    See `RunConfig.are_adapters_apart`. All of them do the same; where a memory is unknown, it has room.
+    """
+    if not config.are_adapters_apart:
+        return False
+    nodes = Inventory(tuple(planned.node for planned in plan.nodes))
+    cards = _accelerators(config, plan, nodes, policy_size(config, count_parameters(config)), True)
+    return all(
+        card.memory_bytes is None or card.peak_bytes + card.held_back_bytes <= card.memory_bytes
+        for card in cards
+        if any(need.part == _BASE for need in card.needs)
+    )
+
+
+_BASE = "copy of the base"
+
+
 def _accelerators(
-    config: RunConfig, plan: Plan, inventory: Inventory, size: PolicySize
+    config: RunConfig, plan: Plan, inventory: Inventory, size: PolicySize, has_base: bool
 ) -> tuple[AcceleratorBudget, ...]:
+    """has_base: whether rollout workers keep the weights under adapters there."""
     envs = config.env.num_envs // config.env.num_workers
     parts = {
         "actor": actor_memory(config, size).parts(),
         "rollout": {"policy copy": size.all_parameters * NUM_BYTES[config.rollout.precision]}
+        | ({_BASE: base_bytes(config, size)} if has_base else {})
         | _key_values(config, size),
         "env": {"simulator": simulator_spec(config.env).memory.of(envs)},
     }
@@ -263,15 +277,18 @@ def _kept_by_algorithm(config: RunConfig, plan: Plan, policy: PolicySize) -> dic
 
 
 def _offloaded(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int]:
-    """Map each node to the buffer bytes for tensors that actor and rollout workers offload.
+    """Map each node to the buffer bytes for tensors that actor and rollout workers have there and not on accelerators.
 
     Of what is sent, rollout workers have no copy of their own: it is in the buffers of weight sync. An engine of SGLang
     has one.
     """
     found: dict[str, int] = defaultdict(int)
+    size = policy_size(config, num_parameters)
+    if config.are_adapters_apart and not holds_base_on_device(config, plan):
+        for slot in plan.of("rollout"):
+            found[slot.node] += base_bytes(config, size)
     if not config.placement.offload:
         return found
-    size = policy_size(config, num_parameters)
     is_engine = config.rollout.backend is RolloutBackendKind.sglang
     of_rollout = size.all_parameters if is_engine else size.all_parameters - sent_parameters(config, size)
     each = {

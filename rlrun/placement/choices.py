@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from rlrun.config.registry import with_usual_numbers
 from rlrun.config.schema import ClusterKind, RunConfig
 from rlrun.config.sections import freeze
-from rlrun.placement.budget import AcceleratorBudget, accelerators, hosts, sent_bytes
+from rlrun.placement.budget import AcceleratorBudget, accelerators, hosts
 from rlrun.placement.inventory import GIGABYTE, Inventory
-from rlrun.placement.memory import actor_memory, count_parameters, policy_size
+from rlrun.placement.memory import actor_memory, count_parameters, policy_size, version_bytes
 from rlrun.placement.plan import ROLES, Plan
 from rlrun.placement.planner import plans
 from rlrun.placement.policy_counts import policy_counts
@@ -89,7 +89,7 @@ class _Search:
         self._config, self._inventory = config, inventory
         self._size: PolicySize = policy_size(config, count_parameters(config))
         self._counts: PolicyCounts = policy_counts(config)
-        self._weight_bytes = sent_bytes(config, self._size)
+        self._first_bytes, self._weight_bytes = version_bytes(config, self._size)
         self._refusal: RunError | None = None
 
     def best(self) -> Choice | None:
@@ -110,7 +110,7 @@ class _Search:
         """Return the choice. Raises RunError if it does not fit."""
         config = _with(option.config, rows=option.rows, share=option.share)
         cards = accelerators(config, option.plan, self._inventory, self._size)
-        hosts(config, option.plan, self._size, self._weight_bytes)
+        hosts(config, option.plan, self._size, self._first_bytes)
         places = {(slot.node, index) for slot in option.plan.of("actor") for index in slot.accelerators}
         own = [card for card in cards if (card.node, card.index) in places and card.memory_bytes]
         fullest = max(own, key=lambda card: card.peak_bytes / (card.memory_bytes or 1), default=None)

@@ -249,6 +249,26 @@ def sent_parameters(config: RunConfig, size: PolicySize) -> int:
     return sum(stack.num_layers * stack.matrix_parameters for stack in adapted) + size.whole_parameters(lora)
 
 
+def version_bytes(config: RunConfig, size: PolicySize) -> tuple[int, int]:
+    """Return the bytes of the first policy version that is sent to a rollout worker, and of each later one.
+
+    They differ if adapters are sent: then the first one has the weights that these change as well.
+    """
+    width, lora = NUM_BYTES[config.rollout.precision], config.actor.lora
+    merged = (size.num_parameters - size.unchanging_parameters) * width
+    if not config.are_adapters_apart:
+        return merged, merged
+    adapters = size.adapter_parameters(lora) * NUM_BYTES[config.actor.optimizer_precision]
+    later = adapters + size.whole_parameters(lora) * width
+    return later + base_bytes(config, size), later
+
+
+def base_bytes(config: RunConfig, size: PolicySize) -> int:
+    """Return the bytes of a rollout worker's copy of the weights under the adapters."""
+    num_adapted = sent_parameters(config, size) - size.whole_parameters(config.actor.lora)
+    return num_adapted * NUM_BYTES[config.actor.param_precision] if config.are_adapters_apart else 0
+
+
 def num_micro_batches(config: RunConfig) -> int:
     """Return the number of forward passes of one rank per optimizer step."""
     return math.ceil(config.algorithm.global_batch_size / config.actor.num_workers / config.actor.micro_batch_size)

@@ -98,6 +98,11 @@ def merged(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
     return torch.addmm(weight.float(), b.float(), a.float(), alpha=scale)
 
 
+def matrix_names(weight: str) -> tuple[str, str]:
+    """Return the names under which an adapter's A and B are sent. Example: ("fc.weight.lora_a", "fc.weight.lora_b")."""
+    return f"{weight}.lora_a", f"{weight}.lora_b"
+
+
 def unchanging_names(names: Iterable[str], adapted: Set[str], dead: Set[str], config: LoraConfig) -> set[str]:
     """Return those of a policy's own `names` that keep the folder's values: rollout workers have them already.
 
@@ -106,7 +111,6 @@ def unchanging_names(names: Iterable[str], adapted: Set[str], dead: Set[str], co
     """
     if config.rank == 0:
         return set(dead)
-    adapted = adapted if config.is_sent_merged else set()
     whole = config.trained_whole or ()
     return {name for name in names if name in dead or not (name in adapted or is_within(name, whole))}
 

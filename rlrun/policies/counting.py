@@ -249,7 +249,7 @@ def _num_sent(policy: Policy, config: RunConfig) -> int:
     adapted = {f"{name.partition('.lora_')[0]}.weight" for name in adapters}
     unsent = unchanging_names(own, adapted, policy.frozen_names(), lora)
     sent = sum(number for name, number in own.items() if name not in unsent)
-    return sent + (sum(parameters[name].numel() for name in adapters) if lora.is_sent_apart else 0)
+    return sent + (sum(parameters[name].numel() for name in adapters) if config.are_adapters_apart else 0)
 
 
 def main() -> None:

@@ -51,17 +51,6 @@ def open_policy(
     return _filled(*open_unfilled(folder, run, spec), dtype, device)
 
 
-def open_to_act(folder: str | Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig) -> Policy:
-    """Open a policy for a rollout worker, with its own adapters if `actor.lora` sends them unmerged.
-
-    The adapters change nothing until the first weights arrive. Raises as `open_policy`.
-    """
-    policy, weights = open_unfilled(folder, run)
-    if run.actor.lora.is_sent_apart and run.evaluation.checkpoint is None:
-        add_adapters(policy.module, run.actor.lora, policy.frozen_names())
-    return _filled(policy, weights, dtype, device)
-
-
 def open_to_shard(folder: str | Path, run: RunConfig) -> tuple[Policy, StoredWeights]:
     """Open a policy for training: without its weights, and the weights that fill its shards (`weight_files.fill`).
 

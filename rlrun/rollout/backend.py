@@ -134,14 +134,10 @@ class ForwardBatch:
 
 def unsent_names(policy: Policy, config: RunConfig) -> set[str]:
     """The module's names of weights that stay as the policy folder has them, whatever the actor learns."""
-    from rlrun.policies.adapters import adapted_layers, is_adapter_name, plain_name, unchanging_names  # imports torch
+    from rlrun.policies.adapters import adapted_layers, unchanging_names  # imports torch
 
     lora, dead = config.actor.lora, policy.frozen_names()
     if lora.rank == 0:
         return dead
-    if lora.is_sent_apart:
-        base = {name: plain_name(name) for name in policy.module.state_dict() if not is_adapter_name(name)}
-        unchanging = unchanging_names(base.values(), set(), dead, lora)
-        return {name for name, plain in base.items() if plain in unchanging}
     adapted = {f"{name}.weight" for name in adapted_layers(policy.module, lora, dead)}
     return unchanging_names((name for name, _ in policy.module.named_parameters()), adapted, dead, lora)

@@ -12,6 +12,7 @@ from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.data.messages import ActionChunk, Observation, WeightBucket
 from rlrun.policies.offloading import Offloader, Place
 from rlrun.policies.policy import Policy
+from rlrun.rollout.adapted import AdaptedWeights
 from rlrun.rollout.backend import ForwardBatch, RolloutBackend
 from rlrun.weight_sync.buckets import WeightStage, unpack
 
@@ -19,8 +20,15 @@ from rlrun.weight_sync.buckets import WeightStage, unpack
 class HFBackend(RolloutBackend):
     """Owns `policy`; keeps its device and precision."""
 
-    def __init__(self, policy: Policy, unsent: Set[str] | None = None, num_threads: int = 1):
-        """unsent: names of weights that are never sent; None: the policy's dead weights."""
+    def __init__(
+        self,
+        policy: Policy,
+        unsent: Set[str] | None = None,
+        num_threads: int = 1,
+        adapted: AdaptedWeights | None = None,
+    ):
+        """unsent: names of weights that are never sent; None: the policy's dead weights. adapted: weights for which
+        adapters are sent; None: there are none, or they are merged before."""
         self._num_threads = num_threads
         self.policy_version = -1
         self._policy: Policy | None = policy
@@ -30,8 +38,9 @@ class HFBackend(RolloutBackend):
         self._offloader = Offloader(policy.device)
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
         unsent = policy.frozen_names() if unsent is None else unsent
-        self._sent = shapes.keys() - unsent
-        self._stage = WeightStage(shapes, optional=unsent)
+        self._sent, self._adapted = shapes.keys() - unsent, adapted
+        with_adapters = {} if adapted is None else adapted.shapes
+        self._stage = WeightStage(shapes | with_adapters, unsent | (set() if adapted is None else adapted.base_names))
         # Buckets of the newest version that arrived while this policy was offloaded, in the sender's memory. They are
         # its copy on the host, as often as it is offloaded until the next version.
         self._beside: list[WeightBucket] = []
@@ -69,6 +78,8 @@ class HFBackend(RolloutBackend):
             self._take(bucket)
         if not is_last:
             return
+        if self._adapted is not None:
+            self._adapted.merge()
         self._synchronize()  # the sender may overwrite its memory once the version is held
         self._stage.clear()
         self.policy_version = bucket.policy_version
@@ -78,6 +89,9 @@ class HFBackend(RolloutBackend):
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # the array is only read
             for name, sent in unpack(bucket):
+                if self._adapted is not None and self._adapted.shapes.get(name) == sent.shape:
+                    self._adapted.take(name, sent)
+                    continue
                 held = self._tensors.get(name)
                 if held is not None and held.shape == sent.shape:  # else the stage names it with the last bucket
                     held.copy_(sent, non_blocking=True)
@@ -90,6 +104,8 @@ class HFBackend(RolloutBackend):
         self._stage.clear()
 
     def held(self, name: str) -> Tensor | None:
+        if self._adapted is not None and name in self._adapted.shapes:
+            return self._adapted.sent(name)
         return self._tensors.get(name) if self._offloader.place is Place.device else None
 
     def offload(self) -> None:
@@ -109,7 +125,7 @@ class HFBackend(RolloutBackend):
 
     def close(self) -> None:
         self._policy = None
-        self._tensors, self._beside = {}, []
+        self._tensors, self._beside, self._adapted = {}, [], None
         self._stage.clear()
         self.policy_version = -1
         if torch.cuda.is_available():

@@ -10,11 +10,15 @@ from rlrun.rollout.backend import RolloutBackend, unsent_names
 
 
 def make_backend(
-    config: RunConfig, policy_folder: str | Path, progress: Callable[[], None] = lambda: None
+    config: RunConfig,
+    policy_folder: str | Path,
+    progress: Callable[[], None] = lambda: None,
+    is_base_on_device: bool = True,
 ) -> RolloutBackend:
     """Make the backend of `rollout.backend`, on an accelerator if this process has one. Weights must be applied later.
 
-    progress: called at signs of progress while an engine starts, which takes minutes.
+    progress: called at signs of progress while an engine starts, which takes minutes. is_base_on_device: whether the
+    weights under adapters are kept there too, see `RunConfig.are_adapters_apart`; False: in host memory.
     """
     if config.evaluation.server is not None:
         from rlrun.rollout.remote import RemoteBackend
@@ -27,12 +31,14 @@ def make_backend(
     import torch
 
     from rlrun.policies.compilation import chosen_backend, prepare_blocks
-    from rlrun.policies.opening import open_to_act
+    from rlrun.policies.opening import open_policy
     from rlrun.policies.policy import torch_dtype
+    from rlrun.rollout.adapted import adapted_weights
     from rlrun.rollout.hf import HFBackend
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    policy = open_to_act(policy_folder, torch_dtype(config.rollout.precision), device, config)
+    policy = open_policy(policy_folder, torch_dtype(config.rollout.precision), device, config)
     policy.use_attention(config.policy.attention, config.rollout.precision)
     prepare_blocks(policy, chosen_backend(config.policy.compile_backend, device, is_learner=False))
-    return HFBackend(policy, unsent_names(policy, config), config.rollout.num_threads)
+    adapted = adapted_weights(policy, config, device if is_base_on_device else torch.device("cpu"))
+    return HFBackend(policy, unsent_names(policy, config), config.rollout.num_threads, adapted)

@@ -27,7 +27,7 @@ class Progress:
     elapsed_s: float = 0.0
     best_success_rate: float = _NEVER
     first_success_rate: float = _NEVER
-    base_policy: str = ""  # folder of the weights that do not train, for rollout workers with adapters
+    base_policy: str = ""  # folder of the first policy of this process
     is_evaluation_owed: bool = False  # a signal interrupted the evaluation of this step
 
     @classmethod

@@ -27,7 +27,7 @@ from rlrun.system.errors import OUT_OF_MEMORY, ExitStatus, RunError
 from rlrun.training.callbacks import Callbacks
 from rlrun.training.checkpoints import Checkpoints, Progress
 from rlrun.training.evaluation import evaluate, sentence
-from rlrun.training.policy_folders import first_policy, require_known_base, verify_policy
+from rlrun.training.policy_folders import first_policy
 from rlrun.training.run_folder import changed_course, changed_keys, for_more_steps, steps_to_repeat
 from rlrun.training.session import Session
 from rlrun.training.step_checks import StepChecks
@@ -110,7 +110,7 @@ class Run:
             self.controller.load_actor(str(policy))
             if checkpoint is not None:
                 self.progress = self.checkpoints.restore(checkpoint)
-            self.controller.load_rollout(self._rollout_policy(policy, checkpoint))
+            self.controller.load_rollout(str(policy))
         self.actor_version = self.progress.policy_version
         if checkpoint is not None:
             again = steps_to_repeat(self.session.run_dir, self.progress.step)
@@ -124,18 +124,6 @@ class Run:
             self.session.console.note(changed)
         for changed in changed_course(checkpoint, self.config, checkpoint_folder.stored_step(checkpoint) or 0):
             self.session.console.warning(changed)
-
-    def _rollout_policy(self, policy: Path, checkpoint: Path | None) -> str:
-        """Return the policy folder for rollout workers.
-
-        Policies in checkpoints have merged adapters. Rollout workers with adapters of their own need the base policy.
-        """
-        if checkpoint is None or not self.config.actor.lora.is_sent_apart:
-            return str(policy)
-        base = self.progress.base_policy
-        require_known_base(Path(base), checkpoint, self.config)
-        verify_policy(Path(base), "policy.path", self.config.checkpoint.verify, self.session.progress)
-        return base
 
     # --- a training step --------------------------------------------------------------------
 

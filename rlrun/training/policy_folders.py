@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config import provenance
-from rlrun.config.provenance import Author
-from rlrun.config.recorded import CONFIG, read_config
 from rlrun.config.registry import SIMULATORS
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
@@ -48,28 +46,6 @@ def verify_policy(folder: Path, key: str, is_content_read: bool, progress: Calla
             cause="; ".join(damages[:SHOWN]),
             remedy=f"Copy the whole folder again from where it was whole. If its files were changed on purpose, delete "
             f"{checksums.CHECKSUMS} in it.",
-            exit_status=ExitStatus.bad_input,
-        )
-
-
-def require_known_base(base: Path, checkpoint: Path, config: RunConfig) -> None:
-    """Raise RunError if a checkpoint from elsewhere names a base policy that is neither its run's nor the user's.
-
-    base: the policy under the adapters of the checkpoint.
-    """
-    run_dir = checkpoint.absolute().parent.parent
-    written = run_dir / CONFIG
-    if written.is_file() and read_config(written).author is Author.own:
-        return
-    named = [] if config.policy.path is None else [config.policy.path]
-    known = [run_dir, *(Path(place) for place in (config.cache_dir, *named))]
-    if not any(base.resolve().is_relative_to(place.resolve()) for place in known):
-        raise RunError(
-            f"The checkpoint {checkpoint} names a policy outside of its run.",
-            key="policy.path",
-            value=str(base),
-            cause="Its adapters change that policy. No run of yours wrote the checkpoint, whose word is not obeyed.",
-            remedy=f"If it is the right one, set policy.path={base}.",
             exit_status=ExitStatus.bad_input,
         )
 

@@ -30,7 +30,7 @@ from rlrun.observability.disk_speed import flush_seconds
 from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import profiled
 from rlrun.policies.opening import open_to_shard
-from rlrun.policies.policy import Policy, torch_dtype
+from rlrun.policies.policy import Policy
 from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observations
 from rlrun.policies.weight_files import StoredWeights
 from rlrun.system.errors import OUT_OF_MEMORY, ExitStatus, RunError
@@ -56,12 +56,11 @@ class ActorWorker:
         self._saving: BackgroundSave | None = None
         self._store: TCPStore | None = None
         self._group: CollectiveGroup | None = None  # for weight sync, with the collective transport
-        self._sender: CollectiveSender | None = None  # sends through `_group` in the order of the layout
-        self._layout: BucketLayout | None = None
-        self._memory: WeightMemory | None = None
+        self._senders: dict[bool, CollectiveSender] = {}  # through `_group`, by whether receivers have the base
+        self._layouts: dict[bool, BucketLayout] = {}  # by the same
+        self._memory: tuple[bool, WeightMemory] | None = None  # for buckets of one layout
         self._outgoing: Iterator[WeightBucket | SharedBucket] = iter(())
         self._gathered: Iterator[tuple[str, torch.Tensor]] = iter(())
-        self._sent_as = torch_dtype(config.rollout.precision)
 
     # --- start ------------------------------------------------------------------------------
 
@@ -87,7 +86,8 @@ class ActorWorker:
         self._outgoing = iter(())
         if self._group is not None:  # left from before a loss
             self._group.close()
-        self._group = self._sender = self._store = None  # the store occupies the port
+        self._group = self._store = None  # the store occupies the port
+        self._senders = {}
         self._store = open_store(address, self.config.cluster.start_deadline_s, port)
         return self._store.port
 
@@ -99,14 +99,15 @@ class ActorWorker:
             if self._store is None:
                 raise RuntimeError("open_weight_group() comes first")
             self._group = CollectiveGroup(self._store, 0, size, deadline_s, CollectiveBackend(planned))
-        self._sender = None
+        self._senders = {}
 
     def load(self, policy_folder: str) -> None:
         """Build policy, shards and optimizer from a policy folder."""
         with self.telemetry.span("load"):
             self._begin(*open_to_shard(policy_folder, self.config))
-            self._layout = lay_out(self.learner.weight_layout(), self.config.weight_sync.bucket_bytes, self._sent_as)
-            self._sender = None
+            bucket_bytes = self.config.weight_sync.bucket_bytes
+            self._layouts = {has: lay_out(self.learner.weight_layout(has), bucket_bytes) for has in (False, True)}
+            self._senders = {}
             self._free_memory()
 
     def begin_policy(self, spaces: Spaces, folder: str) -> None:
@@ -149,12 +150,11 @@ class ActorWorker:
             raise RuntimeError("load() comes first")
         return self._learner
 
-    @property
-    def layout(self) -> BucketLayout:
-        """Return the layout of the weights in buckets."""
-        if self._layout is None:
+    def layout(self, has_base: bool) -> BucketLayout:
+        """Return the layout of the weights in buckets. has_base: see `Learner.weight_layout`."""
+        if not self._layouts:
             raise RuntimeError("load() comes first")
-        return self._layout
+        return self._layouts[has_base]
 
     # --- training ---------------------------------------------------------------------------
 
@@ -201,29 +201,31 @@ class ActorWorker:
             if other is not None:
                 raise other
 
-    def num_buckets(self) -> int:
-        """Return the number of buckets per policy version."""
-        return len(self.layout.buckets)
+    def num_buckets(self) -> tuple[int, int]:
+        """Return the number of buckets of a version for receivers without and with the base under the adapters."""
+        return len(self.layout(False).buckets), len(self.layout(True).buckets)
 
-    def pack(self, policy_version: int, index: int, is_shared: bool) -> WeightBucket | SharedBucket | None:
+    def pack(
+        self, policy_version: int, index: int, has_base: bool, is_shared: bool
+    ) -> WeightBucket | SharedBucket | None:
         """Gather bucket `index` of the present weights on all ranks; rank 0 returns it, the others None.
 
-        is_shared: every rollout worker is on the node of rank 0 and has taken the previous version. The payload then
-        stays in shared memory.
+        has_base: every rollout worker has the base under the adapters. is_shared: every rollout worker is on the node
+        of rank 0 and has taken the previous version. The payload then stays in shared memory.
         """
         if index == 0:
-            self._outgoing = self._publish(policy_version, is_shared and self.rank == 0)
+            self._outgoing = self._publish(policy_version, has_base, is_shared and self.rank == 0)
         with self.telemetry.span("pack weights", f"version {policy_version}, bucket {index}"):
             if self.rank == 0:
                 return next(self._outgoing)
-            for _ in self.layout.buckets[index]:  # take part in the gathering
+            for _ in self.layout(has_base).buckets[index]:  # take part in the gathering
                 next(self._gathered)
             return None
 
-    def broadcast(self, policy_version: int) -> None:
+    def broadcast(self, policy_version: int, has_base: bool) -> None:
         """Gather the present weights on all ranks and send them from rank 0, with the collective transport."""
         with self.telemetry.span("broadcast weights", f"version {policy_version}"):
-            outgoing = self._publish(policy_version)
+            outgoing = self._publish(policy_version, has_base)
             try:
                 for _ in outgoing if self.rank == 0 else self._gathered:
                     pass  # a collective transport carries the buckets itself
@@ -231,28 +233,40 @@ class ActorWorker:
                 for _ in self._gathered:  # also after the loss of a receiver: the other ranks still gather
                     pass
 
-    def _publish(self, policy_version: int, is_shared: bool = False) -> Iterator[WeightBucket | SharedBucket]:
-        self._gathered = self.learner.named_weights()
+    def _publish(
+        self, policy_version: int, has_base: bool, is_shared: bool = False
+    ) -> Iterator[WeightBucket | SharedBucket]:
+        self._gathered = self.learner.named_weights(has_base)
         sender: WeightSender = ObjectStoreSender()
         buffer: Callable[[int], np.ndarray | torch.Tensor] | None = None
         if is_shared:
-            self._memory = self._memory or WeightMemory(self.layout)
-            sender, buffer = SharedSender(self._memory), self._memory.buffer
+            memory = self._shared_memory(has_base)
+            sender, buffer = SharedSender(memory), memory.buffer
         elif self._group is not None:
-            if self._sender is None:
-                self._sender = CollectiveSender(self._group, self.layout)
-            sender, buffer = self._sender, self._sender.buffer
-        return sender.send(self._packed(policy_version, buffer))
+            if has_base not in self._senders:
+                self._senders[has_base] = CollectiveSender(self._group, self.layout(has_base))
+            sender, buffer = self._senders[has_base], self._senders[has_base].buffer
+        return sender.send(self._packed(policy_version, has_base, buffer))
 
     def _packed(
-        self, policy_version: int, buffer: Callable[[int], np.ndarray | torch.Tensor] | None
+        self,
+        policy_version: int,
+        has_base: bool,
+        buffer: Callable[[int], np.ndarray | torch.Tensor] | None,
     ) -> Iterator[WeightBucket]:
         is_checksummed = self.config.weight_sync.is_checksum_verified
-        return pack(self._gathered, self.layout, policy_version, is_checksummed, buffer)
+        return pack(self._gathered, self.layout(has_base), policy_version, is_checksummed, buffer)
+
+    def _shared_memory(self, has_base: bool) -> WeightMemory:
+        """Return the memory for a layout; that of the other one, which had the base, is freed."""
+        if self._memory is None or self._memory[0] != has_base:
+            self._free_memory()
+            self._memory = has_base, WeightMemory(self.layout(has_base))
+        return self._memory[1]
 
     def _free_memory(self) -> None:
         if self._memory is not None:
-            self._memory.close()
+            self._memory[1].close()
             self._memory = None
 
     # --- offload ------------------------------------------------------------------------------

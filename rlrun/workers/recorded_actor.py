@@ -32,9 +32,9 @@ class RecordedActorWorker(ActorWorker):
         return metrics
 
     def _packed(
-        self, policy_version: int, place: Callable[[int], np.ndarray | torch.Tensor] | None
+        self, policy_version: int, has_base: bool, place: Callable[[int], np.ndarray | torch.Tensor] | None
     ) -> Iterator[WeightBucket]:
-        return self._recorder.weights(policy_version - 1, super()._packed(policy_version, place))
+        return self._recorder.weights(policy_version - 1, super()._packed(policy_version, has_base, place))
 
 
 class ReplayedActorWorker(ActorWorker):
@@ -44,11 +44,12 @@ class ReplayedActorWorker(ActorWorker):
         """Learn from the trajectories of a step recorded in `folder`, without simulators; all ranks call it."""
         recording = Recording(Path(folder))
         metrics = self.update(step, *recorded_shards(recording, step, self.config, self.rank))
-        gathered = self.learner.named_weights()
+        has_base = _has_base(recording, step, {name for name, _ in self.learner.weight_layout(True)})
+        gathered = self.learner.named_weights(has_base)
         lines: list[str] = []
         num_compared = 0
         if self.rank == 0:
-            packed = pack(gathered, self.layout, step + 1)
+            packed = pack(gathered, self.layout(has_base), step + 1)
             lines, num_compared = update_differences(recording, step, metrics, packed)
         for _ in gathered:  # all ranks gather, even if there is nothing to compare
             pass
@@ -77,6 +78,15 @@ def update_differences(
         lines += _metric_differences(read_json(recording.update(step)), metrics)
         num_compared += 1
     return lines, num_compared
+
+
+def _has_base(recording: Recording, step: int, names: set[str]) -> bool:
+    """Return whether the recorded weights were sent to rollout workers with the base: then they have these names only.
+
+    The base is sent once more after a rollout worker was lost.
+    """
+    buckets = (read_message(path, WeightBucket) for path in _recorded_buckets(recording, step))
+    return all(where.name in names for bucket in buckets for where in bucket.slices)
 
 
 def _recorded_buckets(recording: Recording, step: int) -> list[Path]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -45,13 +46,15 @@ class RolloutWorker:
         self._arrived = ArrivedWeights(telemetry.worker)
         self._profiled = -1  # policy version of the last forward pass that was profiled
 
-    def load(self, policy_folder: str, is_final: bool) -> PolicySpaces:
+    def load(self, policy_folder: str, is_final: bool, is_base_on_device: bool = True) -> PolicySpaces:
         """Build the policy of `policy_folder`. Returns the spaces of its observations and actions.
 
         is_final: use its weights as policy version 0; else weight sync replaces them before the first action.
+        is_base_on_device: see `make_backend`.
         """
         with self.telemetry.span("load"):
-            self._backend = make_backend(self.config, policy_folder, lambda: self.telemetry.count("signs_of_loading"))
+            progress = partial(self.telemetry.count, "signs_of_loading")
+            self._backend = make_backend(self.config, policy_folder, progress, is_base_on_device)
             self._is_offloaded = False
             if is_final:
                 self._backend.policy_version = 0

@@ -27,7 +27,7 @@ SMALL += ["logging.tensorboard=false", "logging.video_episodes=0", "evaluation.n
 SHAPE = ["env.num_workers=2", "env.num_envs=4", "actor.num_workers=2"]
 SHAPE += ["algorithm.horizon=16"]  # episodes reach their time limit
 # Where demonstrations or adapters matter; it takes twice as long.
-ADAPTERS = ["policy.kind=openvla_oft", "actor.lora.rank=4", "actor.lora.is_sent_merged=false", "actor.lr=1e-3"]
+ADAPTERS = ["policy.kind=openvla_oft", "actor.lora.rank=4", "actor.lr=1e-3"]
 ROUNDING = 1e-3  # a batch of other rows is summed in another order
 PHASES = {"env": "simulate", "rollout": "act", "actor": "update"}
 
@@ -142,7 +142,7 @@ def test_an_env_worker_dies_and_then_a_rollout_worker_in_its_turn(run, undisturb
 
 @pytest.fixture(scope="module")
 def with_adapters(run):
-    """A run whose rollout worker dies in the second step, with adapters of its own: it loads without them."""
+    """A run whose rollout worker dies in the second step, and which merges adapters into its copy of the base."""
     return run("apart", *ADAPTERS, kill={"rollout/0": 1})
 
 

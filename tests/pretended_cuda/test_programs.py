@@ -32,12 +32,12 @@ PROGRAMS = {
         *("algorithm.kl_coef=0.1", "algorithm.entropy_coef=0.01", "actor.activation_checkpointing=true"),
         "policy.openvla_oft.center_crop=true",
     ],
-    "LoRA merged, shard_grad_op, a checkpoint in the background": [
-        *(*LORA, "actor.sharding=shard_grad_op", "num_steps=2"),
+    "LoRA merged by the actor, shard_grad_op, a checkpoint in the background": [
+        *(*LORA, "placement.offload=true", "actor.sharding=shard_grad_op", "num_steps=2"),
         *("checkpoint.every_steps=1", "checkpoint.is_asynchronous=true"),
     ],
-    "LoRA apart, GRPO, cpu_offload": [
-        *(*LORA, "actor.lora.is_sent_merged=false", "actor.cpu_offload=true"),
+    "LoRA merged by the rollout worker, GRPO, cpu_offload": [
+        *(*LORA, "actor.cpu_offload=true"),
         *("algorithm.name=grpo", "algorithm.grpo.group_size=2", "algorithm.horizon=15"),
         *("algorithm.global_batch_size=30", "actor.micro_batch_size=15"),
     ],

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rlrun.actor import sharding
+from rlrun.actor import gathering
 from rlrun.controller.controller import Controller
 from rlrun.policies.adapters import merged
 from tests.pretended_cuda.conftest import Run
@@ -21,7 +21,8 @@ IN_TURNS = "placement.offload=true"
 WAYS = {
     "merged, in turns": ["actor.lora.rank=4", IN_TURNS],
     "all weights, in turns": ["actor.sharding=shard_grad_op", IN_TURNS],
-    "the actor's state in host memory": ["actor.lora.rank=4", "actor.cpu_offload=true"],
+    "adapters, merged by the rollout worker": ["actor.lora.rank=4"],
+    "the actor's state in host memory": ["actor.cpu_offload=true"],
 }
 MOVING = {torch.ops.aten.copy_, torch.ops.aten._to_copy, torch.ops.aten.clone, torch.ops.aten.cat}
 FEWEST = 64  # numbers: samples of what arrived are compared on the CPU
@@ -61,7 +62,7 @@ def arithmetic_of_syncs(overrides: list[str], is_planted: bool = False) -> tuple
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Controller, "sync_weights", watched)
         if is_planted:
-            patch.setattr(sharding, "merged", merged_on_the_cpu)
+            patch.setattr(gathering, "merged", merged_on_the_cpu)
         status, _ = trained(overrides)
     return status, len(syncs), {name: count for name, count in found.items() if count}
 

@@ -33,6 +33,7 @@ def test_every_line(capsys: pytest.CaptureFixture[str], lora: int) -> None:
     numbers = json.loads(printed.out)
     assert all(numbers[line]["seconds"] > 0 and f"{line} " in printed.err for line in wanted)
     assert numbers["weights that differ"]["count"] == 0
+    assert ("sync, adapters only" in numbers) is (lora > 0)
     assert 0 <= numbers["log-probabilities"]["gap"] < 0.05
 
 

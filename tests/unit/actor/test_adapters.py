@@ -16,10 +16,12 @@ from rlrun.actor.updates import update
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.opening import open_policy, open_to_act, open_to_shard
+from rlrun.policies.opening import open_policy, open_to_shard
+from rlrun.policies.policy import torch_dtype
+from rlrun.rollout.adapted import adapted_weights
 from rlrun.rollout.backend import unsent_names
 from rlrun.rollout.hf import HFBackend
-from rlrun.weight_sync.buckets import lay_out, pack
+from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
 from tests.numerics import assert_moved_alike, norm_error
 from tests.unit.actor.official_folder import official_run, write_official
 from tests.unit.actor.parameters import checksum_of
@@ -94,17 +96,30 @@ def test_two_ranks_equal_one_rank(
     assert ADAPTED in alone and "language_model.model.embed_tokens.weight" not in alone
 
 
+def serving(folder: Path, run: RunConfig) -> HFBackend:
+    policy = open_policy(folder, torch_dtype(run.rollout.precision), "cpu", run)
+    adapted = adapted_weights(policy, run, torch.device("cpu"))
+    return HFBackend(policy, unsent_names(policy, run), adapted=adapted)
+
+
+def send(learner: Learner, backend: HFBackend, has_base: bool) -> BucketLayout:
+    """Send a version to a rollout worker that has the base already, or not."""
+    layout = lay_out(learner.weight_layout(has_base), 10_000)
+    for bucket in pack(learner.named_weights(has_base), layout, backend.policy_version + 1):
+        backend.apply(bucket)
+    return layout
+
+
 def followed(folder: Path, algorithm: str, is_merged: bool = True) -> tuple[float, float, int, int]:
     """Return the gap between actor and a rollout worker after one version, and (sent, all) numbers."""
     run = adapted_run()
-    run.algorithm.name, run.actor.lora.is_sent_merged = algorithm, is_merged
+    run.algorithm.name, run.placement.offload = algorithm, is_merged
     learner = adapted(folder, run)
     update(learner, my_share(0))
-    policy = open_to_act(folder, torch.float32, "cpu", run)
-    backend = HFBackend(policy, unsent_names(policy, run))
-    layout = lay_out(learner.weight_layout(), 1_000_000)
-    for bucket in pack(learner.named_weights(), layout, 1):
-        backend.apply(bucket)
+    backend = serving(folder, run)
+    policy = backend.policy
+    for has_base in (False, True):
+        layout = send(learner, backend, has_base)
     mine = my_share(1)
     arguments = (mine.images[0], ["push"] * len(mine.group), mine.proprio[0])
     with torch.no_grad():
@@ -123,34 +138,78 @@ def test_a_rollout_worker_that_loaded_the_folder_follows(two_ranks: RankPool, fo
 
 
 def test_adapters_alone_are_sent_and_say_the_same(two_ranks: RankPool, folder: Path) -> None:
-    """Only adapters and wholly trained parts, no weight of the folder."""
+    """Only adapters and wholly trained parts, once the weights under them have been sent."""
     merged = two_ranks.run(followed, folder, "ppo")[0]
     for gap, value_gap, num_sent, _ in two_ranks.run(followed, folder, "ppo", False):
         assert gap < ROUNDING and value_gap < ROUNDING
         assert num_sent < 0.7 * merged[2]
 
 
-def resumed_apart(folder: Path, root: Path) -> float:
-    """The gap of a rollout worker that was lost after a resume: it reads the first policy, not the checkpoint's."""
+def unlike_merged(folder: Path, rollout: Precision, param: Precision) -> list[str]:
+    """Return the weights of a rollout worker that merges adapters which are not those of one that gets them merged."""
+    run = adapted_run(param_precision=param)
+    run.rollout.precision = rollout
+    learner, found = adapted(folder, run), []
+    merging, given = serving(folder, run), serving(folder, as_in_turns(run))
+    for version in range(2):
+        update(learner, my_share(version))
+        send(learner, merging, has_base=version > 0)
+        learner.config = as_in_turns(run)
+        send(learner, given, has_base=False)
+        learner.config = run
+        wanted = given.policy.module.state_dict()
+        here = merging.policy.module.state_dict()
+        found += [name for name, tensor in here.items() if not torch.equal(tensor, wanted[name])]
+    return found
+
+
+def as_in_turns(run: RunConfig) -> RunConfig:
+    """The same run, with adapters that actor ranks merge."""
+    return dataclasses.replace(run, placement=dataclasses.replace(run.placement, offload=True))
+
+
+@pytest.mark.parametrize(
+    ("rollout", "param"),
+    [(Precision.bf16, Precision.bf16), (Precision.bf16, Precision.fp32), (Precision.fp32, Precision.fp32)],
+)
+def test_a_rollout_worker_merges_to_the_same_bits(
+    two_ranks: RankPool, folder: Path, rollout: Precision, param: Precision
+) -> None:
+    assert two_ranks.run(unlike_merged, folder, rollout, param) == [[], []]
+
+
+def test_adapters_without_the_weights_that_they_change_are_refused(one_rank: RankPool, folder: Path) -> None:
+    assert "but not the weight that they change" in one_rank.run(refused_without_base, folder)[0]
+
+
+def refused_without_base(folder: Path) -> str:
     run = adapted_run()
-    run.actor.lora.is_sent_merged = False
+    backend = serving(folder, run)
+    with pytest.raises(ValueError) as refusal:
+        send(adapted(folder, run), backend, has_base=True)
+    assert backend.policy_version == -1
+    return str(refusal.value)
+
+
+def resumed_apart(folder: Path, root: Path) -> float:
+    """The gap of a rollout worker that was lost after a resume: it reads the checkpoint's policy, which is merged."""
+    run = adapted_run()
     learner = adapted(folder, run)
     update(learner, my_share(0))
     saved = folder_of_step(root, 1)
     save_checkpoint(learner, saved, {"step": learner.num_updates})
     again = adapted(saved / "policy", run)
     checkpoint.restore(again, saved)
-    policy = open_to_act(folder, torch.float32, "cpu", run)
-    backend = HFBackend(policy, unsent_names(policy, run))
-    for bucket in pack(again.named_weights(), lay_out(again.weight_layout(), 1_000_000), 1):
-        backend.apply(bucket)
+    backend = serving(saved / "policy", run)
+    send(again, backend, has_base=False)
+    policy = backend.policy
     mine = my_share(1)
     arguments = (mine.images[0], ["push"] * len(mine.group), mine.proprio[0])
     with torch.no_grad():
         return norm_error(policy(*arguments, 1.0)[0].logits, again.forward(*arguments)[0].logits)
 
 
-def test_adapters_on_the_first_policy_follow_a_resumed_actor(two_ranks: RankPool, folder: Path, tmp_path: Path) -> None:
+def test_adapters_follow_a_resumed_actor(two_ranks: RankPool, folder: Path, tmp_path: Path) -> None:
     assert max(two_ranks.run(resumed_apart, folder, tmp_path)) < ROUNDING
 
 

@@ -17,7 +17,8 @@ from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.flow.policy import FlowPolicy
-from rlrun.policies.opening import open_to_act, open_to_shard
+from rlrun.policies.opening import open_policy, open_to_shard
+from rlrun.rollout.adapted import adapted_weights
 from rlrun.rollout.backend import unsent_names
 from rlrun.rollout.hf import HFBackend
 from rlrun.system.errors import RunError
@@ -35,7 +36,7 @@ def run(kind: str, of_vlm: bool, is_merged: bool) -> RunConfig:
     adapters = [
         "actor.lora.rank=2",
         f"actor.lora.targets=[{vlm},{expert}]" if of_vlm else f"actor.lora.targets=[{expert}]",
-        f"actor.lora.is_sent_merged={is_merged}",
+        f"placement.offload={is_merged}",
         f"{section(kind)}.train_expert_only={not of_vlm}",
     ]
     return config(kind, *adapters, "actor.lr=1e-2")
@@ -70,11 +71,12 @@ def followed(folder: str, kind: str, of_vlm: bool, is_merged: bool) -> tuple[flo
     policy, weights = open_to_shard(folder, settings)
     rank = dist.get_rank()
     learner = Learner(settings, policy, rank, dist.get_world_size(), "cpu", Telemetry(f"actor/{rank}"), weights=weights)
-    serving = open_to_act(folder, torch.float32, "cpu", settings)
+    serving = open_policy(folder, torch.float32, "cpu", settings)
     assert isinstance(serving, FlowPolicy)
     metrics = update(learner, share(acted(serving, 0)))
     assert metrics["rollout_logprob_gap"] < 1e-4
-    backend = HFBackend(serving, unsent_names(serving, settings))
+    adapted = adapted_weights(serving, settings, torch.device("cpu"))
+    backend = HFBackend(serving, unsent_names(serving, settings), adapted=adapted)
     layout = lay_out(learner.weight_layout(), 1_000_000)
     for bucket in pack(learner.named_weights(), layout, 1):
         backend.apply(bucket)

@@ -48,10 +48,6 @@ CASES = {
         "actor.replicate_frozen",
     ),
     "adapters_have_layers": (["actor.lora.rank=4", "actor.lora.targets=[tail]"], "actor.lora.targets"),
-    "adapters_sent_apart_have_a_place": (
-        ["actor.lora.rank=4", "actor.lora.is_sent_merged=false", "rollout=sglang"],
-        "actor.lora.is_sent_merged",
-    ),
     "betas_are_two": (["actor.betas=[0.9]"], "actor.betas"),
     "sft_batch_divides_among_ranks": (["sft.batch_size=63", "actor.num_workers=2"], "sft.batch_size"),
     "warm_start_warms_up": (["sft.num_steps=10", "sft.lr_warmup_steps=20"], "sft.lr_warmup_steps"),

@@ -20,9 +20,16 @@ from rlrun.config.schema import (
     ShardingStrategy,
     WeightTransport,
 )
-from rlrun.placement.budget import Budget, budget
+from rlrun.placement.budget import Budget, budget, holds_base_on_device
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
-from rlrun.placement.memory import activation_bytes, actor_memory, count_parameters, device_bytes, policy_size
+from rlrun.placement.memory import (
+    activation_bytes,
+    actor_memory,
+    base_bytes,
+    count_parameters,
+    device_bytes,
+    policy_size,
+)
 from rlrun.placement.planner import plan
 from rlrun.placement.verdict import suggestions
 from rlrun.policies.size import PolicySize
@@ -70,16 +77,43 @@ def test_moments_of_8_bits_are_a_quarter_and_a_scale_per_256() -> None:
     assert actor_memory(config, size_of(8 * 256)).optimizer == 2 * (256 + 4)
 
 
-def test_adapters_apart_are_all_that_is_sent() -> None:
+def test_adapters_are_all_that_is_sent_after_the_first_version() -> None:
+    """What rollout workers merge into is sent once, and kept; an engine, and roles in turns, get weights merged."""
     config = RunConfig()
     fill_lora(config)
+    machines, size = inventory(0, 0), policy_size(config, count_parameters(config))
     config.actor.lora.rank = 8
-    run = plan(config, inventory(0, 0))
-    merged = budget(config, run, inventory(0, 0)).weight_bytes
-    config.actor.lora.is_sent_merged = False
-    size = policy_size(config, count_parameters(config))
-    apart = size.adapter_parameters(config.actor.lora) + size.whole_parameters(config.actor.lora)
-    assert budget(config, run, inventory(0, 0)).weight_bytes == 4 * apart < merged
+    later = budget(config, plan(config, machines), machines)
+    trained = size.adapter_parameters(config.actor.lora) + size.whole_parameters(config.actor.lora)
+    assert later.weight_bytes == 4 * trained
+    (host,) = later.hosts
+    assert host.weight_bytes > 2 * later.weight_bytes  # the first version needs room as well
+    config.placement.offload = True
+    merged = budget(config, plan(config, machines), machines)
+    assert merged.weight_bytes > 2 * later.weight_bytes
+
+
+def test_the_weights_under_adapters_are_kept_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the card of a rollout worker, to the last byte; else in host memory."""
+    monkeypatch.setattr("rlrun.placement.budget.HELD_BACK_BYTES", 0)
+    monkeypatch.setattr("rlrun.placement.budget.HELD_BACK_SHARE", 0.0)
+    config, unknown = RunConfig(), inventory(4, None)
+    fill_lora(config)
+    config.actor.lora.rank = 8
+    config.rollout.num_workers = 2
+    planned = plan(config, unknown)
+    base = base_bytes(config, policy_size(config, count_parameters(config)))
+    cards = budget(config, planned, unknown).accelerators
+    holders = [card for card in cards if any(need.part == "copy of the base" for need in card.needs)]
+    assert len(holders) == 2
+    assert all(need.num_bytes == base for card in holders for need in card.needs if need.part == "copy of the base")
+    most = max(card.peak_bytes for card in holders)
+    for memory, is_on_device in ((most, True), (most - 1, False)):
+        assert holds_base_on_device(config, plan(config, inventory(4, memory))) is is_on_device
+    monkeypatch.setattr("rlrun.placement.budget.holds_base_on_device", lambda config, plan: False)
+    elsewhere = budget(config, planned, unknown)
+    assert elsewhere.hosts[0].offloaded_bytes == 2 * base
+    assert not [need for card in elsewhere.accelerators for need in card.needs if need.part == "copy of the base"]
 
 
 def test_gradients_stay_whole_until_the_last_micro_batch_if_parameters_stay_gathered() -> None:

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config import provenance
-from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.training.policy_folders import policy_folder, require_known_base
+from rlrun.training.policy_folders import policy_folder
 
 
 @pytest.fixture
@@ -49,25 +47,3 @@ def test_no_policy(config: RunConfig, checkpoint: str | None) -> None:
     config.evaluation.checkpoint = checkpoint
     with pytest.raises(RunError):
         policy_folder(config)
-
-
-def test_the_base_policy_of_a_checkpoint_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It lies in the checkpoint's run or in the cache, or the user names it; that of an own run may be anywhere."""
-    monkeypatch.setenv("HOME", str(tmp_path / "stranger"))
-    (tmp_path / "stranger").mkdir()
-    (tmp_path / "me").mkdir()
-    (tmp_path / "secret").mkdir()
-    run_dir, outside = tmp_path / "run", tmp_path / "secret"
-    checkpoint = run_dir / "checkpoints" / "step_00000001"
-    checkpoint.mkdir(parents=True)
-    config = load(["run=cartpole", f"cache_dir={tmp_path}/cache"])
-    provenance.write(config, run_dir)
-    require_known_base(outside, checkpoint, config)
-    monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    for base in (run_dir / "first_policy", tmp_path / "cache" / "sft-1"):
-        require_known_base(base, checkpoint, config)
-    for base in (outside, run_dir / ".." / "secret"):
-        with pytest.raises(RunError, match="outside of its run") as refused:
-            require_known_base(base, checkpoint, config)
-        assert refused.value.key == "policy.path" and str(base) in str(refused.value.remedy)
-    require_known_base(outside, checkpoint, load(["run=cartpole", f"policy.path={outside}"]))
