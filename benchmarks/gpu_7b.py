@@ -33,11 +33,12 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
 from rlrun.config.schema import AttentionKernel, CompileBackend
 from rlrun.data.messages import Trajectory
-from rlrun.placement.memory import actor_memory, policy_size
+from rlrun.placement.memory import actor_memory
 from rlrun.placement.step_cost import peak_flops
+from rlrun.policies.counting import count
+from rlrun.policies.counts import PolicyCounts
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
-from rlrun.policies.size import PolicySize
 from rlrun.rollout.hf import HFBackend
 from rlrun.system.errors import ExitStatus
 from rlrun.weight_sync.buckets import lay_out, pack
@@ -74,14 +75,14 @@ def main() -> int:
     work.run.policy.attention = AttentionKernel[arguments.attention] if arguments.attention else None
     work.run.policy.compile_backend = CompileBackend.inductor if arguments.compile else None
     work.run.actor.activation_checkpointing = arguments.checkpointing
-    size = policy_size(work.run, PARAMETERS)
+    counts = count(work.run)
     report = Report(arguments.json, arguments.repeats)
-    estimates(work, size, report)
+    estimates(work, counts, report)
     if not torch.cuda.is_available():
         report.close()
         print("\nNo GPU: torch sees none here, so nothing was measured. The numbers above are estimates.")
         return int(ExitStatus.doctor)
-    measure(work, size, torch.device("cuda", 0), report, micro_batches, arguments.offload)
+    measure(work, counts, torch.device("cuda", 0), report, micro_batches, arguments.offload)
     report.close()
     return int(ExitStatus.ok)
 
@@ -105,16 +106,16 @@ def _arguments() -> argparse.Namespace:
 # --- without a GPU ---------------------------------------------------------------------------
 
 
-def estimates(work: Workload, size: PolicySize, report: Report) -> None:
+def estimates(work: Workload, counts: PolicyCounts, report: Report) -> None:
     """Print memory by the plan's estimate, and operations counted on the meta device."""
-    memory = actor_memory(work.run, size)
+    memory = actor_memory(work.run, counts)
     flops = forward_flops(work.model)
-    row = f"{size.all_parameters / 1e9:.3f} G parameters, {size.stacks[-1].num_tokens} tokens a row"
-    report.add("policy", row, parameters=size.all_parameters)
+    row = f"{counts.num_parameters / 1e9:.3f} G parameters, {counts.stacks[-1].num_tokens} tokens a row"
+    report.add("policy", row, parameters=counts.num_parameters)
     report.add("forward pass", f"{flops / 1e12:8.2f} TFLOP a row (meta device)", flops=flops)
     for name, amount in {**memory.parts(), "peak": memory.peak_bytes}.items():
         report.add(f"update: {name}", f"{amount / 1e9:8.2f} GB", bytes=amount)
-    report.add("rollout copy", f"{2 * size.all_parameters / 1e9:8.2f} GB", bytes=2 * size.all_parameters)
+    report.add("rollout copy", f"{2 * counts.num_parameters / 1e9:8.2f} GB", bytes=2 * counts.num_parameters)
 
 
 def forward_flops(config: OpenVLAOFTConfig) -> int:
@@ -134,7 +135,7 @@ def forward_flops(config: OpenVLAOFTConfig) -> int:
 
 def measure(
     work: Workload,
-    size: PolicySize,
+    counts: PolicyCounts,
     device: torch.device,
     report: Report,
     micro_batches: Sequence[int],
@@ -160,7 +161,7 @@ def measure(
     gap = update(learner, batch)["rollout_logprob_gap"]  # of the first update: the weights are those of the rollout
     report.add("log-probabilities", f"{gap:8.4f} mean distance between actor and rollout", gap=gap)
     for rows in micro_batches:
-        train(work, size, learner, rows, device, report, flops / peak)
+        train(work, counts, learner, rows, device, report, flops / peak)
     sync(learner, backend, device, report)
     if turns:
         turns.offload("actor", learner)
@@ -206,7 +207,7 @@ def acted_trajectory(work: Workload, backend: HFBackend) -> Trajectory:
 
 def train(
     work: Workload,
-    size: PolicySize,
+    counts: PolicyCounts,
     learner: Learner,
     micro_batch: int,
     device: torch.device,
@@ -226,7 +227,7 @@ def train(
     passes = 3 if work.run.actor.lora.rank == 0 else 2  # forward, backward; frozen weights need no gradient
     _passes(report, f"update, 2 x {micro_batch} rows", rows, seconds, passes * least_s * rows / seconds)
     if device.type == "cuda":
-        measured, estimate = torch.cuda.max_memory_allocated(device), actor_memory(work.run, size).peak_bytes
+        measured, estimate = torch.cuda.max_memory_allocated(device), actor_memory(work.run, counts).peak_bytes
         text = f"{measured / 1e9:8.2f} GB, estimate {estimate / 1e9:.2f} GB"
         report.add(f"peak, 2 x {micro_batch} rows", text, bytes=measured, estimate=estimate)
 

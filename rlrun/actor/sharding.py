@@ -20,9 +20,9 @@ from torch.utils.checkpoint import checkpoint
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig, ShardingStrategy
 from rlrun.policies.adapters import Adapter, is_adapter_name, merged, plain_name, unchanging_names
+from rlrun.policies.counts import unit_limit
 from rlrun.policies.offloading import Offloader, Place, local
 from rlrun.policies.policy import torch_dtype
-from rlrun.policies.size import unit_limit
 from rlrun.policies.weight_files import StoredWeights, fill
 from rlrun.system.errors import RunError
 

@@ -17,18 +17,16 @@ from rlrun.placement.inventory import GIGABYTE, Inventory
 from rlrun.placement.memory import (
     NUM_BYTES,
     actor_memory,
-    count_parameters,
     device_bytes,
     load_bytes,
     loading_room,
-    policy_size,
-    trained_and_frozen,
     waves,
     weight_buffers,
 )
 from rlrun.placement.plan import Plan, refused
+from rlrun.placement.policy_counts import policy_counts
 from rlrun.placement.step_cost import LinkBudget, StepTimes, StoreBudget, links, step_bytes, step_times, stores
-from rlrun.policies.size import PolicySize
+from rlrun.policies.counts import PolicyCounts
 
 HELD_BACK_BYTES, HELD_BACK_SHARE = 3 * GIGABYTE, 0.05  # of every accelerator
 
@@ -110,23 +108,20 @@ class Budget:
 
 def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     """Compute the budget of a plan. Raises RunError if an accelerator, a node's memory or a spill disk is too small."""
-    num_parameters = count_parameters(config)
-    size = policy_size(config, num_parameters)
-    num_sent = num_parameters - size.unchanging_parameters
-    if config.actor.lora.is_sent_apart:
-        num_sent = trained_and_frozen(config, size)[0]
-    weight_bytes = num_sent * NUM_BYTES[config.rollout.precision]
-    step = step_bytes(config, size.choice_bytes)
+    counts = policy_counts(config)
+    num_parameters = counts.num_parameters
+    weight_bytes = counts.num_sent * NUM_BYTES[config.rollout.precision]
+    step = step_bytes(config, counts.choice_bytes)
     sums = Budget(
         num_parameters,
-        _accelerators(config, plan, inventory, num_parameters),
-        _hosts(config, plan, size, weight_bytes),
+        _accelerators(config, plan, inventory, counts),
+        _hosts(config, plan, counts, weight_bytes),
         stores(config, plan, step, weight_bytes),
         links(config, plan, step, num_parameters, weight_bytes),
         weight_bytes,
         step.trajectories,
         step.observations,
-        step_times(config, plan, size),
+        step_times(config, plan, counts),
     )
     for accelerator in sums.accelerators:
         _check_room(accelerator)
@@ -137,14 +132,13 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
 
 
 def _accelerators(
-    config: RunConfig, plan: Plan, inventory: Inventory, num_parameters: int
+    config: RunConfig, plan: Plan, inventory: Inventory, counts: PolicyCounts
 ) -> tuple[AcceleratorBudget, ...]:
     envs = config.env.num_envs // config.env.num_workers
-    size = policy_size(config, num_parameters)
     parts = {
-        "actor": actor_memory(config, size).parts(),
-        "rollout": {"policy copy": size.all_parameters * NUM_BYTES[config.rollout.precision]}
-        | _key_values(config, size),
+        "actor": actor_memory(config, counts).parts(),
+        "rollout": {"policy copy": counts.num_parameters * NUM_BYTES[config.rollout.precision]}
+        | _key_values(config, counts),
         "env": {"simulator": simulator_spec(config.env).memory.of(envs)},
     }
     needs: dict[tuple[str, int], list[Need]] = defaultdict(list)
@@ -170,12 +164,12 @@ def _accelerators(
     )
 
 
-def _key_values(config: RunConfig, size: PolicySize) -> dict[str, int]:
+def _key_values(config: RunConfig, counts: PolicyCounts) -> dict[str, int]:
     """Return the bytes of SGLang's key-value pool, which has room for the rows of one answer and one row more."""
-    if config.rollout.backend is not RolloutBackendKind.sglang or not size.stacks:
+    if config.rollout.backend is not RolloutBackendKind.sglang or not counts.stacks:
         return {}
-    rows, llm = -(-config.env.num_envs // config.rollout.num_workers) + 1, size.language_model
-    per_token = 2 * llm.num_layers * llm.width * NUM_BYTES[config.rollout.precision]
+    rows, llm = -(-config.env.num_envs // config.rollout.num_workers) + 1, counts.stacks[-1]
+    per_token = 2 * len(llm.block_parameters) * llm.width * NUM_BYTES[config.rollout.precision]
     return {"key-value pool": rows * llm.num_tokens * per_token}
 
 
@@ -197,29 +191,29 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
     )
 
 
-def _hosts(config: RunConfig, plan: Plan, policy: PolicySize, weight_bytes: int) -> tuple[HostBudget, ...]:
+def _hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: int) -> tuple[HostBudget, ...]:
     """Return the host memory of nodes: roles load one after another, each in waves that fit."""
-    num_parameters = policy.num_parameters
+    num_parameters = counts.num_parameters
     each, room = load_bytes(config, num_parameters), loading_room(plan)
     peaks: dict[str, int] = defaultdict(int)
-    counts: dict[str, int] = defaultdict(int)
+    num_waves: dict[str, int] = defaultdict(int)
     for role in ("actor", "rollout"):
         for wave in waves(plan.of(role), each[role], room):
             present: dict[str, int] = defaultdict(int)
             for slot in wave:
                 present[slot.node] += each[role]
             for node, num_bytes in present.items():
-                peaks[node], counts[node] = max(peaks[node], num_bytes), counts[node] + 1
+                peaks[node], num_waves[node] = max(peaks[node], num_bytes), num_waves[node] + 1
     memory = {planned.node.name: planned.node.memory_bytes for planned in plan.nodes}
-    offloaded, weights = _offloaded(config, plan, num_parameters), weight_buffers(config, plan, weight_bytes).host
-    kept = _kept_by_algorithm(config, plan, policy)
-    saved = _saved(config, plan, num_parameters, kept)
+    offloaded, weights = _offloaded(config, plan, counts), weight_buffers(config, plan, weight_bytes).host
+    kept = _kept_by_algorithm(config, plan, counts)
+    saved = _saved(config, plan, counts, kept)
     return tuple(
         HostBudget(
             node,
             peaks[node],
             memory[node],
-            counts[node],
+            num_waves[node],
             offloaded[node],
             weights.get(node, 0),
             saved[node],
@@ -229,23 +223,22 @@ def _hosts(config: RunConfig, plan: Plan, policy: PolicySize, weight_bytes: int)
     )
 
 
-def _kept_by_algorithm(config: RunConfig, plan: Plan, policy: PolicySize) -> dict[str, int]:
+def _kept_by_algorithm(config: RunConfig, plan: Plan, counts: PolicyCounts) -> dict[str, int]:
     """Map each node with actor ranks to the bytes that the algorithm keeps there."""
     spec = ALGORITHMS.get(config.algorithm.name)
-    each = spec.kept_bytes(config, policy.choice_bytes)
+    each = spec.kept_bytes(config, counts.choice_bytes)
     return {node: each * count for node, count in Counter(slot.node for slot in plan.of("actor")).items()}
 
 
-def _offloaded(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int]:
+def _offloaded(config: RunConfig, plan: Plan, counts: PolicyCounts) -> dict[str, int]:
     """Map each node to the buffer bytes for tensors that actor and rollout workers offload."""
     found: dict[str, int] = defaultdict(int)
     if not config.placement.offload:
         return found
-    size = policy_size(config, num_parameters)
     num_copies = 2 if config.rollout.backend is RolloutBackendKind.sglang else 1  # its own, and the version to come
     each = {
-        "actor": actor_memory(config, size).resident_bytes,
-        "rollout": num_copies * size.all_parameters * NUM_BYTES[config.rollout.precision],
+        "actor": actor_memory(config, counts).resident_bytes,
+        "rollout": num_copies * counts.num_parameters * NUM_BYTES[config.rollout.precision],
     }
     for role, num_bytes in each.items():
         for slot in plan.of(role):
@@ -253,16 +246,16 @@ def _offloaded(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, 
     return found
 
 
-def _saved(config: RunConfig, plan: Plan, num_parameters: int, kept: Mapping[str, int]) -> dict[str, int]:
+def _saved(config: RunConfig, plan: Plan, counts: PolicyCounts, kept: Mapping[str, int]) -> dict[str, int]:
     """Map each node to the bytes of a checkpoint's copies there: of the training state, of the policy at rank 0, and of
     the algorithm's state."""
     if not config.checkpoint.is_asynchronous:
         return defaultdict(int)
     found: dict[str, int] = defaultdict(int, kept)
     on_device = replace(config, actor=replace(config.actor, cpu_offload=False, optimizer=OptimizerKind.adamw))
-    state = actor_memory(on_device, policy_size(config, num_parameters)).resident_bytes
+    state = actor_memory(on_device, counts).resident_bytes
     for slot in plan.of("actor"):
-        policy = num_parameters * NUM_BYTES[config.actor.param_precision] if slot.rank == 0 else 0
+        policy = counts.num_parameters * NUM_BYTES[config.actor.param_precision] if slot.rank == 0 else 0
         found[slot.node] += state + policy
     return found
 

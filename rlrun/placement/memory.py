@@ -1,7 +1,7 @@
 """Estimate of the device memory of one actor rank: its parts and the peak. Pure arithmetic.
 
-Weights, gradients and optimizer state follow from the parameter counts, activations from the tensors that each kind of
-block saves for its backward pass. tests/unit/actor/test_memory_estimate.py compares it with real updates.
+Weights, gradients and optimizer state follow from the numbers of parameters, activations from what a pass on the meta
+device held (`PolicyCounts`). tests/unit/actor/test_memory_estimate.py compares it with real updates.
 """
 
 from __future__ import annotations
@@ -21,27 +21,10 @@ from rlrun.config.schema import (
     ShardingStrategy,
     WeightTransport,
 )
-from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.plan import Plan, Slot
-from rlrun.policies.folders import base_of, has_only_adapters, parameters_in, readable, spec_of
-from rlrun.policies.size import PolicySize, Stack, unit_limit
-from rlrun.policies.spec import CONFIG_FILE, counted, policy_spec
-
-COMPARE = "Compare it with the config.json that its author published: a value was changed, or rlrun lacks this variant."
-
-
-def policy_size(config: RunConfig, num_parameters: int) -> PolicySize:
-    """num_parameters: as `count_parameters` gives it."""
-    spec, spaces = policy_spec(config), simulator_spec(config.env).planned_spaces(config.env)
-    if spec.size is not None:
-        size = spec.size
-        if config.policy.path is None:
-            return size(config, spaces, num_parameters)
-        folder = Path(config.policy.path)
-        spec_of(folder, config)  # another kind's config.json is told as such
-        return readable(folder / CONFIG_FILE, lambda: size(config, spaces, num_parameters), remedy=COMPARE)
-    num_pixels = spaces.num_images * config.env.image_size**2 * 3
-    return PolicySize(num_parameters, (), num_pixels, config.policy.num_action_chunks * spaces.num_actions)
+from rlrun.placement.policy_counts import policy_counts
+from rlrun.policies.counts import PolicyCounts, unit_limit
+from rlrun.policies.folders import base_of, has_only_adapters, parameters_in
 
 
 def count_parameters(config: RunConfig) -> int:
@@ -51,8 +34,7 @@ def count_parameters(config: RunConfig) -> int:
         found = parameters_in(base_of(folder) if has_only_adapters(folder) else folder)
         if found:
             return found
-    spec, spaces = policy_spec(config), simulator_spec(config.env).planned_spaces(config.env)
-    return spec.num_parameters(config, spaces) if spec.num_parameters is not None else counted(spec, config, spaces)
+    return policy_counts(config).num_parameters
 
 
 _BUCKETS_IN_FLIGHT = 2  # one is sent while the next one is packed
@@ -164,7 +146,6 @@ def loading_room(plan: Plan, free_bytes: Mapping[str, int] | None = None) -> dic
 
 _UNITS_AT_ONCE = 2  # the one that computes and the next one, which is gathered at the same time
 _NUMBERS_PER_SCALE = 256  # 8-bit moments share one float32 scale per 256 numbers
-_LOGIT_COPIES = 6  # float32 numbers per bin and action token: logits, their log-softmax, entropy
 
 
 @dataclass(frozen=True)
@@ -193,18 +174,18 @@ class ActorMemory:
         return {name: amount for name, amount in vars(self).items() if amount}
 
 
-def actor_memory(config: RunConfig, size: PolicySize) -> ActorMemory:
+def actor_memory(config: RunConfig, counts: PolicyCounts) -> ActorMemory:
     """Estimate the memory of one rank during an update.
 
     With actor.cpu_offload the device holds only the blocks that compute.
     """
     actor = config.actor
     master, compute = NUM_BYTES[actor.optimizer_precision], NUM_BYTES[actor.param_precision]
-    trained, frozen = trained_and_frozen(config, size)
+    trained, frozen = counts.num_trained, counts.num_frozen
     ranks = ranks_of_a_copy(config)
     weights = (trained * master + frozen * compute) // ranks
     gradients = _gradients(config, trained, master, ranks)
-    activations = activation_bytes(config, size)
+    activations = activation_bytes(config, counts)
     if num_micro_batches(config) == 1:  # gradients replace activations during the backward pass
         gradients = max(0, gradients - activations)
     return ActorMemory(
@@ -212,7 +193,7 @@ def actor_memory(config: RunConfig, size: PolicySize) -> ActorMemory:
         optimizer=0 if actor.cpu_offload else _moments(config, trained) // ranks,
         reference=trained * compute // ranks if config.algorithm.kl_coef > 0 and not actor.cpu_offload else 0,
         gradients=0 if actor.cpu_offload else gradients,
-        gathered=_gathered(config, size, trained, frozen),
+        gathered=_gathered(config, counts),
         activations=activations,
     )
 
@@ -223,18 +204,6 @@ def _moments(config: RunConfig, trained: int) -> int:
     if config.actor.optimizer is OptimizerKind.adamw_8bit:
         number = 1 + 4 / _NUMBERS_PER_SCALE
     return int(2 * trained * number)
-
-
-def trained_and_frozen(config: RunConfig, size: PolicySize) -> tuple[int, int]:
-    """Return the numbers of trained and frozen parameters.
-
-    With LoRA everything but adapters and small parts is frozen.
-    """
-    lora = config.actor.lora
-    if lora.rank == 0:
-        return size.all_parameters - size.unchanging_parameters, size.unchanging_parameters
-    whole = size.whole_parameters(lora)
-    return size.adapter_parameters(lora) + whole, size.all_parameters - whole
 
 
 def num_micro_batches(config: RunConfig) -> int:
@@ -254,69 +223,32 @@ def _gradients(config: RunConfig, trained: int, width: int, ranks: int) -> int:
     return shards
 
 
-def _gathered(config: RunConfig, size: PolicySize, trained: int, frozen: int) -> int:
+def _gathered(config: RunConfig, counts: PolicyCounts) -> int:
     compute, reduced = NUM_BYTES[config.actor.param_precision], NUM_BYTES[config.actor.reduce_precision]
-    unit = _largest_unit(size, compute)
-    trained_share = trained / (trained + frozen)
-    in_flight = int(unit * trained_share * (compute + reduced))  # a unit's gradients and their reduction buffer
+    number, unit = counts.num_trained + counts.num_frozen, _largest_unit(counts, compute)
+    # a unit's gradients and their reduction buffer
+    in_flight = int(unit * counts.num_trained / max(1, number) * (compute + reduced))
     if _keeps_gathered(config):
-        return (trained + frozen) * compute + in_flight
-    root = trained + frozen - size.block_parameters - size.dead_parameters
-    return (root + min(_UNITS_AT_ONCE * unit, size.block_parameters)) * compute + in_flight
+        return number * compute + in_flight
+    of_blocks = sum(sum(stack.block_parameters) for stack in counts.stacks)
+    root = number - of_blocks - counts.num_unread
+    return (root + min(_UNITS_AT_ONCE * unit, of_blocks)) * compute + in_flight
 
 
-def _largest_unit(size: PolicySize, width: int) -> int:
+def _largest_unit(counts: PolicyCounts, width: int) -> int:
     """Return the parameters of the largest FSDP unit besides the root; width: bytes of a gathered parameter."""
-    limit = unit_limit([stack.block_parameters * width for stack in size.stacks]) // width
-    units = [min(stack.num_layers, limit // stack.block_parameters) * stack.block_parameters for stack in size.stacks]
-    return max(units, default=0)
+    blocks = [number * width for stack in counts.stacks for number in stack.block_parameters]
+    limit, largest = unit_limit(blocks), 0
+    for stack in counts.stacks:
+        unit = 0
+        for number in stack.block_parameters:
+            unit = unit + number if (unit + number) * width <= limit else number
+            largest = max(largest, unit)
+    return largest
 
 
-def activation_bytes(config: RunConfig, size: PolicySize) -> int:
-    """Return the bytes of tensors that one micro-batch saves for its backward pass, with temporaries."""
+def activation_bytes(config: RunConfig, counts: PolicyCounts) -> int:
+    """Return the bytes of tensors that one micro-batch holds for its backward pass, with temporaries."""
     rows = min(config.actor.micro_batch_size, config.algorithm.global_batch_size // config.actor.num_workers)
-    width = NUM_BYTES[config.actor.param_precision]
-    if size.trains_heads_only:
-        return 0
-    if not size.stacks:
-        return rows * width * (size.num_pixels + 8 * size.num_parameters // 1000)
-    blocks = [(stack, _block_bytes(config, stack, width)) for stack in size.stacks]
-    trained = [(stack, block) for stack, block in blocks if stack.is_trained]
-    if config.actor.activation_checkpointing:
-        kept = sum(stack.num_layers * stack.num_tokens * stack.width * width for stack, _ in trained)
-        kept += max(block for _, block in blocks)  # one block at a time is recomputed, or computes without gradients
-    else:
-        kept = sum(stack.num_layers * block for stack, block in trained)
-        kept += max((block for stack, block in blocks if not stack.is_trained), default=0)
-    return rows * (kept + _between_stacks(size, width))
-
-
-def _block_bytes(config: RunConfig, stack: Stack, width: int) -> int:
-    """Return the bytes that one block saves for one row, added up in the order of the forward pass.
-
-    W: width, I: inner width of the MLP.
-    """
-    W, I = stack.width, stack.inner
-    if not stack.is_gated:
-        # norm: input and output; qkv; attention's output; second norm: two; MLP: two; layer scales: their inputs
-        scales = 2 * W if stack.has_layer_scale else 0
-        return stack.num_tokens * width * (8 * W + 2 * I + scales)
-    # Llama's norm computes in float32 and saves the residual, the normalized tensor and the output
-    is_weight_trained = config.actor.lora.rank == 0
-    norm = 4 * W + width * W + (width * W if is_weight_trained else 0)
-    # q, k, v and attention's output; MLP: gate, its SiLU, up, their product
-    attention = 2 * (stack.query_width or W) + 2 * (stack.key_width or W)
-    return stack.num_tokens * (2 * norm + width * (attention + 4 * I))
-
-
-def _between_stacks(size: PolicySize, width: int) -> int:
-    """Return the bytes of pixels, projector, embeddings, the last norm, and logits of one row."""
-    llm, vision = size.language_model, size.towers
-    if not llm.is_trained:
-        return size.num_pixels * (4 + width)
-    patches = min(stack.num_tokens for stack in vision)
-    features = sum(stack.width for stack in vision)
-    projector = patches * width * (2 * features + 2 * 4 * features + 3 * llm.width)
-    embeddings = llm.num_tokens * llm.width * (4 + 3 * width)
-    logits = size.num_action_tokens * size.num_bins * 4 * _LOGIT_COPIES
-    return size.num_pixels * (4 + width) + projector + embeddings + logits
+    work = counts.recompute if config.actor.activation_checkpointing else counts.update
+    return round(work.of(rows).saved_bytes)

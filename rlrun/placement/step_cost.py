@@ -10,7 +10,7 @@ from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.inventory import GIGABYTE, NodeInfo
 from rlrun.placement.memory import weight_buffers
 from rlrun.placement.plan import Plan, refused
-from rlrun.policies.size import PolicySize, Stack
+from rlrun.policies.counts import PolicyCounts
 
 _NUMBER_BYTES = 4  # of a log-probability, or a coordinate of an action
 
@@ -54,7 +54,7 @@ class StoreBudget:
 
 
 def step_bytes(config: RunConfig, choice_bytes: int) -> StepBytes:
-    """Compute bytes from the shapes of the messages. choice_bytes: of a row's choice, see `PolicySize`."""
+    """Compute bytes from the shapes of the messages. choice_bytes: of a row's choice, see `PolicyCounts`."""
     env = config.env
     spaces = simulator_spec(env).planned_spaces(env)
     frame = spaces.num_images * env.image_size**2 * 3 + 4 * spaces.num_proprio
@@ -187,39 +187,7 @@ class StepTimes:
     update_s: float
 
 
-def forward_flops(size: PolicySize) -> int:
-    """Return the operations of one row's forward pass. Counts matrix products; all else is about 1 %."""
-    if not size.stacks:
-        return 2 * size.num_parameters
-    return sum(map(_stack_flops, size.stacks)) + _flops_between(size)
-
-
-def act_flops(size: PolicySize) -> int:
-    """Return the operations of one row's answer, in which some stacks compute more than once."""
-    again = sum((stack.passes_to_act - 1) * _stack_flops(stack) for stack in size.stacks)
-    return forward_flops(size) + round(again)
-
-
-def update_flops(config: RunConfig, size: PolicySize) -> int:
-    """Return the operations of one row's forward and backward pass; checkpointing repeats the forward pass."""
-    passes = 2 if config.actor.lora.rank else 3  # frozen weights need no gradient
-    passes += int(config.actor.activation_checkpointing)
-    if size.trains_heads_only:
-        return passes * 2 * size.new_parameters
-    untrained = sum(_stack_flops(stack) for stack in size.stacks if not stack.is_trained)
-    return passes * (forward_flops(size) - untrained) + untrained
-
-
-def _flops_between(size: PolicySize) -> int:
-    """Return the operations of projector and logits."""
-    llm, vision = size.language_model, size.towers
-    features, patches = sum(stack.width for stack in vision), min((stack.num_tokens for stack in vision), default=0)
-    projector = 2 * patches * (4 * features**2 + 4 * features * llm.width + llm.width**2)
-    logits = 2 * size.num_action_tokens * size.num_bins * llm.width
-    return projector + logits
-
-
-def step_times(config: RunConfig, plan: Plan, size: PolicySize) -> StepTimes | None:
+def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts) -> StepTimes | None:
     """Return the times of a training step, or None if an accelerator is missing or its peak is unknown."""
     rollouts, actors = plan.of("rollout"), plan.of("actor")
     models = [sorted({slot.accelerator_model for slot in slots}) for slots in (rollouts, actors)]
@@ -228,17 +196,13 @@ def step_times(config: RunConfig, plan: Plan, size: PolicySize) -> StepTimes | N
         return None
     algorithm = config.algorithm
     rows = config.samples_per_step
-    act = rows * act_flops(size) / len(rollouts) / (REACHED * peaks[0])
+    act = rows * counts.act.flops / len(rollouts) / (REACHED * peaks[0])
     learned = rows * algorithm.update_epochs / len(actors)
-    computing = learned * update_flops(config, size) / (REACHED * peaks[1])
-    num_blocks = sum(stack.num_layers for stack in size.stacks)
-    update = max(computing, learned / config.actor.micro_batch_size * num_blocks * LAUNCH_S)
-    return StepTimes(", ".join(models[0]), ", ".join(models[1]), act, update)
-
-
-def _stack_flops(stack: Stack) -> int:
-    attention = 4 * stack.num_tokens * (stack.num_tokens // stack.num_sequences) * stack.width
-    return stack.num_layers * (2 * stack.matrix_parameters * stack.num_tokens + attention)
+    update = counts.recompute if config.actor.activation_checkpointing else counts.update
+    computing = learned * update.flops / (REACHED * peaks[1])
+    num_blocks = sum(len(stack.block_parameters) for stack in counts.stacks)
+    update_s = max(computing, learned / config.actor.micro_batch_size * num_blocks * LAUNCH_S)
+    return StepTimes(", ".join(models[0]), ", ".join(models[1]), act, update_s)
 
 
 def peak_flops(model: str) -> float:

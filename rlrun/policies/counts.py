@@ -6,6 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+_SMALL_UNIT = 2 * 2**20  # bytes; fewer take longer to ask for than to receive
+
+
+def unit_limit(block_bytes: Sequence[int]) -> int:
+    """Return how many bytes of gathered parameters the blocks of one FSDP unit have at most.
+
+    block_bytes: of every block of the policy, gathered. A unit as large as the largest block needs no more memory.
+    """
+    return max([_SMALL_UNIT, *block_bytes])
+
 
 @dataclass(frozen=True)
 class PassCount:
@@ -48,6 +58,8 @@ class PassCount:
         num_bytes, fixed_bytes = line(few.num_bytes, many.num_bytes)
         saved_bytes, fixed_saved_bytes = line(few.saved_bytes, many.saved_bytes)
         thin_bytes, fixed_thin_bytes = line(few.thin_bytes, many.thin_bytes)
+        if thin_bytes < 0:  # with more rows the products are no longer thin
+            thin_bytes, fixed_thin_bytes = many.thin_bytes / b, 0.0
         num_kernels = max(few.num_kernels, many.num_kernels)
         fixed = fixed_flops, fixed_bytes, fixed_saved_bytes, fixed_thin_bytes
         return cls(flops, num_bytes, num_kernels, saved_bytes, thin_bytes, *fixed)
