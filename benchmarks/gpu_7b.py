@@ -35,17 +35,16 @@ from rlrun.actor.updates import update
 from rlrun.config.schema import AttentionKernel, CompileBackend
 from rlrun.data.messages import Trajectory
 from rlrun.placement.budget import HELD_BACK_BYTES, HELD_BACK_SHARE
-from rlrun.placement.memory import actor_memory, policy_size
-from rlrun.placement.step_cost import peak_flops
+from rlrun.placement.memory import actor_memory
+from rlrun.placement.step_time import device_of
+from rlrun.policies.counting import count
+from rlrun.policies.counts import PolicyCounts
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
-from rlrun.policies.size import PolicySize
 from rlrun.rollout.adapted import adapted_weights
 from rlrun.rollout.backend import unsent_names
 from rlrun.rollout.hf import HFBackend
 from rlrun.system.errors import ExitStatus, RunError
-
-PARAMETERS = 7_541_237_184
 
 
 @dataclass
@@ -75,18 +74,18 @@ def main() -> int:
     work.run.policy.attention = AttentionKernel[arguments.attention] if arguments.attention else None
     work.run.policy.compile_backend = CompileBackend.inductor if arguments.compile else CompileBackend.none
     work.run.actor.activation_checkpointing = arguments.checkpointing
-    size = policy_size(work.run, PARAMETERS)
+    counts = count(work.run)
     report = Report(arguments.json, arguments.repeats)
-    estimates(work, size, report)
+    estimates(work, counts, report)
     if not torch.cuda.is_available():
         report.close()
         print("\nNo GPU: torch sees none here, so nothing was measured. The numbers above are estimates.")
         return int(ExitStatus.doctor)
     device = torch.device("cuda", 0)
     if arguments.only_updates:
-        measure_updates(work, size, device, report, micro_batches)
+        measure_updates(work, counts, device, report, micro_batches)
     else:
-        measure(work, size, device, report, micro_batches, arguments.offload)
+        measure(work, counts, device, report, micro_batches, arguments.offload)
     report.close()
     return int(ExitStatus.ok)
 
@@ -111,16 +110,16 @@ def _arguments() -> argparse.Namespace:
 # --- without a GPU ---------------------------------------------------------------------------
 
 
-def estimates(work: Workload, size: PolicySize, report: Report) -> None:
+def estimates(work: Workload, counts: PolicyCounts, report: Report) -> None:
     """Print memory by the plan's estimate, and operations counted on the meta device."""
-    memory = actor_memory(work.run, size)
+    memory = actor_memory(work.run, counts)
     flops = forward_flops(work.model)
-    row = f"{size.all_parameters / 1e9:.3f} G parameters, {size.stacks[-1].num_tokens} tokens a row"
-    report.add("policy", row, parameters=size.all_parameters)
+    row = f"{counts.num_parameters / 1e9:.3f} G parameters, {counts.stacks[-1].num_tokens} tokens a row"
+    report.add("policy", row, parameters=counts.num_parameters)
     report.add("forward pass", f"{flops / 1e12:8.2f} TFLOP a row (meta device)", flops=flops)
     for name, amount in {**memory.parts(), "peak": memory.peak_bytes}.items():
         report.add(f"update: {name}", f"{amount / 1e9:8.2f} GB", bytes=amount)
-    report.add("rollout copy", f"{2 * size.all_parameters / 1e9:8.2f} GB", bytes=2 * size.all_parameters)
+    report.add("rollout copy", f"{2 * counts.num_parameters / 1e9:8.2f} GB", bytes=2 * counts.num_parameters)
 
 
 def forward_flops(config: OpenVLAOFTConfig) -> int:
@@ -138,9 +137,15 @@ def forward_flops(config: OpenVLAOFTConfig) -> int:
 # --- with one --------------------------------------------------------------------------------
 
 
+def _peak(name: str) -> float:
+    """Return the operations per second of a card by its name; NaN if the table lacks it."""
+    device = device_of(name)
+    return float("nan") if device is None else device.flops
+
+
 def measure(
     work: Workload,
-    size: PolicySize,
+    counts: PolicyCounts,
     device: torch.device,
     report: Report,
     micro_batches: Sequence[int],
@@ -149,7 +154,7 @@ def measure(
     """Measure rollout, actor and weight sync. With `offloads` the two take turns on the device, but for some syncs."""
     work.run.placement.offload = True  # the actor merges its adapters
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    flops, peak = forward_flops(work.model), peak_flops(name) or float("nan")
+    flops, peak = forward_flops(work.model), _peak(name)
     report.add("device", f"{name}, torch {torch.__version__}", model=name)
     started = time.monotonic()
     backend = rollout(work, device)
@@ -168,7 +173,7 @@ def measure(
     gap = update(learner, batch)["rollout_logprob_gap"]  # of the first update: the weights are those of the rollout
     report.add("log-probabilities", f"{gap:8.4f} mean distance between actor and rollout", gap=gap)
     for rows in micro_batches:
-        train(work, size, learner, rows, device, report, flops / peak)
+        train(work, counts, learner, rows, device, report, flops / peak)
     if turns:
         turns.offload("actor", learner)
         turns.onload("actor", learner)
@@ -178,25 +183,25 @@ def measure(
 
 
 def measure_updates(
-    work: Workload, size: PolicySize, device: torch.device, report: Report, micro_batches: Sequence[int]
+    work: Workload, counts: PolicyCounts, device: torch.device, report: Report, micro_batches: Sequence[int]
 ) -> None:
     """Measure updates alone, of those numbers of rows that fit."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    least_s = forward_flops(work.model) / (peak_flops(name) or float("nan"))
+    least_s = forward_flops(work.model) / _peak(name)
     report.add("device", f"{name}, torch {torch.__version__}", model=name)
     join_alone(device)
     learner = actor(work, device)
     for rows in micro_batches:
-        if device.type != "cuda" or has_room(work, size, rows, torch.cuda.get_device_properties(device).total_memory):
-            train(work, size, learner, rows, device, report, least_s)
+        if device.type != "cuda" or has_room(work, counts, rows, torch.cuda.get_device_properties(device).total_memory):
+            train(work, counts, learner, rows, device, report, least_s)
     process_group.leave()
 
 
-def has_room(work: Workload, size: PolicySize, micro_batch: int, memory_bytes: int) -> bool:
+def has_room(work: Workload, counts: PolicyCounts, micro_batch: int, memory_bytes: int) -> bool:
     """Return whether an update fits by the plan's estimate, with what it holds back of the card."""
     run = replace(work.run, actor=replace(work.run.actor, micro_batch_size=micro_batch))
     run = replace(run, algorithm=replace(run.algorithm, global_batch_size=2 * micro_batch))
-    return actor_memory(run, size).peak_bytes <= (1 - HELD_BACK_SHARE) * memory_bytes - HELD_BACK_BYTES
+    return actor_memory(run, counts).peak_bytes <= (1 - HELD_BACK_SHARE) * memory_bytes - HELD_BACK_BYTES
 
 
 @dataclass(frozen=True)
@@ -234,7 +239,7 @@ def acted_trajectory(work: Workload, backend: HFBackend) -> Trajectory:
 
 def train(
     work: Workload,
-    size: PolicySize,
+    counts: PolicyCounts,
     learner: Learner,
     micro_batch: int,
     device: torch.device,
@@ -254,7 +259,7 @@ def train(
     passes = 3 if work.run.actor.lora.rank == 0 else 2  # forward, backward; frozen weights need no gradient
     _passes(report, f"update, 2 x {micro_batch} rows", rows, seconds, passes * least_s * rows / seconds)
     if device.type == "cuda":
-        measured, estimate = torch.cuda.max_memory_allocated(device), actor_memory(work.run, size).peak_bytes
+        measured, estimate = torch.cuda.max_memory_allocated(device), actor_memory(work.run, counts).peak_bytes
         text = f"{measured / 1e9:8.2f} GB, estimate {estimate / 1e9:.2f} GB"
         report.add(f"peak, 2 x {micro_batch} rows", text, bytes=measured, estimate=estimate)
 

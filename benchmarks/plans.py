@@ -42,11 +42,15 @@ RUNS = (
 ALONE = ("actor.num_workers=1", "placement.offload=true")  # of a machine with one accelerator
 
 
+# their simulators share that accelerator
+FEW_ENVS = {"libero_pi05": ("env.num_envs=16",), "libero_smolvla": ("env.num_envs=32",)}
+
+
 def arguments(run: str, machines: str) -> list[str]:
     """Return the arguments of `python -m rlrun.plan` beside `inventory=…`."""
     chosen = [f"run={run}"]
     if machines == "1 RTX 4090":
-        chosen += ALONE
+        chosen += [*ALONE, *FEW_ENVS.get(run, ())]
     elif "+" in machines and run.startswith("behavior"):
         chosen.append("+placement=dual_node")
     return chosen

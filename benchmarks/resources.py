@@ -101,11 +101,11 @@ def touched_bytes(driver: psutil.Process) -> int:
 
 def held_frame_bytes() -> float:
     """Frames of an env worker of the default run: its trajectory, the shards cut from it, and these in the store."""
-    from rlrun.placement.memory import count_parameters, policy_size
+    from rlrun.placement.policy_counts import policy_counts
     from rlrun.placement.step_cost import step_bytes
 
     config = load([])
-    choice_bytes = policy_size(config, count_parameters(config)).choice_bytes
+    choice_bytes = policy_counts(config).choice_bytes
     return 3 * step_bytes(config, choice_bytes).trajectories / config.env.num_workers
 
 

@@ -13,9 +13,7 @@ from collections.abc import Iterator
 
 from rlrun.config.checks import OF_INPUTS
 from rlrun.config.loader import load
-from rlrun.placement.memory import count_parameters, policy_size
-from rlrun.placement.step_cost import act_flops, update_flops
-from rlrun.policies.counting import INSTRUCTION, count
+from rlrun.policies.counting import count
 from rlrun.policies.counts import PassCount, PolicyCounts
 
 ADAPTERS = ("actor.lora.rank=32",)
@@ -41,13 +39,10 @@ def main() -> None:
     """Print the table, row by row."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", metavar="case", help=f"of {', '.join(CASES)}; default: all")
-    parser.add_argument("--formulas", action="store_true", help="beside the plan's formulas, at their prompt's length")
     arguments = parser.parse_args()
     for name in arguments.cases or CASES:
         started = time.monotonic()
-        chosen = list(CASES[name])
-        lines = compared(chosen) if arguments.formulas else counted(count(load(chosen, skipped=OF_INPUTS)))
-        for line in lines:
+        for line in counted(count(load(list(CASES[name]), skipped=OF_INPUTS))):
             print(f"{name:<22} {line}", flush=True)
         print(f"{name:<22} counted in {time.monotonic() - started:.0f} s", flush=True)
 
@@ -59,24 +54,6 @@ def counted(counts: PolicyCounts) -> Iterator[str]:
         moved = f"{work.num_bytes / 1e9:8.2f} GB {work.thin_bytes / 1e9:7.2f} GB thin"
         held = f"{work.saved_bytes / 1e9:7.3f} GB held"
         yield f"{kind:<10} {work.flops / 1e12:8.3f} TFLOP {moved} {work.num_kernels:6d} kernels {held}"
-
-
-def compared(chosen: list[str]) -> Iterator[str]:
-    """Yield operations as counted and by the formulas, which take the longest prompt. chosen: arguments of a run."""
-    config = load(chosen, skipped=OF_INPUTS)
-    size = policy_size(config, count_parameters(config))
-    counts = count(config)
-    if size.stacks:
-        longer = size.language_model.num_tokens - counts.stacks[len(size.towers)].num_tokens
-        counts = count(config, INSTRUCTION + max(0, longer) * " a")
-    seen = counts.num_parameters
-    yield f"{seen:,} parameters, formula {100 * (size.all_parameters / seen - 1):+.2f} %"
-    for kind, checkpointing in (("act", False), ("update", False), ("recompute", True)):
-        config = load([*chosen, f"actor.activation_checkpointing={str(checkpointing).lower()}"], skipped=OF_INPUTS)
-        formula = act_flops(size) if kind == "act" else update_flops(config, size)
-        flops = getattr(counts, kind).flops
-        both = f"{flops / 1e9:12.3f} GFLOP, formula {formula / 1e9:12.3f}"
-        yield f"{kind:<10} {both} ({100 * (formula / flops - 1):+.1f} %)"
 
 
 if __name__ == "__main__":

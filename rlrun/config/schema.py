@@ -253,9 +253,7 @@ class ActorConfig(Section):
     micro_batch_size: int = bounded(64, COUNT, auto=True)  # chunk steps per rank and pass; null: at most 256
     activation_checkpointing: float = bounded(0.0, SHARE, auto=True)  # share of blocks; true: all of them
     cpu_offload: bool = False  # keep the actor's state in host memory; slow: weights cross PCIe twice a micro-batch
-    replicate_frozen: bool | None = (
-        None  # frozen weights whole on every rank, never gathered; null: where it saves memory
-    )
+    replicate_frozen: bool | None = None  # frozen weights whole on every rank; None: where that saves memory
     lora: LoraConfig = field(default_factory=LoraConfig)
     optimizer: OptimizerKind = OptimizerKind.adamw
     lr: float = bounded(3e-4, NOT_NEGATIVE)
@@ -277,6 +275,18 @@ class ActorConfig(Section):
         if self.sharding is ShardingStrategy.hybrid_shard:
             return self.fsdp_size or self.num_workers
         return self.num_workers
+
+    @property
+    def replicates_frozen(self) -> bool:
+        """Whether frozen weights are whole on every rank, outside of FSDP.
+
+        Where all parameters stay gathered, or one rank holds them all, FSDP would hold their shards beside the whole.
+        """
+        if self.cpu_offload:
+            return False
+        if self.replicate_frozen is not None:
+            return self.replicate_frozen
+        return self.keeps_gathered or self.ranks_of_a_copy == 1
 
     @property
     def keeps_gathered(self) -> bool:

@@ -15,7 +15,8 @@ from rlrun.data.message_checks import WRONG_AGAIN, WRONG_MESSAGE
 from rlrun.data.messages import PolicySpaces, Spaces, WorkerLoss
 from rlrun.observability.trends import free_memory, outlier_workers
 from rlrun.placement.budget import holds_base_on_device
-from rlrun.placement.memory import count_parameters, load_bytes, loading_room, waves
+from rlrun.placement.memory import load_bytes, loading_room, waves
+from rlrun.placement.policy_counts import policy_counts
 from rlrun.system.errors import ExitStatus, RunError
 
 if TYPE_CHECKING:
@@ -269,7 +270,7 @@ class Startup:
         """Load as many workers of a node at a time as fit into its memory. Returns the values by rank."""
         plan = self._workers.plan
         policy = dataclasses.replace(self._config.policy, path=policy_folder)
-        each = load_bytes(self._config, count_parameters(dataclasses.replace(self._config, policy=policy)))[group.role]
+        each = load_bytes(self._config, policy_counts(dataclasses.replace(self._config, policy=policy)))[group.role]
         waiting, num_waves = plan.of(group.role), 0
         values: dict[int, T] = {}
         while waiting:

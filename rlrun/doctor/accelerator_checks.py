@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rlrun.doctor.check import ClusterState, Finding, Status, size
 from rlrun.doctor.facts import GpuFacts, NodeFacts
 from rlrun.placement.memory import load_bytes
+from rlrun.placement.policy_counts import policy_counts
 from rlrun.placement.verdict import idle_cards, idle_roles
 from rlrun.system.nvidia_smi import major_version
 from rlrun.system.torch_index import FIRST_DRIVER, index_for
@@ -38,7 +39,7 @@ def memory(cluster: ClusterState) -> Iterator[Finding]:
     """Check that each node has free host memory for the largest worker that it loads."""
     if cluster.budget is None:
         return
-    needs = load_bytes(cluster.config, cluster.budget.num_parameters)
+    needs = load_bytes(cluster.config, policy_counts(cluster.config))
     for node in cluster.facts.nodes:
         largest = max((needs[role] for role in cluster.request(node.node).workers), default=0)
         if node.free_memory_bytes < largest:

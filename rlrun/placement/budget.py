@@ -18,12 +18,9 @@ from rlrun.placement.memory import (
     NUM_BYTES,
     actor_memory,
     base_bytes,
-    count_parameters,
     device_bytes,
     load_bytes,
     loading_room,
-    policy_size,
-    sent_parameters,
     version_bytes,
     waves,
     weight_buffers,
@@ -32,7 +29,7 @@ from rlrun.placement.plan import Plan, refused
 from rlrun.placement.policy_counts import policy_counts
 from rlrun.placement.step_cost import LinkBudget, StoreBudget, links, step_bytes, stores
 from rlrun.placement.step_time import StepTimes, has_known_devices, step_times
-from rlrun.policies.size import PolicySize
+from rlrun.policies.counts import PolicyCounts
 
 HELD_BACK_BYTES, HELD_BACK_SHARE = 3 * GIGABYTE, 0.05  # of every accelerator
 
@@ -115,17 +112,15 @@ class Budget:
 
 def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     """Compute the budget of a plan. Raises RunError if an accelerator, a node's memory or a spill disk is too small."""
-    num_parameters = count_parameters(config)
-    size = policy_size(config, num_parameters)
-    first_bytes, weight_bytes = version_bytes(config, size)
-    step = step_bytes(config, size.choice_bytes)
-    times = None
-    if has_known_devices(plan):
-        times = step_times(config, plan, policy_counts(config), weight_bytes)
+    counts = policy_counts(config)
+    num_parameters = counts.num_parameters
+    first_bytes, weight_bytes = version_bytes(config, counts)
+    step = step_bytes(config, counts.choice_bytes)
+    times = step_times(config, plan, counts, weight_bytes) if has_known_devices(plan) else None
     return Budget(
         num_parameters,
-        accelerators(config, plan, inventory, size),
-        hosts(config, plan, size, first_bytes),
+        accelerators(config, plan, inventory, counts),
+        hosts(config, plan, counts, first_bytes),
         stores(config, plan, step, first_bytes),
         links(config, plan, step, num_parameters, weight_bytes),
         weight_bytes,
@@ -136,18 +131,18 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
 
 
 def accelerators(
-    config: RunConfig, plan: Plan, inventory: Inventory, size: PolicySize
+    config: RunConfig, plan: Plan, inventory: Inventory, counts: PolicyCounts
 ) -> tuple[AcceleratorBudget, ...]:
     """Return the use of each accelerator that the plan uses. Raises RunError if one is too small."""
-    found = _accelerators(config, plan, inventory, size, holds_base_on_device(config, plan))
+    found = _accelerators(config, plan, inventory, counts, holds_base_on_device(config, plan))
     for accelerator in found:
         _check_room(accelerator)
     return found
 
 
-def hosts(config: RunConfig, plan: Plan, size: PolicySize, weight_bytes: int) -> tuple[HostBudget, ...]:
+def hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: int) -> tuple[HostBudget, ...]:
     """Return the host memory of each node. Raises RunError if one has too little."""
-    found = _hosts(config, plan, size, weight_bytes)
+    found = _hosts(config, plan, counts, weight_bytes)
     for host in found:
         _check_host(host)
         _check_kept(host, config.algorithm.name)
@@ -162,7 +157,7 @@ def holds_base_on_device(config: RunConfig, plan: Plan) -> bool:
     if not config.are_adapters_apart:
         return False
     nodes = Inventory(tuple(planned.node for planned in plan.nodes))
-    cards = _accelerators(config, plan, nodes, policy_size(config, count_parameters(config)), True)
+    cards = _accelerators(config, plan, nodes, policy_counts(config), True)
     return all(
         card.memory_bytes is None or card.peak_bytes + card.held_back_bytes <= card.memory_bytes
         for card in cards
@@ -174,15 +169,15 @@ _BASE = "copy of the base"
 
 
 def _accelerators(
-    config: RunConfig, plan: Plan, inventory: Inventory, size: PolicySize, has_base: bool
+    config: RunConfig, plan: Plan, inventory: Inventory, counts: PolicyCounts, has_base: bool
 ) -> tuple[AcceleratorBudget, ...]:
     """has_base: whether rollout workers keep the weights under adapters there."""
     envs = config.env.num_envs // config.env.num_workers
     parts = {
-        "actor": actor_memory(config, size).parts(),
-        "rollout": {"policy copy": size.all_parameters * NUM_BYTES[config.rollout.precision]}
-        | ({_BASE: base_bytes(config, size)} if has_base else {})
-        | _key_values(config, size),
+        "actor": actor_memory(config, counts).parts(),
+        "rollout": {"policy copy": counts.num_parameters * NUM_BYTES[config.rollout.precision]}
+        | ({_BASE: base_bytes(config, counts)} if has_base else {})
+        | _key_values(config, counts),
         "env": {"simulator": simulator_spec(config.env).memory.of(envs)},
     }
     needs: dict[tuple[str, int], list[Need]] = defaultdict(list)
@@ -208,12 +203,12 @@ def _accelerators(
     )
 
 
-def _key_values(config: RunConfig, size: PolicySize) -> dict[str, int]:
+def _key_values(config: RunConfig, counts: PolicyCounts) -> dict[str, int]:
     """Return the bytes of SGLang's key-value pool, which has room for the rows of one answer and one row more."""
-    if config.rollout.backend is not RolloutBackendKind.sglang or not size.stacks:
+    if config.rollout.backend is not RolloutBackendKind.sglang or not counts.stacks:
         return {}
-    rows, llm = -(-config.env.num_envs // config.rollout.num_workers) + 1, size.language_model
-    per_token = 2 * llm.num_layers * llm.width * NUM_BYTES[config.rollout.precision]
+    rows, llm = -(-config.env.num_envs // config.rollout.num_workers) + 1, counts.stacks[-1]
+    per_token = 2 * len(llm.block_parameters) * llm.width * NUM_BYTES[config.rollout.precision]
     return {"key-value pool": rows * llm.num_tokens * per_token}
 
 
@@ -235,30 +230,29 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
     )
 
 
-def _hosts(config: RunConfig, plan: Plan, policy: PolicySize, weight_bytes: int) -> tuple[HostBudget, ...]:
+def _hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: int) -> tuple[HostBudget, ...]:
     """Return the host memory of nodes: roles load one after another, each in waves that fit."""
-    num_parameters = policy.num_parameters
-    each, room = load_bytes(config, num_parameters), loading_room(plan)
+    each, room = load_bytes(config, counts), loading_room(plan)
     peaks: dict[str, int] = defaultdict(int)
-    counts: dict[str, int] = defaultdict(int)
+    num_waves: dict[str, int] = defaultdict(int)
     for role in ("actor", "rollout"):
         for wave in waves(plan.of(role), each[role], room):
             present: dict[str, int] = defaultdict(int)
             for slot in wave:
                 present[slot.node] += each[role]
             for node, num_bytes in present.items():
-                peaks[node], counts[node] = max(peaks[node], num_bytes), counts[node] + 1
+                peaks[node], num_waves[node] = max(peaks[node], num_bytes), num_waves[node] + 1
     memory = {planned.node.name: planned.node.memory_bytes for planned in plan.nodes}
-    offloaded, weights = _offloaded(config, plan, num_parameters), weight_buffers(config, plan, weight_bytes).host
-    kept = _kept_by_algorithm(config, plan, policy)
+    offloaded, weights = _offloaded(config, plan, counts), weight_buffers(config, plan, weight_bytes).host
+    kept = _kept_by_algorithm(config, plan, counts)
     simulators = Counter(slot.node for slot in plan.of("env"))
-    saved = _saved(config, plan, num_parameters, kept)
+    saved = _saved(config, plan, counts, kept)
     return tuple(
         HostBudget(
             node,
             peaks[node],
             memory[node],
-            counts[node],
+            num_waves[node],
             offloaded[node],
             weights.get(node, 0),
             saved[node],
@@ -269,30 +263,29 @@ def _hosts(config: RunConfig, plan: Plan, policy: PolicySize, weight_bytes: int)
     )
 
 
-def _kept_by_algorithm(config: RunConfig, plan: Plan, policy: PolicySize) -> dict[str, int]:
+def _kept_by_algorithm(config: RunConfig, plan: Plan, counts: PolicyCounts) -> dict[str, int]:
     """Map each node with actor ranks to the bytes that the algorithm keeps there."""
     spec = ALGORITHMS.get(config.algorithm.name)
-    each = spec.kept_bytes(config, policy.choice_bytes)
+    each = spec.kept_bytes(config, counts.choice_bytes)
     return {node: each * count for node, count in Counter(slot.node for slot in plan.of("actor")).items()}
 
 
-def _offloaded(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int]:
+def _offloaded(config: RunConfig, plan: Plan, counts: PolicyCounts) -> dict[str, int]:
     """Map each node to the buffer bytes for tensors that actor and rollout workers have there and not on accelerators.
 
     Of what is sent, rollout workers have no copy of their own: it is in the buffers of weight sync. An engine of SGLang
     has one.
     """
     found: dict[str, int] = defaultdict(int)
-    size = policy_size(config, num_parameters)
     if config.are_adapters_apart and not holds_base_on_device(config, plan):
         for slot in plan.of("rollout"):
-            found[slot.node] += base_bytes(config, size)
+            found[slot.node] += base_bytes(config, counts)
     if not config.placement.offload:
         return found
     is_engine = config.rollout.backend is RolloutBackendKind.sglang
-    of_rollout = size.all_parameters if is_engine else size.all_parameters - sent_parameters(config, size)
+    of_rollout = counts.num_parameters if is_engine else counts.num_parameters - counts.num_sent
     each = {
-        "actor": actor_memory(config, size).resident_bytes,
+        "actor": actor_memory(config, counts).resident_bytes,
         "rollout": of_rollout * NUM_BYTES[config.rollout.precision],
     }
     for role, num_bytes in each.items():
@@ -301,7 +294,7 @@ def _offloaded(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, 
     return found
 
 
-def _saved(config: RunConfig, plan: Plan, num_parameters: int, kept: Mapping[str, int]) -> dict[str, int]:
+def _saved(config: RunConfig, plan: Plan, counts: PolicyCounts, kept: Mapping[str, int]) -> dict[str, int]:
     """Map each node to the bytes of a checkpoint's copies there: of the training state, of the policy at rank 0, and of
     the algorithm's state."""
     if not config.checkpoint.is_asynchronous:
@@ -310,9 +303,9 @@ def _saved(config: RunConfig, plan: Plan, num_parameters: int, kept: Mapping[str
     # each rank copies its shards, and its share of what all ranks hold
     copied = replace(config.actor, cpu_offload=False, optimizer=OptimizerKind.adamw, replicate_frozen=False)
     on_device = replace(config, actor=copied)
-    state = actor_memory(on_device, policy_size(config, num_parameters)).resident_bytes
+    state = actor_memory(on_device, counts).resident_bytes
     for slot in plan.of("actor"):
-        policy = num_parameters * NUM_BYTES[config.actor.param_precision] if slot.rank == 0 else 0
+        policy = counts.num_parameters * NUM_BYTES[config.actor.param_precision] if slot.rank == 0 else 0
         found[slot.node] += state + policy
     return found
 

@@ -16,13 +16,12 @@ from rlrun.config.schema import ClusterKind, RunConfig
 from rlrun.config.sections import freeze
 from rlrun.placement.budget import AcceleratorBudget, accelerators, hosts
 from rlrun.placement.inventory import GIGABYTE, Inventory
-from rlrun.placement.memory import actor_memory, count_parameters, policy_size, version_bytes
+from rlrun.placement.memory import actor_memory, version_bytes
 from rlrun.placement.plan import ROLES, Plan
 from rlrun.placement.planner import plans
 from rlrun.placement.policy_counts import policy_counts
 from rlrun.placement.step_time import StepTimes, has_known_devices, step_times, update_seconds
 from rlrun.policies.counts import PolicyCounts
-from rlrun.policies.size import PolicySize
 from rlrun.system.errors import RunError
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of blocks that the backward pass recomputes
@@ -87,21 +86,23 @@ class _Search:
 
     def __init__(self, config: RunConfig, inventory: Inventory):
         self._config, self._inventory = config, inventory
-        self._size: PolicySize = policy_size(config, count_parameters(config))
         self._counts: PolicyCounts = policy_counts(config)
-        self._first_bytes, self._weight_bytes = version_bytes(config, self._size)
+        self._first_bytes, self._weight_bytes = version_bytes(config, self._counts)
         self._refusal: RunError | None = None
 
     def best(self) -> Choice | None:
         """Return the fastest choice that fits; None if no time is known. Raises RunError if nothing fits."""
         too_large: dict[tuple[int, float], int] = {}  # plan, share of blocks -> rows that do not fit
-        for one in sorted(self._timed(), key=lambda option: option.order):
+        options = sorted(self._timed(), key=lambda option: option.order)
+        for one in options:
             if one.rows >= too_large.get((id(one.plan), one.share), 2**62):
                 continue
             try:
                 return self._fitting(one)
-            except RunError as error:
-                self._refusal, too_large[id(one.plan), one.share] = error, one.rows
+            except RunError:
+                too_large[id(one.plan), one.share] = one.rows
+        if options:
+            self._fitting(min(options, key=lambda one: (one.order[-3], one.rows, -one.share)))  # raises the refusal
         if self._refusal is not None:
             raise self._refusal
         return None
@@ -109,8 +110,8 @@ class _Search:
     def _fitting(self, option: _Option) -> Choice:
         """Return the choice. Raises RunError if it does not fit."""
         config = _with(option.config, rows=option.rows, share=option.share)
-        cards = accelerators(config, option.plan, self._inventory, self._size)
-        hosts(config, option.plan, self._size, self._first_bytes)
+        cards = accelerators(config, option.plan, self._inventory, self._counts)
+        hosts(config, option.plan, self._counts, self._first_bytes)
         places = {(slot.node, index) for slot in option.plan.of("actor") for index in slot.accelerators}
         own = [card for card in cards if (card.node, card.index) in places and card.memory_bytes]
         fullest = max(own, key=lambda card: card.peak_bytes / (card.memory_bytes or 1), default=None)
@@ -176,7 +177,7 @@ class _Search:
         """Return the bytes that the fullest card of an actor rank would need with another micro-batch."""
         assert best.fullest is not None
         larger = _with(best.config, rows, best.config.actor.activation_checkpointing)
-        more = actor_memory(larger, self._size).peak_bytes - actor_memory(best.config, self._size).peak_bytes
+        more = actor_memory(larger, self._counts).peak_bytes - actor_memory(best.config, self._counts).peak_bytes
         return best.fullest.peak_bytes + more
 
 

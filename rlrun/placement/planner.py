@@ -11,7 +11,7 @@ from rlrun.config.simulator_spec import Setting, simulator_spec
 from rlrun.placement.budget import accelerators, budget
 from rlrun.placement.bundles import Bundle, Bundles, Member, backends, check_hardware, check_interfaces
 from rlrun.placement.inventory import Inventory, NodeInfo
-from rlrun.placement.memory import count_parameters, policy_size, version_bytes
+from rlrun.placement.memory import version_bytes
 from rlrun.placement.node_environment import ACTOR_ALLOCATOR, EXACT_PINNING, setting
 from rlrun.placement.plan import (
     NO_CHECK,
@@ -85,11 +85,11 @@ def _fastest(config: RunConfig, options: list[Plan], inventory: Inventory) -> Pl
     known = [option for option in options if has_known_devices(option)]
     if not known:
         return options[0]
-    size = policy_size(config, count_parameters(config))
-    counts, weight_bytes = policy_counts(config), version_bytes(config, size)[1]
+    counts = policy_counts(config)
+    weight_bytes = version_bytes(config, counts)[1]
     for option in sorted(known, key=lambda one: step_times(config, one, counts, weight_bytes).step_s):
         try:
-            accelerators(config, option, inventory, size)
+            accelerators(config, option, inventory, counts)
             return option
         except RunError:
             continue  # the next one may fit

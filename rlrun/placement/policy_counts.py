@@ -21,7 +21,7 @@ from rlrun.config.schema import Precision, RunConfig
 from rlrun.config.sections import file_of, to_dict
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.policies.counts import PassCount, PolicyCounts
-from rlrun.policies.folders import base_of, has_only_adapters
+from rlrun.policies.folders import base_of, has_only_adapters, parameters_in
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 
@@ -40,7 +40,7 @@ def policy_counts(config: RunConfig, limit_s: float = LIMIT_S) -> PolicyCounts:
     """
     few = _few_parameters(config)
     if few is not None:
-        return _estimated(config, few)
+        return estimated(config, few)
     file = Path(config.cache_dir) / f"counts-{digest(config)}.json"
     with suppress(OSError, ValueError, LookupError, TypeError):  # not counted yet, or damaged
         return PolicyCounts.from_json(file.read_text(encoding="utf-8"))
@@ -57,16 +57,21 @@ def policy_counts(config: RunConfig, limit_s: float = LIMIT_S) -> PolicyCounts:
 
 
 def _few_parameters(config: RunConfig) -> int | None:
-    """Return the number of parameters of a new, small policy whose spec knows it; None: it must be counted."""
-    spec = policy_spec(config)
-    if config.policy.path is not None or config.actor.lora.rank or spec.num_parameters is None:
-        return None
-    number = spec.num_parameters(config, simulator_spec(config.env).planned_spaces(config.env))
-    return number if number <= FEW_PARAMETERS else None
+    """Return the number of parameters of a small policy, by its files or its spec; None: it must be counted."""
+    spec, number = policy_spec(config), 0
+    if config.policy.path is not None:
+        folder = Path(config.policy.path)
+        number = parameters_in(base_of(folder) if has_only_adapters(folder) else folder)
+    elif spec.num_parameters is not None:
+        number = spec.num_parameters(config, simulator_spec(config.env).planned_spaces(config.env))
+    return number if 0 < number <= FEW_PARAMETERS else None
 
 
-def _estimated(config: RunConfig, number: int) -> PolicyCounts:
-    """Return counts as if each parameter took part in one product per row. number: of parameters."""
+def estimated(config: RunConfig, number: int) -> PolicyCounts:
+    """Return counts of a small policy as if each parameter took part in one product per row.
+
+    number: of parameters.
+    """
     spaces, actor = simulator_spec(config.env).planned_spaces(config.env), config.actor
     width = _NUM_BYTES[actor.param_precision]
     num_pixels = spaces.num_images * config.env.image_size**2 * 3

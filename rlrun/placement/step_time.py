@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import SimulatorTime, simulator_spec
@@ -92,18 +92,7 @@ def pass_seconds(count: PassCount, rows: int, device: Device, launch_s: float) -
 def update_pass_seconds(counts: PolicyCounts, share: float, rows: int, device: Device) -> float:
     """Return the seconds of one micro-batch, forward and backward. share: of blocks that backward recomputes."""
     launch_s = UPDATE_LAUNCH_S + share * (RECOMPUTE_LAUNCH_S - UPDATE_LAUNCH_S)
-    return pass_seconds(_learning(counts, share), rows, device, launch_s)
-
-
-def _learning(counts: PolicyCounts, share: float) -> PassCount:
-    """Return the counts of a forward and backward pass that recomputes a share of the blocks."""
-    without, fully = counts.update, counts.recompute
-    return PassCount(
-        *(
-            getattr(without, one.name) + share * (getattr(fully, one.name) - getattr(without, one.name))
-            for one in fields(PassCount)
-        )
-    )
+    return pass_seconds(counts.learning(share), rows, device, launch_s)
 
 
 def has_known_devices(plan: Plan) -> bool:

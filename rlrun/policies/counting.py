@@ -34,7 +34,9 @@ from rlrun.policies.policy import Policy, torch_dtype
 from rlrun.policies.spec import CONFIG_FILE, DemonstratedTask, PolicySpec, policy_spec
 from rlrun.system.errors import RunError
 
-ROWS = (2, 4)  # of the two passes whose difference is the work of a row; one row has kernels of its own
+# Of the two passes whose difference is the work of a row. One row has kernels of its own; with few rows other tensors
+# are held at the peak than with many.
+ROWS = (2, 16)
 # A usual instruction. The tokenizers of large language models make some 30 tokens of its prompt.
 INSTRUCTION = "put the black bowl on the plate and close the drawer of the cabinet"
 SHORT_INSTRUCTION = "go"  # of a policy that takes no more
@@ -63,7 +65,14 @@ def count(config: RunConfig, instruction: str = INSTRUCTION) -> PolicyCounts:
         num_frozen=_num_parameters(module) - trained,
         num_unread=sum(parameters[name].numel() for name in unread & parameters.keys()),
         num_sent=_num_sent(policy, config),
-        stacks=tuple(StackCount(tuple(map(_num_parameters, stack)), *passes.sizes[stack[-1]]) for stack in stacks),
+        stacks=tuple(
+            StackCount(
+                tuple(map(_num_parameters, stack)),
+                tuple(_num_parameters(block, only_trained=True) for block in stack),
+                *passes.sizes[stack[-1]],
+            )
+            for stack in stacks
+        ),
         choice_bytes=tokens[0].numel() * tokens.element_size(),
         act=PassCount.from_two(acts, ROWS),
         update=PassCount.from_two(updates, ROWS),
@@ -242,14 +251,13 @@ def _num_parameters(module: nn.Module, only_trained: bool = False) -> int:
 
 
 def _num_sent(policy: Policy, config: RunConfig) -> int:
-    """Return the parameters that a rollout worker receives, as `actor.sharding` chooses them."""
+    """Return the parameters that change at a rollout worker, merged, as `actor.sharding` chooses them."""
     lora, parameters = config.actor.lora, dict(policy.module.named_parameters())
     adapters = {name for name in parameters if is_adapter_name(name)}
     own = {plain_name(name): parameter.numel() for name, parameter in parameters.items() if name not in adapters}
     adapted = {f"{name.partition('.lora_')[0]}.weight" for name in adapters}
     unsent = unchanging_names(own, adapted, policy.frozen_names(), lora)
-    sent = sum(number for name, number in own.items() if name not in unsent)
-    return sent + (sum(parameters[name].numel() for name in adapters) if config.are_adapters_apart else 0)
+    return sum(number for name, number in own.items() if name not in unsent)
 
 
 def main() -> None:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+
+_SMALL_UNIT = 2 * 2**20  # bytes; fewer take longer to ask for than to receive
+
+
+def unit_limit(block_bytes: Sequence[int]) -> int:
+    """Return how many bytes of gathered parameters the blocks of one FSDP unit have at most.
+
+    block_bytes: of every block of the policy, gathered. A unit as large as the largest block needs no more memory.
+    """
+    return max([_SMALL_UNIT, *block_bytes])
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,8 @@ class PassCount:
         num_bytes, fixed_bytes = line(few.num_bytes, many.num_bytes)
         saved_bytes, fixed_saved_bytes = line(few.saved_bytes, many.saved_bytes)
         thin_bytes, fixed_thin_bytes = line(few.thin_bytes, many.thin_bytes)
+        if thin_bytes < 0:  # with more rows the products are no longer thin
+            thin_bytes, fixed_thin_bytes = many.thin_bytes / b, 0.0
         num_kernels = max(few.num_kernels, many.num_kernels)
         fixed = fixed_flops, fixed_bytes, fixed_saved_bytes, fixed_thin_bytes
         return cls(flops, num_bytes, num_kernels, saved_bytes, thin_bytes, *fixed)
@@ -58,6 +70,7 @@ class StackCount:
     """Blocks that run one after another: parameters of each, and the last one's output of one row in an act."""
 
     block_parameters: tuple[int, ...]  # with adapters
+    trained_parameters: tuple[int, ...]  # of these
     num_tokens: int  # 0: the output has no tokens
     width: int
 
@@ -70,23 +83,48 @@ class PolicyCounts:
     num_trained: int  # with adapters
     num_frozen: int  # never trained, with unread ones
     num_unread: int  # that no forward pass reads
-    num_sent: int  # of a policy version for a rollout worker
+    num_sent: int  # that change at a rollout worker, merged with their adapters
     stacks: tuple[StackCount, ...]  # (): it has no blocks
     choice_bytes: int  # of a row's choice in a trajectory, without log-probabilities
     act: PassCount
     update: PassCount  # forward and backward pass
     recompute: PassCount  # the same with every block checkpointed
 
+    @property
+    def num_adapters(self) -> int:
+        """Parameters of adapters."""
+        return self.num_trained + self.num_frozen - self.num_parameters
+
+    @property
+    def num_trained_whole(self) -> int:
+        """Trained parameters that are none of adapters."""
+        return self.num_trained - self.num_adapters
+
+    def learning(self, share: float) -> PassCount:
+        """Return a forward and backward pass with a share of the blocks checkpointed."""
+        without, fully = self.update, self.recompute
+        return PassCount(
+            *(
+                getattr(without, one.name) + share * (getattr(fully, one.name) - getattr(without, one.name))
+                for one in fields(PassCount)
+            )
+        )
+
     def to_json(self) -> str:
         """Return the text that `from_json` reads."""
-        return json.dumps(asdict(self), indent=1)
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> PolicyCounts:
         """Read counts. Raises ValueError, KeyError or TypeError for another text."""
         found = json.loads(text)
         stacks = tuple(
-            StackCount(tuple(stack["block_parameters"]), stack["num_tokens"], stack["width"])
+            StackCount(
+                tuple(stack["block_parameters"]),
+                tuple(stack["trained_parameters"]),
+                stack["num_tokens"],
+                stack["width"],
+            )
             for stack in found["stacks"]
         )
         passes = {name: PassCount(**found[name]) for name in ("act", "update", "recompute")}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +26,30 @@ _NO_KERNEL |= {aten._unsafe_view}
 _PICKING = {aten.embedding, aten.gather, aten.index, aten.index_select}
 # Products with fewer operations per byte are bound by memory: GPUs do 150 to 210 operations in the time of a byte.
 _FEW_OPERATIONS = 128
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """What an operator does with tensors of some sizes, remembered since torch takes a millisecond to find it out."""
+
+    made: Any  # its result, with `_Made` in the place of tensors; None: it must run, as its result is no new memory
+    num_kernels: int
+    flops: int
+    num_bytes: int
+    thin_bytes: int
+
+
+@dataclass(frozen=True)
+class _Made:
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    def again(self) -> Tensor:
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=META)
+
+
+_KNOWN: dict[tuple, _Operation] = {}  # by operator and arguments; the blocks of a network repeat each other
 
 
 class DeviceWork(TorchDispatchMode):
@@ -50,29 +75,25 @@ class DeviceWork(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator: Any, types: Any, arguments: tuple = (), named: dict | None = None) -> Any:
         named = named or {}
-        result = operator(*arguments, **named)
-        given, made = [*_tensors(arguments), *_tensors(list(named.values()))], list(_tensors(result))
-        for tensor in made:
+        if operator.is_view:
+            return operator(*arguments, **named)
+        parts: list[Any] = [operator]
+        is_complete = _describe(arguments, parts) and _describe(list(named.items()), parts)
+        key = tuple(parts)
+        known = _KNOWN.get(key) if is_complete else None
+        made = None if known is None else known.made
+        result = operator(*arguments, **named) if made is None else _again(made)
+        if known is None:
+            known = _operation(operator.overloadpacket, arguments, named, result)
+            if is_complete:
+                _KNOWN[key] = known
+        self.num_kernels += known.num_kernels
+        self.flops += known.flops
+        self.num_bytes += known.num_bytes
+        self.thin_bytes += known.thin_bytes
+        for tensor in _tensors(result):
             self._see(tensor)
-        is_on_device = any(tensor.is_meta for tensor in given) or (not given and any(tensor.is_meta for tensor in made))
-        if is_on_device and not operator.is_view and operator.overloadpacket not in _NO_KERNEL:
-            self._add(operator.overloadpacket, arguments, named, result, given, made)
         return result
-
-    def _add(
-        self, packet: Any, arguments: tuple, named: dict, result: Any, given: list[Tensor], made: list[Tensor]
-    ) -> None:
-        self.num_kernels += 1
-        read, written = [_num_bytes(tensor) for tensor in given], sum(map(_num_bytes, made))
-        if packet in flop_registry:
-            flops = flop_registry[packet](*arguments, **named, out_val=result)
-            self.flops += flops
-            if flops < _FEW_OPERATIONS * (sum(read) + written):
-                self.thin_bytes += sum(read) + written
-            return
-        if packet in _PICKING:
-            read[0] = min(read[0], written)
-        self.num_bytes += sum(read) + written
 
     def _see(self, tensor: Tensor) -> None:
         if not tensor.is_meta:
@@ -88,6 +109,59 @@ class DeviceWork(TorchDispatchMode):
 
     def _forget(self, key: int) -> None:
         self.current_bytes -= self._sizes.pop(key, 0)
+
+
+def _describe(value: Any, parts: list[Any]) -> bool:
+    """Add all that decides the sizes of a result to `parts`. Returns whether that is possible."""
+    if isinstance(value, Tensor):
+        parts += (value.shape, value.stride(), value.dtype)
+        return value.is_meta
+    if isinstance(value, (tuple, list)):
+        parts.append(len(value))
+        return min((_describe(item, parts) for item in value), default=True)  # `all` would stop early
+    parts += (type(value), value)  # 1, 1.0 and True are equal
+    return isinstance(value, Hashable)
+
+
+def _operation(packet: Any, arguments: tuple, named: dict, result: Any) -> _Operation:
+    given, made = [*_tensors(arguments), *_tensors(list(named.values()))], list(_tensors(result))
+    again = _template(result) if _is_new(given, made) else None
+    is_on_device = any(tensor.is_meta for tensor in given) or (not given and any(tensor.is_meta for tensor in made))
+    if not is_on_device or packet in _NO_KERNEL:
+        return _Operation(again, 0, 0, 0, 0)
+    read, written = [_num_bytes(tensor) for tensor in given], sum(map(_num_bytes, made))
+    if packet in flop_registry:
+        flops = flop_registry[packet](*arguments, **named, out_val=result)
+        moved = sum(read) + written
+        return _Operation(again, 1, flops, 0, moved if flops < _FEW_OPERATIONS * moved else 0)
+    if packet in _PICKING:
+        read[0] = min(read[0], written)
+    return _Operation(again, 1, 0, sum(read) + written, 0)
+
+
+def _is_new(given: list[Tensor], made: list[Tensor]) -> bool:
+    """Return whether each tensor of a result has memory of its own, of its own size."""
+    storages = [tensor.untyped_storage() for tensor in made if tensor.is_meta]
+    places = {id(storage) for storage in storages}
+    is_apart = places.isdisjoint(id(tensor.untyped_storage()) for tensor in given)
+    sizes = (tensor.element_size() * tensor.numel() for tensor in made)
+    return (
+        is_apart
+        and len(places) == len(made)
+        and all(s.nbytes() == size for s, size in zip(storages, sizes, strict=True))
+    )
+
+
+def _template(result: Any) -> Any:
+    if isinstance(result, Tensor):
+        return _Made(tuple(result.shape), result.stride(), result.dtype)
+    return type(result)(map(_template, result)) if isinstance(result, (tuple, list)) else result
+
+
+def _again(made: Any) -> Any:
+    if isinstance(made, _Made):
+        return made.again()
+    return type(made)(map(_again, made)) if isinstance(made, (tuple, list)) else made
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -14,7 +14,6 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.sections import Section
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.data.messages import Spaces
-from rlrun.policies.size import PolicySize
 from rlrun.system.errors import RunError
 from rlrun.system.local_files import read_json
 
@@ -82,13 +81,10 @@ class PolicySpec:
     backends: tuple[str, ...] = ("hf",)  # supported values of rollout.backend
     has_attention: bool = False  # policy.attention chooses a kernel
     lora: LoraParts | None = None  # None: it gets no adapters
-    # Number of parameters of a new policy, or of `policy.path` if its files are elsewhere; None: the policy is built on
-    # torch's meta device and counted.
+    # Number of parameters of a new policy, so that the plan of a small one need not count it; None: it is counted.
     num_parameters: Callable[[RunConfig, PlannedSpaces], int] | None = None
     # Names of the pictures of a folder, in the order in which the policy takes them; (): the folder does not say.
     cameras: Callable[[Path], Sequence[str]] = camera_names_in
-    # Transformer blocks, for memory and time estimates; None: it is small. The last argument: its parameters.
-    size: Callable[[RunConfig, PlannedSpaces, int], PolicySize] | None = None
     # Names a function (folder, out, vlm_name) -> LeRobotFolder that writes a trained policy for LeRobot's class.
     # vlm_name: where LeRobot finds the VLM's files; None: in `out`. None: LeRobot has no such class.
     to_lerobot: str | None = None
@@ -120,21 +116,6 @@ def require_observations(spec: PolicySpec, spaces: Spaces) -> None:
             cause=f"It shows {spaces.num_images} images and {spaces.num_proprio} proprioceptive numbers.",
             remedy="Take another kind of policy, or make the simulator show it.",
         )
-
-
-def counted(spec: PolicySpec, config: RunConfig, spaces: PlannedSpaces) -> int:
-    """Return the parameters of a policy that begins from scratch; 0 for other policies, whose count is unknown."""
-    if spec.from_scratch is None:
-        return 0
-    import torch  # importing torch takes seconds: a plan only does so if a spec has no closed form
-
-    num_actions = spaces.num_actions
-    low, high = (-1.0,) * num_actions, (1.0,) * num_actions
-    assumed = Spaces(num_actions, None, low, high, spaces.num_proprio, spaces.num_images)
-    begin = POLICIES.part(spec, "from_scratch")
-    with torch.device("meta"):
-        policy = begin(config, assumed)
-    return sum(parameter.numel() for parameter in policy.module.parameters())
 
 
 class TransformerSizes(Protocol):

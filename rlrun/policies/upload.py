@@ -16,7 +16,7 @@ def uploaded(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     For an accelerator they are packed into pinned memory, which one copy sends while the host goes on: a copy from
     pageable memory makes it wait until the device has done all that was asked of it before. The results share one
     allocation, which lives as long as any of them. torch keeps the pinned memory until the copy is done, and reuses it.
-    On a CPU the tensors themselves are returned.
+    On a CPU the tensors themselves are returned. The meta device needs no pinned memory.
     """
     if device.type == "cpu" or not tensors:
         return list(tensors)
@@ -24,7 +24,7 @@ def uploaded(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     for tensor in tensors:
         starts.append(end)
         end += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
-    packed = torch.empty(end, dtype=torch.uint8, pin_memory=True)
+    packed = torch.empty(end, dtype=torch.uint8, pin_memory=device.type == "cuda")
     for start, tensor in zip(starts, tensors, strict=True):
         _part(packed, start, tensor).copy_(tensor)
     sent = packed.to(device, non_blocking=True)

@@ -25,9 +25,10 @@ from torch import Tensor
 
 from rlrun.config.loader import load
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.placement.memory import count_parameters, policy_size
+from rlrun.policies.counting import count
 from rlrun.policies.flow.folder import FlowParts
 from rlrun.policies.flow.lerobot_config import MODES, Statistics
+from rlrun.policies.folders import parameters_in
 from rlrun.policies.opening import open_unfilled
 from rlrun.policies.pi.config import EMBEDDINGS, HEADS, PALIGEMMA_FOLDER, PiConfig
 from rlrun.policies.pi.folder import (
@@ -185,8 +186,8 @@ def test_the_plan_leaves_out_what_the_network_does_not_have(kind: str, written: 
     own = sum(tensor.numel() for _, tensor in weights(kind))
     for folder in (written, of_openpi):
         run = load([f"policy={kind}", f"policy.path={folder}"])
-        assert count_parameters(run) > 1.01 * own
-        assert policy_size(run, count_parameters(run)).num_parameters == pytest.approx(own, rel=1e-3)
+        assert parameters_in(folder) > 1.01 * own
+        assert count(run).num_parameters == pytest.approx(own, rel=1e-3)
         assert pi_config(run, SPACES).type == kind
     (of_openpi / "model.safetensors").unlink()  # as where only a plan is made
     assert pi_config(load([f"policy={kind}", f"policy.path={of_openpi}"]), SPACES).type == kind

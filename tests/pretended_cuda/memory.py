@@ -14,12 +14,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from benchmarks.gpu_7b import PARAMETERS, Workload, workload
+from benchmarks.gpu.workload import Workload, workload
 from rlrun.algorithms.losses import ppo_policy_loss, value_loss
-from rlrun.placement.memory import activation_bytes, policy_size
+from rlrun.placement.memory import activation_bytes
 from rlrun.policies import distributions
 from rlrun.policies.adapters import add_adapters
 from rlrun.policies.compilation import prepare_blocks
+from rlrun.policies.counting import count
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.openvla_oft.policy import VlaPolicy
 from tests.unit.actor.tensor_memory import TensorMemory
@@ -52,7 +53,7 @@ def measured(case: Case) -> tuple[int, int]:
                 parameter.register_post_accumulate_grad_hook(_drop)
         weights = memory.peak_bytes = memory.current_bytes
         _loss(policy.module, case.rows).backward()
-    return memory.peak_bytes - weights, activation_bytes(work.run, policy_size(work.run, PARAMETERS))
+    return memory.peak_bytes - weights, activation_bytes(work.run, count(work.run))
 
 
 def _policy(work: Workload) -> VlaPolicy:

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks import gpu_7b
 from benchmarks.gpu.workload import RandomWeights, policy, workload
-from rlrun.placement.memory import policy_size
+from rlrun.policies.counting import count
 from rlrun.system.errors import ExitStatus
 
 
@@ -17,7 +17,7 @@ from rlrun.system.errors import ExitStatus
 def test_every_line(capsys: pytest.CaptureFixture[str], lora: int) -> None:
     work = workload("libero", lora, micro_batch=1, batches=(1, 2), is_small=True)
     report = gpu_7b.Report(is_json=True)
-    gpu_7b.measure(work, policy_size(work.run, gpu_7b.PARAMETERS), torch.device("cpu"), report, (1, 2))
+    gpu_7b.measure(work, count(work.run), torch.device("cpu"), report, (1, 2))
     report.close()
     printed = capsys.readouterr()
     wanted = (

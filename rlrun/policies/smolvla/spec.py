@@ -12,16 +12,12 @@ from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.lerobot_config import features, numbered
 from rlrun.policies.flow.spec import (
     FlowSettings,
-    NetworkSize,
     PatchPositions,
     count_new,
-    flow_size,
     flow_spec,
     new_vision_sizes,
     stored_json,
-    vision_stack,
 )
-from rlrun.policies.size import PolicySize, Stack
 from rlrun.policies.smolvla.config import VLM_FOLDER, SmolVLAConfig, TextSizes, VLMSizes
 from rlrun.policies.spec import CONFIG_FILE
 
@@ -78,35 +74,6 @@ def new_config(
     )
 
 
-def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -> PolicySize:
-    """Return the size by `policy.path`, else by the settings of a new policy."""
-    network = smolvla_config(config, spaces)
-    return flow_size(
-        config, config.policy.section(SmolVLASettings), spaces, num_parameters, _sizes(network, spaces.num_images)
-    )
-
-
-def _sizes(network: SmolVLAConfig, num_images: int) -> NetworkSize:
-    text, chunk, width, dims = network.vlm.text, network.chunk_size, network.expert_width, network.max_action_dim
-    attention: dict[str, Any] = {
-        "query_width": text.num_attention_heads * text.head_dim,
-        "key_width": text.num_key_value_heads * text.head_dim,
-    }
-    tokens, layers = network.prefix_tokens(num_images, network.tokenizer_max_length), network.num_layers
-    return NetworkSize(
-        vision=network.vlm.vision,
-        stacks=(
-            vision_stack(network.vlm.vision, num_images, "vision_model"),
-            Stack(text.hidden_size, text.intermediate_size, layers, tokens, "text_model", is_gated=True, **attention),
-            Stack(width, network.expert_inner, layers, chunk, "lm_expert", is_gated=True, **attention),
-        ),
-        projections=((dims, width), (width, dims), (2 * width, width), (width, width)),
-        summary_width=2 * text.hidden_size,
-        chunk_size=chunk,
-        dead_parameters=text.vocab_size * text.hidden_size,
-    )
-
-
 def smolvla_config(config: RunConfig, spaces: PlannedSpaces) -> SmolVLAConfig:
     """Return the architecture; a folder that is not on this machine counts as the published one."""
     if config.policy.path is None:
@@ -115,13 +82,8 @@ def smolvla_config(config: RunConfig, spaces: PlannedSpaces) -> SmolVLAConfig:
     return SmolVLAConfig.from_lerobot(stored_json(config, CONFIG_FILE), vlm)
 
 
-RELEASED_PARAMETERS = 450_046_176  # of the network on SmolVLM2-500M, with the unread head over words
-
-
 def num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
-    """Return the parameters of a new policy, or of the released SmolVLA for `policy.path`."""
-    if config.policy.path is not None:
-        return RELEASED_PARAMETERS
+    """Return the parameters of a new policy."""
     architecture = new_config(config, spaces.num_actions, spaces.num_proprio, numbered(1))
     own = config.policy.section(SmolVLASettings)
     return count_new(config, own, "rlrun.policies.smolvla.network:SmolVLANetwork", architecture)
@@ -140,6 +102,5 @@ SPEC = flow_spec(
     expert_part="lm_expert",
     projections=("state_proj", "action_in_proj", "action_out_proj", "action_time_mlp_in", "action_time_mlp_out"),
     num_parameters=num_parameters,
-    size=policy_size,
     to_lerobot="rlrun.policies.smolvla.folder:export_folder",
 )

@@ -17,8 +17,8 @@ from rlrun.actor.updates import update
 from rlrun.config.schema import OptimizerKind, Precision, ShardingStrategy
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.observability.telemetry import Telemetry
-from rlrun.placement import memory as sizes
-from rlrun.placement.memory import actor_memory, trained_and_frozen
+from rlrun.placement.memory import actor_memory
+from rlrun.policies import counting
 from rlrun.policies.opening import open_to_shard
 from tests.unit.actor.bitsandbytes_library import make_importable
 from tests.unit.actor.official_folder import official_run, write_official
@@ -66,14 +66,14 @@ def measured(folder: Path, lora: int = 0, **actor: object) -> tuple[tuple[int, i
         resident = memory.peak_bytes = memory.current_bytes
         update(learner, batch)
     exact = SimpleNamespace(planned_spaces=lambda env: PlannedSpaces(1, P, A))
-    found, sizes.simulator_spec = sizes.simulator_spec, lambda env: exact
+    found, counting.simulator_spec = counting.simulator_spec, lambda env: exact
     try:
-        size = sizes.policy_size(run, sizes.count_parameters(run))
+        counts = counting.count(run)
     finally:
-        sizes.simulator_spec = found
-    estimate = actor_memory(run, size)
+        counting.simulator_spec = found
+    estimate = actor_memory(run, counts)
     counted = (num_parameters, resident, memory.peak_bytes)
-    return counted, (sum(trained_and_frozen(run, size)), estimate.resident_bytes, estimate.peak_bytes)
+    return counted, (counts.num_trained + counts.num_frozen, estimate.resident_bytes, estimate.peak_bytes)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import pytest
 from rlrun.config.loader import load
 from rlrun.config.provenance import as_tree
 from rlrun.config.schema import RunConfig
-from rlrun.placement import choices, planner
+from rlrun.placement import budget, choices, planner
 from rlrun.placement.budget import accelerators, hosts
 from rlrun.placement.choices import SHARES, choose, with_less_memory
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
-from rlrun.placement.memory import count_parameters, policy_size, version_bytes
+from rlrun.placement.memory import version_bytes
 from rlrun.placement.planner import plan
 from rlrun.placement.step_time import step_times
 from rlrun.policies.counts import PassCount, PolicyCounts
@@ -34,7 +34,7 @@ COUNTS = PolicyCounts(
 
 @pytest.fixture(autouse=True)
 def counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (choices, planner):
+    for module in (budget, choices, planner):
         monkeypatch.setattr(module, "policy_counts", lambda config: COUNTS)
 
 
@@ -48,11 +48,10 @@ def config_of(*more: str) -> RunConfig:
 
 
 def seconds(config: RunConfig, inventory: Inventory) -> float:
-    size = policy_size(config, count_parameters(config))
     planned = plan(config, inventory)
-    accelerators(config, planned, inventory, size)
-    hosts(config, planned, size, version_bytes(config, size)[0])
-    return step_times(config, planned, COUNTS, version_bytes(config, size)[1]).step_s
+    accelerators(config, planned, inventory, COUNTS)
+    hosts(config, planned, COUNTS, version_bytes(config, COUNTS)[0])
+    return step_times(config, planned, COUNTS, version_bytes(config, COUNTS)[1]).step_s
 
 
 def test_no_other_combination_is_faster() -> None:

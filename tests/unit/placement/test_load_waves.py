@@ -8,6 +8,7 @@ from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.placement.inventory import NodeInfo
 from rlrun.placement.memory import BASE_BYTES, load_bytes, loading_room, waves
 from rlrun.placement.plan import Choice, Plan, PlannedNode, Slot
+from rlrun.placement.policy_counts import estimated
 
 GB = 10**9
 
@@ -49,10 +50,10 @@ def test_everybody_loads_once(room: int) -> None:
 def test_bytes_by_hand() -> None:
     config = RunConfig()
     config.rollout.precision = Precision.bf16
-    needs = load_bytes(config, 7_000_000_000)
+    needs = load_bytes(config, estimated(config, 7_000_000_000))
     assert needs == {"actor": BASE_BYTES + 14 * GB, "rollout": BASE_BYTES + 14 * GB, "env": 0}  # two ranks
     config.actor.sharding = ShardingStrategy.no_shard
-    assert load_bytes(config, 7_000_000_000)["actor"] == BASE_BYTES + 28 * GB
+    assert load_bytes(config, estimated(config, 7_000_000_000))["actor"] == BASE_BYTES + 28 * GB
 
 
 def test_a_node_has_no_more_room_than_is_free() -> None:

@@ -56,6 +56,15 @@ def test_repeated_numbers_and_unread_rows_move_once_or_never() -> None:
     assert worked(lambda: F.embedding(rows, table)).num_bytes == 4 * (5 * 8 + 5 * 8) + 8 * 5
 
 
+def test_a_repeated_operator_counts_as_often_and_makes_new_memory() -> None:
+    x = torch.empty(10, device=META)
+    work = worked(lambda: [x.add_(1), x.add_(1), x * 2, x * 2, x * 2.0], x)
+    assert (work.num_kernels, work.num_bytes) == (5, 5 * 80)
+    assert work.peak_bytes == 2 * 40 + 40  # what was added in place has none of its own
+    made = [x * 3 for _ in range(2)]
+    assert made[0].untyped_storage() is not made[1].untyped_storage()
+
+
 @pytest.mark.parametrize("has_mask", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_attention_is_one_kernel_each_way(has_mask: bool, dtype: torch.dtype) -> None:

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
-from rlrun.placement.memory import policy_size
+from rlrun.policies.counting import count
 from rlrun.policies.flow.lerobot_config import ACTION, PREPROCESSOR, STATE, LeRobotConfig, Standardization, Statistics
 from rlrun.policies.flow.lerobot_processors import NORMALIZE, POSTPROCESSOR, RENAME, read_statistics, write_processors
 from rlrun.policies.folders import spec_of
@@ -141,7 +141,7 @@ def test_a_folder_of_no_installed_kind_names_its_type(tmp_path: Path, described:
     told = refusals(tmp_path, run)
     assert type_told in told and "openvla_oft, pi, smolvla" in told
     with pytest.raises(RunError, match="no installed kind"):  # the planner comes first
-        policy_size(run, 1)
+        count(run)
 
 
 def test_another_installed_kind_is_named(tmp_path: Path) -> None:

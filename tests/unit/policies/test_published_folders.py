@@ -12,7 +12,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from rlrun.placement.memory import count_parameters
+from rlrun.placement.policy_counts import policy_counts
 from rlrun.policies.folders import ADAPTER_CONFIG, ADAPTER_FILE, parameters_in
 from rlrun.policies.opening import open_unfilled
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
@@ -86,7 +86,7 @@ def test_adapters_alone_are_merged_as_peft_does(apart: tuple[Path, Path], settin
     expected = adapted(*apart, **settings)
     assert parameters_in(apart[0]) > 10 * parameters_in(apart[1]) > 0
     run = replace(a_run(), policy=replace(a_run().policy, path=str(apart[1])))
-    assert count_parameters(run) == parameters_in(apart[0])
+    assert policy_counts(run).num_parameters == pytest.approx(parameters_in(apart[0]), rel=0.01)
     loaded, processor = opened_vla(apart[1], torch.float32, CPU, a_run())
     frames = some_frames(2)
     inputs = processor(frames.images, frames.instructions, frames.proprio)

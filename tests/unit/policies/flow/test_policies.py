@@ -11,19 +11,12 @@ import torch
 from rlrun.config.loader import load
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.placement.memory import activation_bytes, trained_and_frozen
-from rlrun.placement.step_cost import act_flops, forward_flops, update_flops
+from rlrun.config.simulator_spec import PlannedSpaces, simulator_spec
+from rlrun.policies.counting import count
 from rlrun.policies.flow.method import FlowChoice
 from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.flow.spec import FlowSettings, Trains, trained_parts
 from rlrun.policies.opening import open_policy, open_to_shard
-from rlrun.policies.pi.config import GEMMA_2B, PiConfig
-from rlrun.policies.pi.network import PiNetwork
-from rlrun.policies.pi.policy import PiPolicy
-from rlrun.policies.smolvla.config import SmolVLAConfig
-from rlrun.policies.smolvla.network import SmolVLANetwork
-from rlrun.policies.smolvla.policy import SmolVLAPolicy
 from rlrun.policies.spec import DemonstratedTask, policy_spec
 from rlrun.policies.weight_files import fill
 from rlrun.system.errors import RunError
@@ -254,43 +247,6 @@ def test_imitation_learns_the_demonstrated_action(kind: str) -> None:
     assert np.mean(gaps[-5:]) < 0.5 * gaps[0]
 
 
-def released(kind: str) -> tuple[SmolVLAConfig | PiConfig, int]:
-    """Return the published configuration and the number of its parameters."""
-    described = SmolVLAConfig() if kind == "smolvla" else PiConfig(type=kind)
-    with torch.device("meta"):
-        network = SmolVLANetwork(described) if isinstance(described, SmolVLAConfig) else PiNetwork(described)
-    return described, sum(parameter.numel() for parameter in network.parameters())
-
-
-def test_the_planned_size_is_that_of_the_released_network(kind: str, tmp_path: Path) -> None:
-    """Parameters in all, and of these the ones that train with the expert."""
-    run = config(kind, f"policy.path={tmp_path}")  # its files are elsewhere
-    spec, spaces = policy_spec(run), PlannedSpaces(2, P, A)
-    assert spec.num_parameters is not None
-    assert spec.size is not None
-    described, number = released(kind)
-    assert spec.num_parameters(run, spaces) == number
-    size = spec.size(run, spaces, number)
-    trained, unchanging = trained_and_frozen(run, size)
-    with torch.device("meta"):
-        network = SmolVLANetwork(described) if isinstance(described, SmolVLAConfig) else PiNetwork(described)
-    parts = (SmolVLAPolicy if kind == "smolvla" else PiPolicy).expert_parts
-    own = sum(x.numel() for name, x in network.named_parameters() if any(part in name for part in parts))
-    assert trained == pytest.approx(own + size.new_parameters, rel=0.03)
-    assert trained + unchanging == number + size.new_parameters
-    blocks = sum(stack.num_layers * stack.block_parameters for stack in size.stacks)
-    embeddings = network.state_dict()[EMBEDDINGS[kind == "smolvla"]].numel()
-    assert blocks + embeddings + size.dead_parameters == pytest.approx(number, rel=0.04)
-    assert [stack.is_trained for stack in size.stacks] == [False, False, True]
-    assert size.language_model.width == (960 if kind == "smolvla" else GEMMA_2B.width)
-
-
-EMBEDDINGS = (
-    "model.paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight",
-    "model.vlm_with_expert.vlm.model.text_model.embed_tokens.weight",
-)
-
-
 def test_the_planned_size_of_a_new_policy_is_its_own(kind: str, policy: FlowPolicy) -> None:
     run = config(kind)
     spec = policy_spec(run)
@@ -299,46 +255,20 @@ def test_the_planned_size_of_a_new_policy_is_its_own(kind: str, policy: FlowPoli
     assert planned == pytest.approx(sum(x.numel() for x in policy.module.parameters()), rel=0.05)
 
 
-def test_the_plan_counts_the_flow_steps(kind: str, tmp_path: Path) -> None:
+def test_the_counts_follow_the_flow_steps(kind: str) -> None:
     """Flow-SDE evaluates the expert once to learn, Flow-Noise at every step."""
-
-    def planned(*overrides: str) -> tuple[int, int, int]:
-        run = config(kind, f"policy.path={tmp_path}", f"{section(kind)}.num_flow_steps=4", *overrides)
-        spec = policy_spec(run)
-        assert spec.size is not None
-        size = spec.size(run, PlannedSpaces(2, P, A), 10**9)
-        return act_flops(size), forward_flops(size), activation_bytes(run, size)
-
-    of_sde, of_noise = planned(), planned(f"{section(kind)}.sampling=flow_noise")
-    assert of_sde[0] == of_noise[0]
-    assert of_sde[1] < of_noise[1] == of_noise[0]
-    assert of_sde[2] < of_noise[2]
+    steps = f"{section(kind)}.num_flow_steps=4"
+    of_sde, of_noise = count(config(kind, steps)), count(config(kind, steps, f"{section(kind)}.sampling=flow_noise"))
+    assert of_sde.act.flops == pytest.approx(of_noise.act.flops, rel=0.02)
+    assert of_sde.update.flops < of_noise.update.flops
+    assert of_sde.update.saved_bytes < of_noise.update.saved_bytes
 
 
-def test_a_critic_on_the_expert_is_planned_as_one_more_pass(kind: str, tmp_path: Path) -> None:
-    def planned(critic_input: str) -> tuple[int, int, int]:
-        choice = f"{section(kind)}.critic_input={critic_input}"
-        run = config(kind, f"policy.path={tmp_path}", f"{section(kind)}.num_flow_steps=4", choice)
-        spec = policy_spec(run)
-        assert spec.size is not None
-        size = spec.size(run, PlannedSpaces(2, P, A), 10**9)
-        return act_flops(size), forward_flops(size), activation_bytes(run, size)
-
-    on_prefix, on_expert = planned("prefix"), planned("expert")
-    one_pass = on_expert[1] - on_prefix[1]
-    assert on_expert[0] - on_prefix[0] == pytest.approx(one_pass, rel=1e-6)
-    assert on_expert[2] > on_prefix[2]
-
-
-def test_steering_is_planned_as_learning_that_never_runs_the_network(kind: str, tmp_path: Path) -> None:
-    run = config(kind, f"policy.path={tmp_path}", f"{section(kind)}.sampling=dsrl", "algorithm.name=dsrl")
-    spec = policy_spec(run)
-    assert spec.size is not None
-    size = spec.size(run, PlannedSpaces(2, P, A), 10**9)
-    trained, _ = trained_and_frozen(run, size)
-    assert trained == size.new_parameters
-    assert activation_bytes(run, size) == 0
-    assert update_flops(run, size) < forward_flops(size) / 100
+def test_a_critic_on_the_expert_is_counted_as_one_more_pass(kind: str) -> None:
+    choice = f"{section(kind)}.critic_input"
+    on_prefix, on_expert = (count(config(kind, f"{choice}={read}")) for read in ("prefix", "expert"))
+    assert on_expert.act.flops > on_prefix.act.flops
+    assert on_expert.update.saved_bytes > on_prefix.update.saved_bytes
 
 
 @pytest.mark.parametrize("sampling", ["flow_sde", "flow_noise", "dsrl"])
@@ -346,10 +276,11 @@ def test_the_plan_knows_the_bytes_of_a_choice(kind: str, sampling: str) -> None:
     own = (f"{section(kind)}.sampling={sampling}", f"algorithm.name={'dsrl' if sampling == 'dsrl' else 'ppo'}")
     tokens, _ = chosen(new_policy(kind, *own))
     run = config(kind, *own)
-    spec = policy_spec(run)
-    assert spec.size is not None
-    size = spec.size(run, PlannedSpaces(1, P, A), 10**6)
-    assert size.choice_bytes == tokens[0].numpy().nbytes
+    spaces = simulator_spec(run.env).planned_spaces(run.env)
+    further = {"flow_sde": 3, "flow_noise": 1, "dsrl": 1}[sampling] * run.policy.num_action_chunks
+    further += {"dsrl": 1}.get(sampling, 0)
+    more = 4 * further * (spaces.num_actions - A)
+    assert count(run).choice_bytes == tokens[0].numpy().nbytes + more
 
 
 @pytest.mark.parametrize("detached", [False, True])
