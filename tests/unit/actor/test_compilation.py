@@ -62,13 +62,14 @@ def test_updates_are_those_of_the_uncompiled_policy(two_ranks: RankPool, actor: 
 
 
 @pytest.mark.long
-def test_packed_rows_of_any_length_share_their_graphs() -> None:
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_packed_rows_of_any_length_share_their_graphs(is_checkpointed: bool) -> None:
     """Return outputs and gradients of the whole model for varying numbers of rows of different lengths."""
     model, processor = small_policy()
     compiled = deepcopy(model)
     torch._dynamo.reset()
     counters.clear()
-    prepare_blocks(VlaPolicy(compiled, processor), CompileBackend.aot_eager)
+    prepare_blocks(VlaPolicy(compiled, processor), CompileBackend.aot_eager, is_checkpointed)
     for told in ((1, 0, 1), (0, 1, 1, 1, 0)):
         frames = some_frames(len(told))
         inputs = processor(frames.images, [INSTRUCTIONS[index] for index in told], frames.proprio)
