@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.gpu import ipc
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import LeftOut, Pretence, Seen, row
 from rlrun.placement.node_environment import EXACT_PINNING
@@ -72,4 +73,4 @@ def _tensors(machine: Machine) -> list[torch.Tensor]:
     return [torch.randint(0, 256, (size,), dtype=torch.uint8, device=machine.device) for _ in range(NUM_TENSORS)]
 
 
-ROWS = [freed, bits, pinned, speed]
+ROWS = [freed, bits, pinned, speed, *ipc.ROWS]

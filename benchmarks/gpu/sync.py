@@ -1,4 +1,7 @@
-"""Weight sync through the memory of one node, in one process and by legs: from the card to the host, and back."""
+"""Weight sync through the memory of one node, in one process and by legs: from the card to the host, and back.
+
+Buckets have checksums, as in a run by default.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import torch
 from rlrun.actor.learner import Learner
 from rlrun.data.messages import WeightBucket
 from rlrun.rollout.hf import HFBackend
-from rlrun.weight_sync.buckets import lay_out, pack
+from rlrun.weight_sync.buckets import ArrivedWeights, lay_out, on_device, pack
 from rlrun.weight_sync.shared import SharedReceiver, SharedSender, WeightMemory
 
 T = TypeVar("T")
@@ -48,6 +51,7 @@ class NodeMemory:
         self._learner, self._device, self._num_repeats, self._has_base = learner, device, num_repeats, has_base
         self._layout = lay_out(learner.weight_layout(has_base), learner.config.weight_sync.bucket_bytes)
         self._memory, self._receiver = WeightMemory(self._layout), SharedReceiver()
+        self._arrived = ArrivedWeights("rollout/0")
 
     def resident(self, backend: HFBackend) -> Legs:
         """Send while both are on the card."""
@@ -58,7 +62,7 @@ class NodeMemory:
             for _ in self._layout.buckets:
                 seconds, bucket = self._timed(lambda: next(packed))
                 to_host_s += seconds
-                to_device_s += self._timed(lambda: backend.apply(bucket))[0]  # noqa: B023  (called at once)
+                to_device_s += self._timed(lambda: self._apply(bucket, backend))[0]  # noqa: B023  (called at once)
             return to_host_s, to_device_s
 
         return self._legs(once)
@@ -74,7 +78,7 @@ class NodeMemory:
             for bucket in buckets:
                 backend.apply(bucket)
             self._learner.offload()
-            to_device_s, _ = self._timed(backend.onload)
+            to_device_s, _ = self._timed(lambda: backend.onload(self._arrived.verify))
             backend.offload()
             self._learner.onload()
             return to_host_s, to_device_s
@@ -93,8 +97,14 @@ class NodeMemory:
 
     def _buckets(self) -> Iterator[WeightBucket]:
         tensors = self._learner.named_weights(self._has_base)
-        packed = pack(tensors, self._layout, 1, buffer=self._memory.buffer)
+        packed = pack(tensors, self._layout, 1, is_checksummed=True, buffer=self._memory.buffer)
         return map(self._receiver.map_bucket, SharedSender(self._memory).send(packed))
+
+    def _apply(self, bucket: WeightBucket, backend: HFBackend) -> None:
+        """Verify and take a bucket as a rollout worker does."""
+        here = on_device(bucket, self._device)
+        self._arrived.add(here)
+        backend.apply(here)
 
     def _legs(self, once: Callable[[], tuple[float, float]]) -> Legs:
         once()  # the kernel maps the pages at their first use

@@ -192,10 +192,15 @@ class WeightUpdate:
         except RunError as failure:
             if failure.kind != WRONG_MESSAGE:
                 raise
-            self._note(f"{failure.message}; they are sent again")
-            self._wait(self._rollouts.submit_all(lambda rollout: rollout.discard_weights()), version)
-            self._has_base = False
-            self._send(version)
+            self.send_again(version, failure)
+        self.held, self._has_base = version, True
+
+    def send_again(self, version: int, failure: RunError) -> None:
+        """Send all weights of a version that arrived damaged, as `failure` says. Raises RunError."""
+        self._note(f"{failure.message}; they are sent again")
+        self.forget()
+        self._wait(self._rollouts.submit_all(lambda rollout: rollout.discard_weights()), version)
+        self._send(version)
         self.held, self._has_base = version, True
 
     def _send(self, version: int) -> None:

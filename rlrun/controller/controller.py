@@ -11,7 +11,7 @@ from rlrun.config.simulator_spec import simulator_spec
 from rlrun.controller.collection import Collection, Colocation, WeightUpdate
 from rlrun.controller.recovery import Recovery, Startup
 from rlrun.controller.workers import ActorGroup, EpisodesRequest, Future, WorkerGroup, Workers, value_of
-from rlrun.data.message_checks import check_episodes, check_equal_spaces
+from rlrun.data.message_checks import WRONG_MESSAGE, check_episodes, check_equal_spaces
 from rlrun.data.messages import EpisodeReport, Spaces, Trajectory
 from rlrun.data.seeds import actor_ranks_of
 from rlrun.system.errors import RunError
@@ -157,7 +157,14 @@ class Controller:
         if self._weights.held != version:
             self._colocation.onload("actor", self.rollouts)
             self._weights.send(version)
-        self._colocation.onload("rollout", self.rollouts)
+        try:
+            self._colocation.onload("rollout", self.rollouts)
+        except RunError as failure:
+            if failure.kind != WRONG_MESSAGE:
+                raise
+            self._colocation.onload("actor", self.rollouts)
+            self._weights.send_again(version, failure)
+            self._colocation.onload("rollout", self.rollouts)
 
     @property
     def held_version(self) -> int | None:

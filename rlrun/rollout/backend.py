@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -62,8 +62,11 @@ class RolloutBackend(ABC):
         """
 
     @abstractmethod
-    def onload(self) -> None:
-        """Move weights back to the accelerator, the newest that were applied. Raises RunError if it lacks memory."""
+    def onload(self, check: Callable[[WeightBucket], None] = lambda bucket: None) -> None:
+        """Move weights back to the accelerator, the newest that were applied. Raises RunError if it lacks memory.
+
+        check: called with each bucket that this takes from host memory, once it is on the accelerator; may raise.
+        """
 
     @abstractmethod
     def close(self) -> None:

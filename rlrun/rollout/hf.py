@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from rlrun.policies.offloading import Offloader, Place
 from rlrun.policies.policy import Policy
 from rlrun.rollout.adapted import AdaptedWeights
 from rlrun.rollout.backend import ForwardBatch, RolloutBackend
-from rlrun.weight_sync.buckets import WeightStage, unpack
+from rlrun.weight_sync.buckets import WeightStage, on_device, unpack
 
 
 class HFBackend(RolloutBackend):
@@ -115,13 +115,17 @@ class HFBackend(RolloutBackend):
         kept = [tensor for name, tensor in self._tensors.items() if name not in elsewhere]
         self._offloader.offload(kept, dropped=(self._tensors[name] for name in elsewhere & self._tensors.keys()))
 
-    def onload(self) -> None:
+    def onload(self, check: Callable[[WeightBucket], None] = lambda bucket: None) -> None:
         if self._offloader.place is Place.device:
             return
         self._offloader.onload()
+        version, self.policy_version = self.policy_version, -1  # until all is taken, in case `check` raises
         for bucket in self._beside:
-            self._take(bucket)
+            here = bucket if self.policy.device.type == "cpu" else on_device(bucket, self.policy.device)
+            check(here)
+            self._take(here)
         self._synchronize()
+        self.policy_version = version
 
     def close(self) -> None:
         self._policy = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class RemoteBackend(RolloutBackend):
     def offload(self) -> None:
         pass  # this process holds no weights
 
-    def onload(self) -> None:
+    def onload(self, check: Callable[[WeightBucket], None] = lambda bucket: None) -> None:
         pass
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from rlrun.observability.timeline import profiled
 from rlrun.policies.spec import policy_spec
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
-from rlrun.weight_sync.buckets import ArrivedWeights
+from rlrun.weight_sync.buckets import ArrivedWeights, on_device
 from rlrun.weight_sync.collective import (
     Buffers,
     CollectiveBackend,
@@ -111,7 +111,10 @@ class RolloutWorker:
             bucket = self._shared.map_bucket(bucket)
         elif self._is_offloaded and self._group is None and self.config.cluster.kind is ClusterKind.ray:
             bucket = self._beside(bucket)
-        self._arrived.add(bucket)
+        is_hf = self.config.rollout.backend is RolloutBackendKind.hf  # an engine takes weights from the host
+        if is_hf and bucket.checksum is not None and torch.cuda.is_available() and not self._is_offloaded:
+            bucket = on_device(bucket, torch.device("cuda"))
+        self._arrived.add(bucket, is_verified_later=is_hf and self._is_offloaded)
         with self.telemetry.span("apply weights", f"version {bucket.policy_version}"):
             self.backend.apply(bucket)
         self.telemetry.count("weight_bytes", bucket.payload.nbytes)
@@ -165,10 +168,10 @@ class RolloutWorker:
                 self._backend.offload()
 
     def onload(self) -> None:
-        """Move back to the accelerator."""
+        """Move back to the accelerator. Raises RunError naming the sender if the weights that came are damaged."""
         if self._backend is not None:
             with self.telemetry.span("onload"):
-                self._backend.onload()
+                self._backend.onload(self._arrived.verify)
             self._is_offloaded = False
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ from rlrun.rollout.make import make_backend
 from rlrun.rollout.sglang.backend import SglangBackend, make_engine
 from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
 from rlrun.system.errors import RunError
-from rlrun.weight_sync.buckets import lay_out, pack
+from rlrun.weight_sync.buckets import ArrivedWeights, lay_out, pack
 from tests.integration.sglang import sglang_python
 from tests.numerics import assert_norm_close, norm_error
 from tests.unit.policies.small import INSTRUCTIONS, SIZE, A, opened_vla, small_config, small_policy, some_frames
@@ -313,6 +313,28 @@ def test_an_offloaded_backend_accepts_weights_for_later(
         backend.act([observation(frames)])
     publish(backend, weights(2), 4)
     assert_norm_close(backend.act([observation(frames)])[0].values, expected[2], implementation.value_tolerance)
+
+
+def test_damage_on_the_host_is_found_when_weights_come_to_the_accelerator(
+    backend: RolloutBackend, implementation: Implementation
+) -> None:
+    """An engine of SGLang takes weights in another process, so they are verified as they arrive."""
+    if implementation.rollout.backend is SGLANG:
+        pytest.skip("verified as they arrive")
+    publish(backend, weights(1), 0)
+    backend.offload()
+    tensors = weights(2)
+    arriving = list(pack(tensors.items(), lay_out(tensors.items(), 1 << 14), 1, is_checksummed=True))
+    for bucket in arriving:
+        backend.apply(bucket)
+    arriving[1].payload[5] ^= 1
+    with pytest.raises(RunError, match="bucket 1 of the weights of version 1 arrived with other bytes"):
+        backend.onload(ArrivedWeights("rollout/0").verify)
+    assert backend.policy_version == -1  # a part of it may have been taken
+    backend.offload()
+    publish(backend, tensors, 1)
+    backend.onload(ArrivedWeights("rollout/0").verify)
+    assert backend.policy_version == 1
 
 
 def renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,7 +9,9 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.data.checkpoint_folder import find_corruption
+from rlrun.data.message_checks import wrong_message
 from rlrun.train import train
+from rlrun.weight_sync.buckets import ArrivedWeights
 
 pytestmark = pytest.mark.integration
 
@@ -71,6 +73,22 @@ def test_roles_that_share_a_device_learn_the_same_bit_for_bit(run):
         assert plain.keys() == offloaded.keys()
         learned = {key for key in plain if not key.endswith(TIMES) and not key.startswith(("busy_", "memory_"))}
         assert {key: plain[key] for key in learned} == {key: offloaded[key] for key in learned}
+
+
+def test_weights_that_come_damaged_to_the_device_are_sent_again(run, monkeypatch):
+    """Once, of the second version; the run goes on as if nothing had happened."""
+    verify, struck = ArrivedWeights.verify, []
+
+    def damaged_once(self, bucket):
+        if bucket.policy_version == 1 and not struck:
+            struck.append(bucket.index)
+            raise wrong_message("actor/0", "bucket 0 of the weights of version 1 arrived with other bytes", "a test")
+        verify(self, bucket)
+
+    monkeypatch.setattr(ArrivedWeights, "verify", damaged_once)
+    _, metrics = run("damaged", "placement.offload=true")
+    assert struck == [0] and len(metrics) > 1
+    assert all(line["rollout_logprob_gap"] < 1e-3 for line in metrics)
 
 
 def test_checkpoints_in_the_background_are_those_of_a_run_that_waits(run):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.gpu import kernels, memory, training, updates
+from benchmarks.gpu import ipc, kernels, memory, training, updates
 from benchmarks.gpu.commands import CommandFailed, lines, output
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.part import LIMITS_S
@@ -88,6 +88,13 @@ def test_rows_of_the_device_on_the_cpu(measured: Row, monkeypatch: pytest.Monkey
     monkeypatch.setattr(memory, "NUM_TENSORS", 2)
     result = measured.result(CARD)
     assert result.outcome == Outcome.as_expected.value, result.seen
+
+
+def test_weights_pass_between_two_processes_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Machine, "device", torch.device("cpu"))
+    monkeypatch.setattr(ipc, "NUM_TENSORS", 3)
+    monkeypatch.setattr(ipc, "NUMBERS", 1000)
+    assert "0 tensors differ" in ipc.by_ipc.result(CARD).seen
 
 
 def test_a_wrong_kernel_is_off(monkeypatch: pytest.MonkeyPatch) -> None:

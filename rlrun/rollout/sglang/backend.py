@@ -104,7 +104,7 @@ class SglangBackend(RolloutBackend):
                 self.engine.release()
             self._is_offloaded = True
 
-    def onload(self) -> None:
+    def onload(self, check: Callable[[WeightBucket], None] = lambda bucket: None) -> None:
         with self._lock:
             if self._is_offloaded:
                 self.engine.resume()

@@ -1,0 +1,103 @@
+"""Row of weights between two processes on one card: the receiver's memory, opened and written by the sender."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.row import Pretence, Seen, row
+from rlrun.placement.node_environment import EXACT_PINNING
+from rlrun.weight_sync.buckets import checksum, lay_out, pack, unpack
+from rlrun.weight_sync.device_memory import NUM_BUFFERS, DeviceMemory, DeviceSender
+
+NUM_TENSORS, NUMBERS = 24, 90_000_000  # 4.3 GB in bfloat16, in tensors as large as Llama's
+BUCKET_BYTES = 512 * 1024**2
+POLICY_BYTES = 15e9  # of 7.5 billion parameters
+NUM_REPEATS = 3
+DEADLINE_S = 60.0
+ALLOCATOR = "PYTORCH_ALLOC_CONF"
+
+
+@row("sync by IPC, two processes", "15 GB in at most 0.4 s, bits equal", pretence=Pretence.cannot)
+def by_ipc(machine: Machine) -> Seen:
+    """As an actor worker, whose allocator has expandable segments, sends to a rollout worker, whose has not."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_receive, args=(theirs, str(machine.device), NUM_TENSORS, NUMBERS), daemon=True)
+    with _allocator_of_rollout_workers():
+        process.start()
+    try:
+        return _measured(ours, machine.device)
+    finally:
+        process.kill()
+        process.join(DEADLINE_S)
+
+
+@contextmanager
+def _allocator_of_rollout_workers() -> Iterator[None]:
+    before = os.environ.get(ALLOCATOR)
+    if before is not None:
+        os.environ[ALLOCATOR] = EXACT_PINNING
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[ALLOCATOR] = before
+
+
+def _measured(pipe: Connection, device: torch.device) -> Seen:
+    tensors = {f"layer{i}": torch.randn(NUMBERS, device=device).to(torch.bfloat16) for i in range(NUM_TENSORS)}
+    layout = lay_out(tensors.items(), BUCKET_BYTES)
+    sender = DeviceSender(_answer(pipe), layout)
+    seconds = []
+    for version in range(1 + NUM_REPEATS):
+        started = time.monotonic()
+        buckets = sender.send(pack(tensors.items(), layout, version, buffer=sender.buffer))
+        for index in range(len(layout.buckets) + NUM_BUFFERS):
+            if index >= NUM_BUFFERS:
+                _answer(pipe)
+            if index < len(layout.buckets):
+                pipe.send(next(buckets))
+        seconds.append(time.monotonic() - started)
+    pipe.send(None)
+    arrived = _answer(pipe)
+    differing = sum(arrived[name] != _sum(tensor) for name, tensor in tensors.items())
+    needed_s = statistics.median(seconds[1:]) * POLICY_BYTES / layout.num_bytes
+    rate = POLICY_BYTES / 1e9 / needed_s
+    text = f"15 GB in {needed_s:.2f} s, {rate:.0f} GB/s, {differing} tensors differ"
+    return Seen(text, needed_s <= 0.4 and differing == 0)
+
+
+def _answer(pipe: Connection) -> Any:
+    if not pipe.poll(DEADLINE_S):
+        raise TimeoutError(f"the receiver has not answered for {DEADLINE_S:g} s")
+    return pipe.recv()
+
+
+def _sum(tensor: torch.Tensor) -> int:
+    return checksum(tensor.view(torch.uint8))
+
+
+def _receive(pipe: Connection, device: str, num_tensors: int, numbers: int) -> None:
+    """A rollout worker: says its handles, acknowledges each bucket, and ends with the sums of its tensors."""
+    memory = DeviceMemory(BUCKET_BYTES, torch.device(device))
+    held = {f"layer{i}": torch.empty(numbers, dtype=torch.bfloat16, device=device) for i in range(num_tensors)}
+    pipe.send(memory.handles)
+    while (found := pipe.recv()) is not None:
+        for name, tensor in unpack(memory.bucket(found)):
+            held[name].copy_(tensor, non_blocking=True)
+        memory.finish()
+        pipe.send("done")
+    pipe.send({name: _sum(tensor) for name, tensor in held.items()})
+
+
+ROWS = [by_ipc]
