@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rlrun.config.registry import fill_lora
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
@@ -51,6 +52,7 @@ def test_small_micro_batches_take_as_long_as_their_kernels_are_launched() -> Non
     run = published(1, ["arm_right"])
     run.actor.activation_checkpointing, run.actor.lora.rank, run.env.num_envs, run.algorithm.horizon = True, 32, 64, 1
     run.algorithm.update_epochs, run.actor.num_workers = 1, 1
+    fill_lora(run)
     counts = count(run)
     machine = Inventory((NodeInfo("n", "", 8, 10**12, (Accelerator("H200", 10**12, False),)),))
     seconds = {}
