@@ -32,7 +32,7 @@ from rlrun.placement.planner import plan
 from rlrun.placement.policy_counts import estimated, policy_counts
 from rlrun.placement.verdict import suggestions
 from rlrun.policies.counting import count
-from rlrun.policies.counts import PolicyCounts
+from rlrun.policies.counts import PassCount, PolicyCounts
 from rlrun.system.errors import RunError
 
 SEVEN_BILLION = 7_541_237_184
@@ -44,8 +44,9 @@ def inventory(num_accelerators: int, memory_bytes: int | None) -> Inventory:
 
 
 def counts_of(num_parameters: int) -> PolicyCounts:
-    """A network without blocks, so that only parameters count."""
-    return estimated(RunConfig(), num_parameters)
+    """A network without blocks and activations, so that only parameters count."""
+    nothing = PassCount()
+    return dataclasses.replace(estimated(RunConfig(), num_parameters), update=nothing, recompute=nothing)
 
 
 @pytest.mark.parametrize(
