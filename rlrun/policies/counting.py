@@ -34,7 +34,9 @@ from rlrun.policies.policy import Policy, torch_dtype
 from rlrun.policies.spec import CONFIG_FILE, DemonstratedTask, PolicySpec, policy_spec
 from rlrun.system.errors import RunError
 
-ROWS = (2, 4)  # of the two passes whose difference is the work of a row; one row has kernels of its own
+# Of the two passes whose difference is the work of a row. One row has kernels of its own; with few rows other tensors
+# are held at the peak than with many.
+ROWS = (2, 16)
 # A usual instruction. The tokenizers of large language models make some 30 tokens of its prompt.
 INSTRUCTION = "put the black bowl on the plate and close the drawer of the cabinet"
 SHORT_INSTRUCTION = "go"  # of a policy that takes no more

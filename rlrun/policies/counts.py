@@ -48,6 +48,8 @@ class PassCount:
         num_bytes, fixed_bytes = line(few.num_bytes, many.num_bytes)
         saved_bytes, fixed_saved_bytes = line(few.saved_bytes, many.saved_bytes)
         thin_bytes, fixed_thin_bytes = line(few.thin_bytes, many.thin_bytes)
+        if thin_bytes < 0:  # with more rows the products are no longer thin
+            thin_bytes, fixed_thin_bytes = many.thin_bytes / b, 0.0
         num_kernels = max(few.num_kernels, many.num_kernels)
         fixed = fixed_flops, fixed_bytes, fixed_saved_bytes, fixed_thin_bytes
         return cls(flops, num_bytes, num_kernels, saved_bytes, thin_bytes, *fixed)
