@@ -18,7 +18,7 @@ from rlrun.actor.gathering import Wanted, gathered
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig, ShardingStrategy
 from rlrun.policies.adapters import adapters, is_adapter_name, matrix_names, plain_name, unchanging_names
-from rlrun.policies.counts import unit_limit
+from rlrun.policies.counts import replicates_frozen, unit_limit
 from rlrun.policies.offloading import Offloader
 from rlrun.policies.policy import torch_dtype
 from rlrun.policies.weight_files import StoredWeights, fill
@@ -75,7 +75,7 @@ class ShardedPolicy:
     | no_shard | whole on every rank | nothing | after the last micro-batch |
 
     no_shard is a mesh of world_size replicas of groups of one, so gradients are averaged over all ranks. With
-    `ActorConfig.replicates_frozen` frozen parameters are plain tensors outside of FSDP, whole on every rank.
+    `replicates_frozen` frozen parameters are plain tensors outside of FSDP, whole on every rank.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ShardedPolicy:
         stacks = policy.stacks()
         self.offloader = Offloader(device)  # for roles that share accelerators
         self.module: Any = module  # the policy's module
-        outside = _outside(module, device) if config.replicates_frozen else set()
+        outside = _outside(module, device) if replicates_frozen(config) else set()
         # FSDP cannot accumulate gradients with units that are never gathered
         unread = [] if self._keeps_gathered or outside else [[part] for part in _never_read(policy)]
         units = [*unread, *fsdp_units(stacks, self.param_dtype.itemsize, outside), [module]]

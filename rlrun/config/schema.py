@@ -277,18 +277,6 @@ class ActorConfig(Section):
         return self.num_workers
 
     @property
-    def replicates_frozen(self) -> bool:
-        """Whether frozen weights are whole on every rank, outside of FSDP.
-
-        Where all parameters stay gathered, or one rank holds them all, FSDP would hold their shards beside the whole.
-        """
-        if self.cpu_offload:
-            return False
-        if self.replicate_frozen is not None:
-            return self.replicate_frozen
-        return self.keeps_gathered or self.ranks_of_a_copy == 1
-
-    @property
     def keeps_gathered(self) -> bool:
         """Whether gathered parameters stay from the first forward pass of a minibatch to its last backward pass."""
         return self.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)

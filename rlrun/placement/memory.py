@@ -20,7 +20,7 @@ from rlrun.config.schema import (
     WeightTransport,
 )
 from rlrun.placement.plan import Plan, Slot
-from rlrun.policies.counts import PolicyCounts, unit_limit
+from rlrun.policies.counts import PolicyCounts, replicates_frozen, unit_limit
 
 _BUCKETS_IN_FLIGHT = 2  # one is sent while the next one is packed
 
@@ -89,7 +89,7 @@ def _weights(config: RunConfig, counts: PolicyCounts) -> int:
     actor, ranks = config.actor, config.actor.ranks_of_a_copy
     frozen = counts.num_frozen * NUM_BYTES[actor.param_precision]
     trained = counts.num_trained * NUM_BYTES[actor.optimizer_precision] // ranks
-    return trained + (frozen if actor.replicates_frozen else frozen // ranks)
+    return trained + (frozen if replicates_frozen(actor) else frozen // ranks)
 
 
 def waves(slots: tuple[Slot, ...], bytes_per_worker: int, free_bytes: Mapping[str, int]) -> list[tuple[Slot, ...]]:
@@ -224,7 +224,7 @@ def _gradients(config: RunConfig, trained: int, width: int, ranks: int) -> int:
 def _gathered(config: RunConfig, counts: PolicyCounts) -> int:
     """Return the bytes of parameters that FSDP gathers, and of gradients that it reduces."""
     compute, reduced = NUM_BYTES[config.actor.param_precision], NUM_BYTES[config.actor.reduce_precision]
-    if config.actor.replicates_frozen:
+    if replicates_frozen(config.actor):
         sharded, never_gathered = counts.num_trained, 0
         stacks = [stack.trained_parameters for stack in counts.stacks]
     else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import pickle
 import subprocess
@@ -25,6 +26,7 @@ from rlrun.policies.folders import base_of, has_only_adapters, parameters_in
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 
+logger = logging.getLogger(__name__)
 FEW_PARAMETERS = 3_000_000  # a policy with fewer is not counted: on a GPU everything of it is fast and fits
 LIMIT_S = 300.0  # of counting; 7.5 billion parameters take half a minute on one core
 _NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
@@ -35,16 +37,24 @@ _PACKAGES = ("rlrun", "torch", "transformers")  # whose versions the counts depe
 def policy_counts(config: RunConfig, limit_s: float = LIMIT_S) -> PolicyCounts:
     """Return the counts of the policy that a run trains.
 
-    limit_s: of the process that counts. Raises RunError for a policy folder that cannot be opened, and for a policy
-    that cannot be counted in that time.
+    limit_s: of the process that counts. A policy that cannot be counted, as it needs tensors with values or more time,
+    is estimated from its number of parameters, with a warning. Raises RunError for a folder that cannot be opened.
     """
-    few = _few_parameters(config)
-    if few is not None:
-        return estimated(config, few)
+    number = _known_parameters(config)
+    if 0 < number <= FEW_PARAMETERS:
+        return estimated(config, number)
     file = Path(config.cache_dir) / f"counts-{digest(config)}.json"
     with suppress(OSError, ValueError, LookupError, TypeError):  # not counted yet, or damaged
         return PolicyCounts.from_json(file.read_text(encoding="utf-8"))
-    found = _counted(config, limit_s)
+    try:
+        found = _counted(config, limit_s)
+    except _NotCountedError as error:
+        logger.warning(
+            "the plan only knows that policy.kind=%s has %s parameters: it could not be counted on torch's meta "
+            "device, where tensors have no values (%s)",
+            *(config.policy.kind, f"{number:,}" if number else "an unknown number of", error),
+        )
+        return estimated(config, number)
     with suppress(OSError):  # then the next plan counts again
         file.parent.mkdir(parents=True, exist_ok=True)
         draft = file.with_name(f".{file.name}.{os.getpid()}")
@@ -53,18 +63,24 @@ def policy_counts(config: RunConfig, limit_s: float = LIMIT_S) -> PolicyCounts:
     return found
 
 
+class _NotCountedError(Exception):
+    """The policy's class does not act and learn on the meta device, or not in time."""
+
+
 # --- a small policy ---------------------------------------------------------------------------
 
 
-def _few_parameters(config: RunConfig) -> int | None:
-    """Return the number of parameters of a small policy, by its files or its spec; None: it must be counted."""
-    spec, number = policy_spec(config), 0
+def _known_parameters(config: RunConfig) -> int:
+    """Return the number of parameters by the policy's files or its spec; 0 if neither says it."""
+    spec = policy_spec(config)
     if config.policy.path is not None:
         folder = Path(config.policy.path)
-        number = parameters_in(base_of(folder) if has_only_adapters(folder) else folder)
-    elif spec.num_parameters is not None:
-        number = spec.num_parameters(config, simulator_spec(config.env).planned_spaces(config.env))
-    return number if 0 < number <= FEW_PARAMETERS else None
+        found = parameters_in(base_of(folder) if has_only_adapters(folder) else folder)
+        if found:
+            return found
+    if spec.num_parameters is None:
+        return 0
+    return spec.num_parameters(config, simulator_spec(config.env).planned_spaces(config.env))
 
 
 def estimated(config: RunConfig, number: int) -> PolicyCounts:
@@ -139,25 +155,14 @@ def _counted(config: RunConfig, limit_s: float) -> PolicyCounts:
             command, input=pickle.dumps(config), env=environment, capture_output=True, timeout=limit_s, check=False
         )
     except subprocess.TimeoutExpired:
-        raise _not_counted(config, f"It took more than {limit_s:g} s.") from None
+        raise _NotCountedError(f"it took more than {limit_s:g} s") from None
     try:
         found = pickle.loads(done.stdout)
     except Exception as error:  # of an incomplete pickle: it may raise anything
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         cause = last[0] if last else f"The process ended with status {done.returncode}."
-        raise _not_counted(config, cause) from error
+        raise _NotCountedError(cause) from error
     if isinstance(found, RunError):
         raise found
     assert isinstance(found, PolicyCounts)
     return found
-
-
-def _not_counted(config: RunConfig, cause: str) -> RunError:
-    return RunError(
-        "The work of the policy could not be counted, which the plan needs.",
-        key="policy.kind",
-        value=config.policy.kind,
-        cause=cause,
-        remedy="Its class must act and learn on torch's meta device, where tensors have no values: it must read none "
-        "of them in host memory (item, cpu, numpy), and make new ones on `self.device`.",
-    )

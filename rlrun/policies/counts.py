@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
+from rlrun.config.schema import ActorConfig
+
 _SMALL_UNIT = 2 * 2**20  # bytes; fewer take longer to ask for than to receive
 
 
@@ -15,6 +17,18 @@ def unit_limit(block_bytes: Sequence[int]) -> int:
     block_bytes: of every block of the policy, gathered. A unit as large as the largest block needs no more memory.
     """
     return max([_SMALL_UNIT, *block_bytes])
+
+
+def replicates_frozen(actor: ActorConfig) -> bool:
+    """Return whether frozen weights are whole on every rank, outside of FSDP.
+
+    Where all parameters stay gathered, or one rank holds them all, FSDP would hold their shards beside the whole.
+    """
+    if actor.cpu_offload:
+        return False
+    if actor.replicate_frozen is not None:
+        return actor.replicate_frozen
+    return actor.keeps_gathered or actor.ranks_of_a_copy == 1
 
 
 @dataclass(frozen=True)

@@ -149,15 +149,15 @@ def test_weights_that_are_damaged_are_named(tmp_path: Path, data: bytes) -> None
 
 
 def test_full_accelerator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """7B, two 100 GB accelerators, fp32: 91 GB of actor and 30 GB of rollout do not fit, but do in turns."""
+    """7B, two 120 GB accelerators, fp32: 106 GB of actor and 30 GB of rollout do not fit, but do in turns."""
     monkeypatch.setattr("rlrun.placement.budget.policy_counts", lambda config: counts_of(SEVEN_BILLION))
     monkeypatch.setattr("rlrun.placement.budget.has_known_devices", lambda plan: False)
-    machines = inventory(2, 100 * 10**9)
+    machines = inventory(2, 120 * 10**9)
     config = RunConfig()
     with pytest.raises(RunError) as refused:
         budget(config, plan(config, machines), machines)
     text = str(refused.value)
-    assert "Accelerator 0 of node n (A100, 100.0 GB) is " in text and "GB short" in text
+    assert "Accelerator 0 of node n (A100, 120.0 GB) is " in text and "GB short" in text
     assert "+ rollout/0 30.2 GB" in text and "placement.offload=true" in text
     unknown = inventory(2, None)
     sums = budget(config, plan(config, unknown), unknown)  # nobody can say that it does not fit
@@ -270,7 +270,7 @@ def test_host_memory_for_what_is_offloaded(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("rlrun.placement.budget.policy_counts", lambda config: counts_of(SEVEN_BILLION))
     config = RunConfig()
     config.placement.offload = True
-    machines = inventory(2, 100 * 10**9)
+    machines = inventory(2, 120 * 10**9)
     host = budget(config, plan(config, machines), machines).hosts[0]
     held = host.offloaded_bytes
     assert held == pytest.approx(2 * SEVEN_BILLION * (4 + 8) / 2, rel=0.01)

@@ -118,16 +118,16 @@ def test_counts_of_changed_sources_or_sizes_are_others(wide: RunConfig, tmp_path
     assert counts_of.digest(other) != after
 
 
-def test_a_policy_that_reads_numbers_cannot_be_counted(wide: RunConfig, tmp_path: Path) -> None:
+def test_a_policy_that_reads_numbers_is_estimated(wide: RunConfig, tmp_path: Path, caplog) -> None:
+    """It runs all the same: the plan says what it does not know."""
     (tmp_path / "wide_policy.py").write_text(GUEST.replace("return mean\n", "return mean * mean.max().item()\n"))
-    with pytest.raises(RunError, match="could not be counted") as raised:
-        policy_counts(wide)
-    assert "meta" in str(raised.value.cause) and "self.device" in str(raised.value.remedy)
+    assert policy_counts(wide) == counts_of.estimated(wide, 0)
+    assert "an unknown number of parameters" in caplog.text and "meta" in caplog.text
 
 
-def test_counting_has_a_time_limit(wide: RunConfig) -> None:
-    with pytest.raises(RunError, match=r"more than 0\.1 s"):
-        policy_counts(wide, limit_s=0.1)
+def test_counting_has_a_time_limit(wide: RunConfig, caplog) -> None:
+    assert policy_counts(wide, limit_s=0.1) == counts_of.estimated(wide, 0)
+    assert "more than 0.1 s" in caplog.text
 
 
 def test_an_error_of_the_policys_folder_comes_back_as_it_is(tmp_path: Path) -> None:
