@@ -137,7 +137,7 @@ class _Collective:
             self._parts = torch.empty(dist.get_world_size(self._group), end, dtype=torch.uint8, device=device)
             # only NCCL lets the stream wait in place of this thread, and only there something goes on meanwhile
             is_beside = device.type == "cuda" and "nccl" in dist.get_backend_config(self._group)
-            self._work = dist.all_gather_into_tensor(self._parts.view(-1), part, group=self._group, async_op=is_beside)
+            self._work = dist.all_gather_single(self._parts.view(-1), part, group=self._group, async_op=is_beside)
 
     def finish(self) -> Iterator[tuple[str, Tensor]]:
         """Let the device wait for the other ranks. Yields (name, whole tensor)."""

@@ -63,8 +63,8 @@ def sent(learner: Learner) -> dict[str, np.ndarray]:
 
 
 def trained(folder: Path, run: RunConfig) -> tuple[dict, dict, set[str], int]:
-    """Return (sent names before and after two updates, trained names, checksum)."""
-    learner = adapted(folder, run)
+    """Return (what is sent, merged, before and after two updates, trained names, checksum)."""
+    learner = adapted(folder, as_in_turns(run))
     before = sent(learner)
     for seed in range(2):
         update(learner, my_share(seed))

@@ -20,7 +20,7 @@ def differences(sharding: ShardingStrategy, dtype: torch.dtype | None, limit: in
     sharded = learner(tiny_config(sharding=sharding), width=15).sharded  # odd numbers of rows
     shards = list(sharded.shards().items())
     expected = {name: one.full_tensor() if isinstance(one, DTensor) else one for name, one in shards}
-    counted, gather = [], dist.all_gather_into_tensor
+    counted, gather = [], dist.all_gather_single
 
     def count(*arguments: object, **named: object) -> object:
         counted.append(1)
@@ -28,7 +28,7 @@ def differences(sharding: ShardingStrategy, dtype: torch.dtype | None, limit: in
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gathering, "GATHERED_BYTES", limit)
-        patch.setattr(dist, "all_gather_into_tensor", count)
+        patch.setattr(dist, "all_gather_single", count)
         found = list(sharded.full_tensors(shards, dtype))
     faults = [] if [name for name, _ in found] == [name for name, _ in shards] else ["another order"]
     for name, tensor in found:
@@ -55,7 +55,7 @@ def run_alone(device: str) -> list[str]:
     """One rank has everything and sends nothing."""
     sharded = learner(tiny_config()).sharded
     with pytest.MonkeyPatch.context() as patch:
-        patch.delattr(dist, "all_gather_into_tensor")
+        patch.delattr(dist, "all_gather_single")
         return [name for name, tensor in sharded.full_tensors(sharded.shards().items()) if tensor.device.type != device]
 
 
