@@ -75,9 +75,7 @@ def _known_parameters(config: RunConfig) -> int:
     spec = policy_spec(config)
     if config.policy.path is not None:
         folder = Path(config.policy.path)
-        found = parameters_in(base_of(folder) if has_only_adapters(folder) else folder)
-        if found:
-            return found
+        return parameters_in(base_of(folder) if has_only_adapters(folder) else folder)
     if spec.num_parameters is None:
         return 0
     return spec.num_parameters(config, simulator_spec(config.env).planned_spaces(config.env))
