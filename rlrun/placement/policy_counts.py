@@ -46,6 +46,7 @@ def policy_counts(config: RunConfig, limit_s: float = LIMIT_S) -> PolicyCounts:
     file = Path(config.cache_dir) / f"counts-{digest(config)}.json"
     with suppress(OSError, ValueError, LookupError, TypeError):  # not counted yet, or damaged
         return PolicyCounts.from_json(file.read_text(encoding="utf-8"))
+    logger.warning("counting what policy.kind=%s computes, once: it takes up to a minute", config.policy.kind)
     try:
         found = _counted(config, limit_s)
     except _NotCountedError as error:
