@@ -185,7 +185,7 @@ def test_the_plan_leaves_out_what_the_network_does_not_have(kind: str, written: 
     """Files have heads over words; one of them holds the embeddings, under their own name too or alone."""
     own = sum(tensor.numel() for _, tensor in weights(kind))
     for folder in (written, of_openpi):
-        run = load([f"policy={kind}", f"policy.path={folder}"])
+        run = load([f"policy={kind}", f"policy.path={folder}", "policy.use_proprio=true"])
         assert parameters_in(folder) > 1.01 * own
         assert count(run).num_parameters == pytest.approx(own, rel=1e-3)
         assert pi_config(run, SPACES).type == kind

@@ -9,6 +9,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.placement.budget import budget
+from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo, load_inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
@@ -35,7 +36,10 @@ def as_record(planned: Plan) -> dict:
 @pytest.mark.parametrize(
     "spelling",
     [
-        ["+placement=dual_node"],
+        [
+            *("+placement=dual_node", "rollout.num_workers=4", "env.num_workers=4"),
+            *("placement.roles.rollout.accelerators=0-3", "placement.roles.env.accelerators=0-3"),
+        ],
         [
             *("actor.num_workers=8", "rollout.num_workers=4", "env.num_workers=4"),
             *("placement.roles.actor=0-7", "placement.roles.rollout=0-3", "placement.roles.env=8-11"),
@@ -56,6 +60,7 @@ def test_every_shipped_placement_plans(path: Path, run: str) -> None:
     """With the runs that are shipped, on the example machines; each says when to use it."""
     config = load([f"run={run}", f"placement={path.stem}"])
     machines = load_inventory(ROOT / "configs/inventory_example.yaml")
+    config, _ = choose(config, machines)
     planned = plan(config, machines)
     sums = budget(config, planned, machines)
     assert {len(planned.of(role)) for role in ("actor", "rollout", "env")} != {0} and sums.accelerators
@@ -63,8 +68,8 @@ def test_every_shipped_placement_plans(path: Path, run: str) -> None:
 
 
 def test_three_nodes_keep_frames_at_home() -> None:
-    config = load(["placement=three_nodes"])
     machines = load_inventory(ROOT / "configs/inventory_example.yaml")
+    config, _ = choose(load(["placement=three_nodes"]), machines)
     planned = plan(config, machines)
     envs, rollouts = planned.of("env"), planned.of("rollout")
     assert all(slot.node == rollouts[slot.rank * len(rollouts) // len(envs)].node for slot in envs)

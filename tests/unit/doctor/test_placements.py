@@ -66,7 +66,12 @@ def inventory(num_nodes: int, num_gpus: int) -> Inventory:
 
 @functools.cache
 def configured(placement: str | None, transport: str) -> RunConfig:
-    return load([*([f"+placement={placement}"] if placement else []), f"weight_sync.transport={transport}"])
+    chosen = [f"+placement={placement}", "rollout.num_workers=8", "env.num_workers=16"] if placement else []
+    if placement in ("disaggregated", "three_nodes"):
+        chosen[1] = "rollout.num_workers=2"
+    if placement == "single_node":
+        chosen[1:] = []
+    return load([*chosen, f"weight_sync.transport={transport}"])
 
 
 def pairs(config: RunConfig, planned: Plan, backend: str) -> list[tuple[Member, Member]]:
