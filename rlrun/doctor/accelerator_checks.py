@@ -9,7 +9,6 @@ from rlrun.doctor.check import ClusterState, Finding, Status, size
 from rlrun.doctor.facts import GpuFacts, NodeFacts
 from rlrun.placement.memory import load_bytes
 from rlrun.placement.policy_counts import policy_counts
-from rlrun.placement.verdict import idle_cards, idle_roles
 from rlrun.system.nvidia_smi import major_version
 from rlrun.system.torch_index import FIRST_DRIVER, index_for
 
@@ -19,20 +18,13 @@ LEFTOVER_BYTES = 500e6  # a CUDA context alone takes some hundred megabytes
 
 
 def placement(cluster: ClusterState) -> Iterator[Finding]:
-    """Report the planner's refusal: counts, RT cores, unlike accelerators, memory; of a plan, what stays idle."""
+    """Report the planner's refusal: counts, RT cores, unlike accelerators, memory."""
     refusal = cluster.refusal
     if refusal is not None:
         cause = f"{refusal.message} {refusal.cause or ''}".strip()
         fix = refusal.remedy or f"change {refusal.key}"
         where = next((a.node for a in cluster.requests if f"node {a.node}" in cause), "")
         yield Finding("placement", Status.failed, where, cause, fix, f"{refusal.key}={refusal.value}")
-    elif cluster.plan is not None:
-        idle = [*idle_cards(cluster.plan), *idle_roles(cluster.config, cluster.plan)]
-        if idle:
-            fix = (
-                "take env.num_workers=auto and rollout.num_workers=auto, or name other accelerators in placement.roles"
-            )
-            yield Finding("placement", Status.warning, "", "; ".join(one.rstrip(".") for one in idle), fix)
 
 
 def memory(cluster: ClusterState) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from rlrun.doctor import accelerator_checks, cross_node_checks, node_checks
 from rlrun.doctor.check import Check, ClusterState, Finding, Status, size
 from rlrun.doctor.measure import inspection_of, inspections
 from rlrun.doctor.trials import members
+from rlrun.placement.verdict import idle_cards, idle_roles
 from rlrun.system.errors import RunError
 from rlrun.system.machine_load import trial_factor
 
@@ -21,7 +22,10 @@ def _nodes(cluster: ClusterState) -> str:
 
 
 def _plan(cluster: ClusterState) -> str:
-    return f"{len(cluster.plan.slots)} workers" if cluster.plan else "no plan"
+    if cluster.plan is None:
+        return "no plan"
+    idle = (*idle_cards(cluster.plan), *idle_roles(cluster.config, cluster.plan))
+    return "; ".join([f"{len(cluster.plan.slots)} workers", *(one.rstrip(".") for one in idle)])
 
 
 def _interfaces(cluster: ClusterState) -> str:
@@ -125,8 +129,7 @@ CHECKS = (
         "the plan of the run on the machines that exist",
         "the whole cluster",
         "the planner refuses: too few accelerators on a node, RT cores, unlike accelerators in one process; or its "
-        "budget: accelerator memory, host memory, room for the objects of a training step; warns of accelerators and "
-        "roles that stay idle",
+        "budget: accelerator memory, host memory, room for the objects of a training step. What stays idle is shown",
         accelerator_checks.placement,
         _plan,
     ),

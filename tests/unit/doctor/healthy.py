@@ -49,9 +49,9 @@ VERSIONS = {
 def config() -> RunConfig:
     """Return a configuration with four actor ranks over both nodes and a given policy."""
     made = RunConfig()
-    made.actor.num_workers, made.rollout.num_workers, made.env.num_workers = 4, 4, 8
+    made.actor.num_workers, made.rollout.num_workers, made.env.num_workers = 4, 2, 2
     made.weight_sync.transport = WeightTransport.collective
-    made.placement.roles = {"actor": "0-3", "rollout": "0-3", "env": "0-3"}
+    made.placement.roles = {"actor": "0-3", "rollout": [0, 2], "env": [0, 2]}
     made.policy.path, made.output_dir = "/models/oft", "/data/run"  # of 7 B parameters
     made.actor.param_precision = made.actor.reduce_precision = made.rollout.precision = Precision.bf16
     made.actor.micro_batch_size, made.actor.activation_checkpointing = 1, True

@@ -280,9 +280,7 @@ def test_the_plan_knows_the_bytes_of_a_choice(kind: str, sampling: str) -> None:
     further = {"flow_sde": 3, "flow_noise": 1, "dsrl": 1}[sampling] * run.policy.num_action_chunks
     further += {"dsrl": 1}.get(sampling, 0)
     more = 4 * further * (spaces.num_actions - A)
-    if (
-        sampling == "dsrl" and kind != "smolvla"
-    ):  # pi's state has at least 32 numbers
+    if sampling == "dsrl" and kind != "smolvla":  # pi's state has at least 32 numbers
         more += 4 * (spaces.num_proprio - 32)
     assert count(run).choice_bytes == tokens[0].numpy().nbytes + more
 
