@@ -181,13 +181,17 @@ def test_all_tensors_of_their_class_are_written(kind: str, written: Path) -> Non
     assert set(HEADS) <= found
 
 
+SEEN = ("policy.use_proprio=true", "env.cameras=[zed_link,left_realsense_link]")
+
+
 def test_the_plan_leaves_out_what_the_network_does_not_have(kind: str, written: Path, of_openpi: Path) -> None:
     """Files have heads over words; one of them holds the embeddings, under their own name too or alone."""
     own = sum(tensor.numel() for _, tensor in weights(kind))
+    critic = 160 * 128 + 128 + 128 * 64 + 64 + 64  # of value_hidden_sizes, over the expert's width and the VLM's
     for folder in (written, of_openpi):
-        run = load([f"policy={kind}", f"policy.path={folder}", "policy.use_proprio=true"])
+        run = load([f"policy={kind}", f"policy.path={folder}", *SEEN])
         assert parameters_in(folder) > 1.01 * own
-        assert count(run).num_parameters == pytest.approx(own, rel=1e-3)
+        assert count(run).num_parameters == pytest.approx(own + critic, rel=1e-3)
         assert pi_config(run, SPACES).type == kind
     (of_openpi / "model.safetensors").unlink()  # as where only a plan is made
     assert pi_config(load([f"policy={kind}", f"policy.path={of_openpi}"]), SPACES).type == kind
