@@ -178,6 +178,13 @@ def test_interfaces_that_are_wrong_or_missing(lab: Lab) -> None:
     assert "no interface 'enp3s0'" in told["sim"] and "ens7f1 (10.77.0.2)" in told["sim"]
 
 
+SMALL_WEIGHTS = """
+import numpy
+from safetensors.numpy import save_file
+save_file({"weight": numpy.zeros(1000, numpy.float32)}, "/tmp/model/model.safetensors")
+"""
+
+
 def test_disks_versions_models_and_clocks(lab: Lab) -> None:
     """Six faults at the same time: the doctor reports each on its node."""
     metadata = lab.packages / "transformers-4.40.0.dist-info" / "METADATA"
@@ -185,6 +192,7 @@ def test_disks_versions_models_and_clocks(lab: Lab) -> None:
     metadata.write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 4.40.0\n")
     lab.train.check("mkdir", "/tmp/model")
     lab.train.check("sh", "-c", "echo '{}' > /tmp/model/config.json")
+    lab.train.check(PYTHON, "-c", SMALL_WEIGHTS)  # of which a plan needs no more than the number
     lab.clock.write_text("300")
     with ExitStack() as faults:
         faults.enter_context(lab.sim.filled("/spill", leave_bytes=MB))

@@ -26,6 +26,7 @@ from rlrun.policies.distributions import token_logprobs
 from rlrun.policies.opening import open_unfilled
 from rlrun.policies.openvla_oft.policy import VlaPolicy, save_policy
 from rlrun.rollout.backend import RolloutBackend, unsent_names
+from rlrun.rollout.hf import HFBackend
 from rlrun.rollout.make import make_backend
 from rlrun.rollout.sglang.backend import SglangBackend, make_engine
 from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
@@ -306,11 +307,15 @@ def test_an_offloaded_backend_accepts_weights_for_later(
             backend.offload()
     for bucket in buckets(weights(1), 3)[:-1]:  # half a version: the sender has begun to write over the last one
         backend.apply(bucket)
-    assert backend.policy_version == -1
     backend.discard_staged()
-    backend.onload()
-    with pytest.raises(RuntimeError, match="every bucket of a policy version"):
-        backend.act([observation(frames)])
+    if isinstance(backend, HFBackend):  # its last version was in that memory; an engine has a copy of its own
+        assert backend.policy_version == -1
+        backend.onload()
+        with pytest.raises(RuntimeError, match="every bucket of a policy version"):
+            backend.act([observation(frames)])
+    else:
+        backend.onload()
+        assert backend.act([observation(frames)])[0].policy_version == 2
     publish(backend, weights(2), 4)
     assert_norm_close(backend.act([observation(frames)])[0].values, expected[2], implementation.value_tolerance)
 

@@ -14,7 +14,7 @@ from tests.pretended_cuda.conftest import Run
 
 BUGS = {
     "uniform numbers": ("rlrun.policies.distributions", "sample_tokens", "uniforms.to(logits.device)", "uniforms"),
-    "targets": ("rlrun.actor.learning_batch", "LearningBatch.rows", "(0, index).to(device)", "(0, index)"),
+    "targets": ("rlrun.actor.learning_batch", "LearningBatch.rows", "uploaded(taken, device)", "taken"),
     "positions": ("rlrun.policies.openvla_oft.model", "OpenVLAOFT._hidden", ", device=embeds.device)", ")"),
     "crop": ("rlrun.policies.openvla_oft.processor", "_center_crop", "device=pixels.device, ", ""),
     "tokens as an array": ("rlrun.rollout.hf", "HFBackend.act", "tokens.cpu().numpy()", "tokens.numpy()"),
