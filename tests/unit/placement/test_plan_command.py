@@ -29,7 +29,7 @@ def run_plan(*arguments: str, columns: int | None = 160) -> subprocess.Completed
         cwd=ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,
-        timeout=60,
+        timeout=240,  # the first one counts the policy
         check=False,
     )
 
