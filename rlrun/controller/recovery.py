@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -244,7 +243,7 @@ class Startup:
 
     def load_actor(self, policy_folder: str) -> tuple[int, int]:
         """Load `policy_folder` on every actor rank. Returns the numbers of weight buckets, see `ActorWorker`."""
-        self._load_in_waves(self._actors, policy_folder, lambda actor: actor.load(policy_folder))
+        self._load_in_waves(self._actors, lambda actor: actor.load(policy_folder))
         return self._actors.call_first(lambda actor: actor.num_buckets(), "bucket layout", self._step_s)
 
     def load_rollout(self, policy_folder: str, is_final: bool, spaces: Spaces) -> CameraMatch | None:
@@ -252,7 +251,7 @@ class Startup:
 
         spaces: of the simulators. Returns which of their cameras the policy takes; None: its folder does not name them.
         """
-        loaded = self._load_in_waves(self._rollouts, policy_folder, self.rollout_load(policy_folder, is_final))
+        loaded = self._load_in_waves(self._rollouts, self.rollout_load(policy_folder, is_final))
         self._check_fit(policy_folder, loaded[0], spaces)
         named = loaded[0].cameras
         return (
@@ -266,11 +265,10 @@ class Startup:
         is_base_on_device = holds_base_on_device(self._config, self._workers.plan)
         return lambda rollout: rollout.load(policy_folder, is_final, is_base_on_device)
 
-    def _load_in_waves(self, group: WorkerGroup[W], policy_folder: str, load: Callable[[W], T]) -> list[T]:
+    def _load_in_waves(self, group: WorkerGroup[W], load: Callable[[W], T]) -> list[T]:
         """Load as many workers of a node at a time as fit into its memory. Returns the values by rank."""
         plan = self._workers.plan
-        policy = dataclasses.replace(self._config.policy, path=policy_folder)
-        each = load_bytes(self._config, policy_counts(dataclasses.replace(self._config, policy=policy)))[group.role]
+        each = load_bytes(self._config, policy_counts(self._config))[group.role]
         waiting, num_waves = plan.of(group.role), 0
         values: dict[int, T] = {}
         while waiting:

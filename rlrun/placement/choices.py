@@ -41,20 +41,27 @@ class Choice:
 def choose(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES) -> tuple[RunConfig, list[str]]:
     """Return the configuration with numbers in place of `auto`, and sentences on the choice.
 
-    Without accelerators of known speed these are the usual numbers. Raises RunError if no choice fits.
+    The numbers are those of a training step, also for a program with some of the roles only. Without accelerators of
+    known speed these are the usual ones. Raises RunError if no choice fits.
 
     Example: (…, ["Chosen: actor.micro_batch_size=4: 47 of 80 GB, 38 % MFU of an update; 8 rows would need 75 GB."])
     """
     if not config.auto:
         return config, []
-    has_accelerators = any(node.usable for node in inventory.nodes)
-    if set(roles) == set(ROLES) and has_accelerators and config.cluster.kind is ClusterKind.ray:
+    if any(node.usable for node in inventory.nodes) and config.cluster.kind is ClusterKind.ray:
         search = _Search(config, inventory)
-        best = search.best()
+        try:
+            best = search.best()
+        except RunError:
+            if set(roles) == set(ROLES):
+                raise
+            best = None  # a program without all roles may have machines that a training step does not fit on
         if best is not None:
             return best.config, [search.sentence(best)]
     usual = with_usual_numbers(config)
-    return usual, [f"Not by the machines, whose speed is unknown: {_values(config.auto, usual)}."]
+    return usual, [
+        f"Usual numbers, since no training step could be timed on these machines: {_values(config.auto, usual)}."
+    ]
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ class _Option:
     """One choice before its memory is looked at."""
 
     order: tuple[float, ...]
+    num_workers: int  # of env and rollout
     config: RunConfig  # with its numbers of workers
     plan: Plan
     rows: int  # of a micro-batch
@@ -102,7 +110,7 @@ class _Search:
             except RunError:
                 too_large[id(one.plan), one.share] = one.rows
         if options:
-            self._fitting(min(options, key=lambda one: (one.order[-3], one.rows, -one.share)))  # raises the refusal
+            self._fitting(min(options, key=lambda one: (one.num_workers, one.rows, -one.share)))  # raises its refusal
         if self._refusal is not None:
             raise self._refusal
         return None
@@ -133,12 +141,12 @@ class _Search:
             for planned in options:
                 times = step_times(placed, planned, self._counts, self._weight_bytes)
                 answering = {(slot.node, index) for slot in planned.of("rollout") for index in slot.accelerators}
-                workers = (-len(answering), env_workers + rollout_workers)
+                num_workers = env_workers + rollout_workers
                 for rows, share in itertools.product(self._rows(), self._shares()):
                     update_s = update_seconds(placed, planned, self._counts, rows, share)
                     seconds = times.step_s - times.update_s + update_s
-                    order = (_rounded(seconds), *workers, rows * (1 - share), rows)
-                    yield _Option(order, placed, planned, rows, share)
+                    order = (_rounded(seconds), -len(answering), num_workers, rows * (1 - share), rows)
+                    yield _Option(order, num_workers, placed, planned, rows, share)
 
     def _workers(self) -> Iterator[tuple[int, int]]:
         """Yield numbers of env and rollout workers; each rollout worker serves equally many env workers."""

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 FEW_PARAMETERS = 3_000_000  # a policy with fewer is not counted: on a GPU everything of it is fast and fits
 LIMIT_S = 300.0  # of counting; 7.5 billion parameters take half a minute on one core
 _NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
+remembered: dict[str, PolicyCounts] = {}  # by digest; a run asks several times, also where nothing can be cached
 _PROGRAM = "rlrun.policies.counting"
 _PACKAGES = ("rlrun", "torch", "transformers")  # whose versions the counts depend on
 
@@ -43,7 +44,15 @@ def policy_counts(config: RunConfig, limit_s: float = LIMIT_S) -> PolicyCounts:
     number = _known_parameters(config)
     if 0 < number <= FEW_PARAMETERS:
         return estimated(config, number)
-    file = Path(config.cache_dir) / f"counts-{digest(config)}.json"
+    name = digest(config)
+    if name not in remembered:
+        remembered[name] = _from_cache(config, name, number, limit_s)
+    return remembered[name]
+
+
+def _from_cache(config: RunConfig, name: str, number: int, limit_s: float) -> PolicyCounts:
+    """Return the counts of the cache, else count, and write them there. number: of parameters; 0: unknown."""
+    file = Path(config.cache_dir) / f"counts-{name}.json"
     with suppress(OSError, ValueError, LookupError, TypeError):  # not counted yet, or damaged
         return PolicyCounts.from_json(file.read_text(encoding="utf-8"))
     logger.warning("counting what policy.kind=%s computes, once: it takes up to a minute", config.policy.kind)

@@ -102,11 +102,13 @@ def idle_roles(config: RunConfig, plan: Plan) -> Iterator[str]:
             f"{len(learning - acting)} of {len(learning)} accelerators of the actor wait while rollout workers act: "
             "more rollout workers would use them."
         )
+    time = simulator_spec(config.env).time
+    is_serial = time is not None and time.env_step_s > 0  # a worker steps its envs one after another
     on_node = Counter(slot.node for slot in envs)
     cores = {planned.node.name: planned.node.num_cpus for planned in plan.nodes}
     per_worker = config.env.num_envs // max(1, len(envs))
     for node, count in on_node.items():
-        if per_worker > 1 and acting and 2 * count <= cores[node] and not simulator_spec(config.env).needs_rt_cores:
+        if is_serial and acting and per_worker > 1 and 2 * count <= cores[node]:
             yield (
                 f"{count} env workers step {per_worker} envs each, one after another, on {cores[node]} cores of "
                 f"{node}: more env workers would use them."

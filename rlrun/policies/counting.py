@@ -230,8 +230,10 @@ def _prepare_training(policy: Policy, config: RunConfig) -> None:
 
 
 def _checkpoint(blocks: list[nn.Module]) -> None:
-    """Keep a block's input only, as `actor.sharding` does; modes of functions do not see what runs inside a backward
-    pass, so that a recomputed block gets its own."""
+    """Keep a block's input only, as `rlrun.policies.compilation` does.
+
+    A mode of functions does not see what runs inside a backward pass, so a recomputed block gets its own.
+    """
     for block in blocks:
         block.forward = partial(
             checkpoint,

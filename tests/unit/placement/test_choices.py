@@ -86,12 +86,19 @@ def test_a_laptop_takes_the_usual_numbers() -> None:
         usual = load(["env.num_envs=8", "algorithm.horizon=4", "algorithm.global_batch_size=32"])
         assert replace(chosen.actor, activation_checkpointing=0.0) == replace(usual.actor)
         assert (chosen.env, chosen.rollout) == (usual.env, usual.rollout)
-        assert "unknown" in sentences[0]
+        assert "Usual numbers" in sentences[0]
 
 
 def test_what_fits_nowhere_is_refused() -> None:
     with pytest.raises(RunError, match="short"):
         choose(config_of(), machines(memory_bytes=2 * 10**9))
+
+
+def test_an_evaluation_needs_no_room_for_training() -> None:
+    """Machines on which no training step fits may evaluate."""
+    small = machines(memory_bytes=2 * 10**9)
+    chosen, sentences = choose(config_of(), small, ["env", "rollout"])
+    assert not chosen.auto and "Usual numbers" in sentences[0]
 
 
 def test_unlike_accelerators_are_ranked_by_time() -> None:

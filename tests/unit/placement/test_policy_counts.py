@@ -70,6 +70,11 @@ class Wide(Policy):
 """
 
 
+@pytest.fixture(autouse=True)
+def forgetful() -> None:
+    counts_of.remembered.clear()
+
+
 @pytest.fixture
 def wide(tmp_path: Path) -> RunConfig:
     """A run of a policy from outside, with 4.2 million parameters."""
@@ -98,12 +103,15 @@ def test_a_guests_policy_is_counted_in_a_process_and_once(
     assert counts == count(wide)
     monkeypatch.setattr(subprocess, "run", no_process)
     assert policy_counts(wide) == counts
+    counts_of.remembered.clear()
+    assert policy_counts(wide) == counts
 
 
 def test_a_damaged_file_of_the_cache_is_counted_anew(wide: RunConfig, tmp_path: Path) -> None:
     counts = policy_counts(wide)
     (file,) = (tmp_path / "cache").glob("counts-*.json")
     file.write_text(file.read_text()[:50])
+    counts_of.remembered.clear()  # as another process
     assert policy_counts(wide) == counts
     assert len(file.read_text()) > 50
 
