@@ -113,7 +113,7 @@ class SimulatorSpec:
     section: type[Section] | None = None  # dataclass of its settings
     memory: DeviceMemory = DeviceMemory()
     host_bytes: int = 500_000_000  # host memory of an env worker with its simulator
-    time: SimulatorTime | None = None  # for the plan's estimate; None: unknown
+    time: Callable[[EnvConfig], SimulatorTime | None] = lambda env: None  # for the plan's estimate; None: unknown
     needs_own_process: bool = False  # it takes over the process that it runs in
     has_own_python: bool = False  # it is installed under a Python of its own, not under rlrun's
     needs_rt_cores: bool = False  # whether its accelerators need RT cores

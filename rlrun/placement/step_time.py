@@ -109,7 +109,7 @@ def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes
     acting, learning = _slowest(plan, "rollout"), _slowest(plan, "actor")
     assert acting is not None and learning is not None  # `has_known_devices` came first
     chunks = config.algorithm.horizon * config.algorithm.rollout_epochs
-    chunk_s, spec_s = _chunk_seconds(config, plan), simulator_spec(config.env).time
+    chunk_s, spec_s = _chunk_seconds(config, plan), simulator_spec(config.env).time(config.env)
     workers = len(envs) / len(rollouts)  # env workers that each rollout worker serves
     stages = max(1, min(config.rollout.pipeline_stages, math.floor(workers)))
     rows = config.env.num_envs / len(rollouts)
@@ -134,7 +134,8 @@ def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes
 
 def _chunk_seconds(config: RunConfig, plan: Plan) -> float:
     """Return the seconds in which the slowest env worker simulates a chunk; workers share the cores of their node."""
-    time, envs = simulator_spec(config.env).time or UNKNOWN_SIMULATOR, config.env.num_envs // config.env.num_workers
+    time = simulator_spec(config.env).time(config.env) or UNKNOWN_SIMULATOR
+    envs = config.env.num_envs // config.env.num_workers
     num_images = simulator_spec(config.env).planned_spaces(config.env).num_images
     alone_s = time.of_chunk(envs, config.policy.num_action_chunks, num_images)
     on_node = Counter(slot.node for slot in plan.of("env"))

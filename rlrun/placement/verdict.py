@@ -102,7 +102,7 @@ def idle_roles(config: RunConfig, plan: Plan) -> Iterator[str]:
             f"{len(learning - acting)} of {len(learning)} accelerators of the actor wait while rollout workers act: "
             "more rollout workers would use them."
         )
-    time = simulator_spec(config.env).time
+    time = simulator_spec(config.env).time(config.env)
     is_serial = time is not None and time.env_step_s > 0  # a worker steps its envs one after another
     on_node = Counter(slot.node for slot in envs)
     cores = {planned.node.name: planned.node.num_cpus for planned in plan.nodes}

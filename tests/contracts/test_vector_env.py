@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -26,7 +27,8 @@ from rlrun.config.schema import (
 from rlrun.data.messages import Frames
 from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
-from rlrun.envs.libero.spec import LiberoConfig
+from rlrun.envs.libero.libero_env import LiberoVectorEnv
+from rlrun.envs.libero.spec import Backend, LiberoConfig
 from rlrun.envs.make import make_env
 from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.envs.remote_env import RemoteEnv
@@ -34,6 +36,7 @@ from rlrun.envs.rows import RowsEnv
 from rlrun.envs.vector_env import VectorEnv
 from rlrun.testing.simulators import CHECKS, CHUNK, NUM_ENVS, TIME_LIMIT, EnvUnderTest, same
 from tests.integration.libero import libero_python
+from tests.unit.envs.libero import small_suite
 
 Make = Callable[..., VectorEnv]
 
@@ -149,6 +152,26 @@ _INSTANCES = Path(tempfile.mkdtemp(prefix="rlrun-instances-"))
 _write_instances(_INSTANCES)
 atexit.register(shutil.rmtree, _INSTANCES, ignore_errors=True)
 
+
+def _libero(**own: Any) -> EnvConfig:
+    return EnvConfig(
+        simulator="libero",
+        sections={"libero": LiberoConfig(**own)},
+        cameras=["agentview", "robot0_eye_in_hand"],
+        action_hz=20,
+        max_control_steps=TIME_LIMIT,
+    )
+
+
+def _break_libero(env: VectorEnv, row: int) -> None:
+    assert isinstance(env, LiberoVectorEnv)
+    env.state(row)[0].qvel[0] = np.inf
+
+
+_SCENES = Path(tempfile.mkdtemp(prefix="rlrun-scenes-"))
+small_suite.write(_SCENES)
+atexit.register(shutil.rmtree, _SCENES, ignore_errors=True)
+
 IMPLEMENTATIONS = {
     "embedded-radio": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_mujoco),
     "embedded-trash": Implementation(
@@ -165,13 +188,12 @@ IMPLEMENTATIONS = {
     ),
     "embedded-own-process": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_by_signal, _breakable),
     "libero": Implementation(
-        EnvConfig(
-            simulator="libero",
-            sections={"libero": LiberoConfig(task_ids=[0])},
-            cameras=["agentview", "robot0_eye_in_hand"],
-            action_hz=20,
-            max_control_steps=TIME_LIMIT,
-        ),
+        _libero(suite=small_suite.NAME, scenes=str(_SCENES)),
+        _break_libero,
+        reward_part="task",
+    ),
+    "libero-robosuite": Implementation(
+        _libero(task_ids=[0], backend=Backend.robosuite),
         _break_by_signal,
         lambda folder: _breakable(folder, libero_python()),
         reward_part="task",
@@ -185,7 +207,7 @@ IMPLEMENTATIONS = {
 }
 
 
-SLOW = {"libero": [pytest.mark.long, pytest.mark.timeout(1200)]}
+SLOW = {"libero-robosuite": [pytest.mark.long, pytest.mark.timeout(1200)]}
 
 
 @pytest.fixture(params=[pytest.param(name, marks=SLOW.get(name, ())) for name in IMPLEMENTATIONS], scope="module")

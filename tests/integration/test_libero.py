@@ -1,4 +1,4 @@
-"""A whole run on LIBERO: its own interpreter, its own assets, a network from scratch; and a suite that is not there."""
+"""LIBERO itself: both backends are the same benchmark; a whole run from scratch; and a suite that is not there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlrun.config.loader import load
 from rlrun.envs.make import make_env
 from rlrun.system.errors import RunError
 from rlrun.train import train
-from tests.integration.libero import libero_python
+from tests.integration.libero import libero_python, libero_scenes
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
@@ -23,14 +23,44 @@ SMALL = [
 ]
 
 
-def configured(folder: Path, *overrides: str):
+def robosuite(folder: Path, *overrides: str):
     python = f"placement.nodes={{here: {{python: '{libero_python()}'}}}}"
-    return load([*SMALL, f"output_dir={folder}", python, *overrides])
+    return load([*SMALL, f"output_dir={folder}", python, "env.libero.backend=robosuite", *overrides])
+
+
+@pytest.mark.parametrize("has_robosuites_mujoco", [True, False])
+def test_both_backends_are_the_same(has_robosuites_mujoco: bool) -> None:
+    """Frames, states and rewards of chunks in which the hand moves freely; pictures to the bit, with one MuJoCo."""
+    scenes = libero_scenes("libero_goal", 7)
+    keys = ["env.libero.suite=libero_goal", "env.libero.task_ids=[7]", f"env.libero.scenes={scenes}"]
+    actions = np.random.default_rng(0).uniform(-0.3, 0.3, (3, 1, 4, 7)).astype(np.float32)
+    seen = []
+    for backend, is_elsewhere in (("robosuite", True), ("native", has_robosuites_mujoco)):
+        config = load([*SMALL, *keys, f"env.libero.backend={backend}", "env.max_control_steps=12"]).env
+        env = make_env(config, 1, python=libero_python() if is_elsewhere else None)
+        try:
+            first = env.reset(np.zeros(1, int), np.array([1]))
+            seen.append((first, [env.step_chunk(part) for part in actions]))
+        finally:
+            env.close()
+    (theirs, their_chunks), (ours, our_chunks) = seen
+    assert ours.instructions == theirs.instructions == ("turn on the stove",)
+    for one, other in zip(
+        [ours, *(c.frames for c in our_chunks)], [theirs, *(c.frames for c in their_chunks)], strict=True
+    ):
+        assert np.abs(one.proprio - other.proprio).max() < 1e-6
+        difference = np.abs(one.images.astype(int) - other.images)
+        assert difference.mean() < (1e-9 if has_robosuites_mujoco else 1.0) and one.images.std() > 10
+    for one, other in zip(our_chunks, their_chunks, strict=True):
+        assert np.array_equal(one.rewards, other.rewards) and np.array_equal(one.truncated, other.truncated)
+    assert our_chunks[-1].truncated.all()
 
 
 @pytest.mark.long
 def test_a_run_on_published_tasks(tmp_path: Path) -> None:
-    assert train(configured(tmp_path, "env.libero.suite=libero_goal", "env.libero.task_ids=[3]")) == 0
+    keys = ["env.libero.suite=libero_goal", "env.libero.task_ids=[7]"]
+    scenes = f"env.libero.scenes={libero_scenes('libero_goal', 7)}"
+    assert train(load([*SMALL, *keys, scenes, f"output_dir={tmp_path}"])) == 0
     (step,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert step["env_steps"] == 16 and step["num_infra_faults"] == 0 and step["rollout_logprob_gap"] < 1e-4
     assert json.loads((tmp_path / "policy" / "config.json").read_text())["num_images"] == 2
@@ -40,7 +70,8 @@ def test_a_run_on_published_tasks(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_pictures_of_rows_that_change_their_tasks() -> None:
     """A seed shows the same, whichever scenes were closed before it."""
-    config = load([*SMALL, "env.libero.suite=libero_spatial", "env.libero.task_ids=[0, 3]"]).env
+    keys = ["env.libero.suite=libero_spatial", "env.libero.task_ids=[0, 3]", "env.libero.backend=robosuite"]
+    config = load([*SMALL, *keys]).env
     env = make_env(config, 2, python=libero_python())
     try:
         seen: dict[int, np.ndarray] = {}
@@ -55,5 +86,5 @@ def test_pictures_of_rows_that_change_their_tasks() -> None:
 
 def test_a_suite_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught:
-        train(configured(tmp_path, "env.libero.suite=libero_cooking"))
+        train(robosuite(tmp_path, "env.libero.suite=libero_cooking"))
     assert caught.value.key == "env.libero.suite" and "libero_goal" in str(caught.value.remedy)

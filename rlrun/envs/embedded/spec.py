@@ -41,7 +41,7 @@ SPEC = SimulatorSpec(
     "rlrun.envs.embedded.mujoco_env:MujocoVectorEnv",
     r1pro_keys.planned_spaces,
     EmbeddedConfig,
-    time=SimulatorTime(env_step_s=0.0002, picture_s=0.003),  # measured with 64 pixels, drawn by the CPU
+    time=lambda env: SimulatorTime(env_step_s=0.0002, picture_s=0.003),  # measured with 64 pixels, drawn by the CPU
     has_expert=lambda env: True,
     is_r1pro=True,
     cameras=r1pro_keys.CAMERAS,

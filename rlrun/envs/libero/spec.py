@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import NOT_NEGATIVE, Range, Section, bounded, named
@@ -10,6 +11,16 @@ from rlrun.config.simulator_spec import DeviceMemory, PlannedSpaces, SimulatorSp
 from rlrun.envs import opengl
 
 CAMERAS = ("agentview", "robot0_eye_in_hand")
+
+
+class Backend(Enum):
+    native = "native"  # MuJoCo with rlrun's controller and predicates, from scenes exported once
+    robosuite = "robosuite"  # LIBERO's own code, in an interpreter that has it
+
+
+class Pictures(Enum):
+    exact = "exact"  # as LIBERO draws them
+    fast = "fast"  # without reflections and shadows: for policies that are trained on such pictures only
 
 
 @dataclass
@@ -20,12 +31,22 @@ class LiberoConfig(Section):
     task_ids: list[int] = bounded([], NOT_NEGATIVE)  # tasks of the suite, cycled by reset seed; empty: all
     settle_steps: int = bounded(10, NOT_NEGATIVE)  # control steps before each episode, in which objects come to rest
     idle_gripper: float = bounded(-1.0, Range(-1, 1))  # gripper in these steps: -1 opens, 0 holds, 1 closes
+    backend: Backend = Backend.native
+    scenes: str = ".cache/rlrun/libero"  # folder of the exported tasks on the nodes of the env workers (backend=native)
+    pictures: Pictures = Pictures.exact
     has_openness: bool = False  # True: gripper 1 open, 0 closed, as OpenVLA's checkpoints; False: -1 open, 1 closed
 
 
 def planned_spaces(env: EnvConfig) -> PlannedSpaces:
     """Return the sizes: hand position, axis-angle and two fingers; six increments of the hand and the gripper."""
     return PlannedSpaces(len(env.cameras), 8, 7, tuple(env.cameras), float(env.action_hz))
+
+
+def control_time(env: EnvConfig) -> SimulatorTime:
+    """Return the seconds of a control step by benchmarks/libero.py; a picture's are assumed, of a card's EGL."""
+    if env.section(LiberoConfig).backend is Backend.robosuite:
+        return SimulatorTime(env_step_s=0.04, picture_s=0.01)
+    return SimulatorTime(step_s=0.0045, env_step_s=0.006, picture_s=0.01)  # rows are controlled together
 
 
 SPEC = SimulatorSpec(
@@ -35,7 +56,7 @@ SPEC = SimulatorSpec(
     LiberoConfig,
     memory=DeviceMemory(500_000_000, 200_000_000),
     host_bytes=1_700_000_000,
-    time=SimulatorTime(env_step_s=0.04, picture_s=0.01),  # measured; a picture: assumed, of a card's EGL
+    time=control_time,
     cameras=CAMERAS,
     packages=("mujoco", "robosuite"),
     variables=opengl.VARIABLES,

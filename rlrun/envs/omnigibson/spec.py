@@ -115,7 +115,7 @@ SPEC = SimulatorSpec(
     OmniGibsonConfig,
     memory=DeviceMemory(8_200_000_000, 500_000_000),
     host_bytes=12_000_000_000,
-    time=SimulatorTime(step_s=0.02, picture_s=0.005),  # assumed, within what RLinf reports of its 4090s
+    time=lambda env: SimulatorTime(step_s=0.02, picture_s=0.005),  # assumed, within what RLinf reports of its 4090s
     needs_own_process=True,
     has_own_python=True,
     needs_rt_cores=True,

@@ -1,12 +1,163 @@
-"""What needs no LIBERO: the conversion of its quaternions."""
+"""The world on plain MuJoCo, with a small suite in place of LIBERO's; tests/integration compares with LIBERO itself."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import mujoco
 import numpy as np
 import pytest
 
-from rlrun.envs.libero.libero_env import _axis_angle, _check_renderer
+from rlrun.config.loader import load
+from rlrun.envs.libero.libero_env import LiberoVectorEnv, make_libero
+from rlrun.envs.libero.scenes import Suite
+from rlrun.envs.libero.tasks import axis_angle, check_renderer
 from rlrun.system.errors import RunError
+from tests.unit.envs.libero import small_suite
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_suite.write(tmp_path_factory.mktemp("scenes"))
+
+
+def made(scenes: Path, *keys: str, num_envs: int = 2) -> LiberoVectorEnv:
+    own = [f"env.libero.suite={small_suite.NAME}", f"env.libero.scenes={scenes}", "env.image_size=32", *keys]
+    env = make_libero(load(["env=libero", "policy.kind=cnn", *own]).env, num_envs)
+    assert isinstance(env, LiberoVectorEnv)
+    return env
+
+
+def reset(env: LiberoVectorEnv, *seeds: int) -> None:
+    env.reset(np.arange(len(seeds)), np.array(seeds))
+
+
+def test_the_seed_chooses_task_and_start(scenes: Path) -> None:
+    env = made(scenes, "env.libero.settle_steps=0")
+    frames = env.reset(np.arange(2), np.array([0, 5]))
+    assert frames.instructions == ("task 0", "task 1") and env.instructions == ("task 0", "task 1")
+    at = env._rows[0].task.scene.model.joint("box_joint").qposadr[0]
+    assert env._rows[1].data.qpos[at] - env._rows[0].data.qpos[at] == pytest.approx(0.02)
+    assert env._rows[0].task.scene is env._rows[1].task.scene  # equal scenes are compiled once
+
+
+def test_what_robosuite_changed_is_changed(scenes: Path) -> None:
+    model = Suite(scenes, small_suite.NAME, True).task(0).scene.model
+    assert model.body("shelf").pos[2] == 0.06
+
+
+def test_the_hand_goes_where_actions_send_it_and_rests_without(scenes: Path) -> None:
+    env = made(scenes)
+    reset(env, 0, 0)
+    before = env._rows[0].arm.hand.copy()
+    actions = np.zeros((2, 10, 7), np.float32)
+    actions[0, :, 2] = 1.0  # aims 5 cm above it
+    env.step_chunk(actions)
+    assert env._rows[0].arm.hand[2] - before[2] > 0.03
+    assert np.abs(env._rows[1].arm.hand - before).max() < 5e-3
+
+
+def test_the_gripper_moves_at_one_speed_and_stays_where_it_is(scenes: Path) -> None:
+    env = made(scenes, "env.libero.idle_gripper=0")
+    reset(env, 0, 0)
+    actions = np.zeros((2, 3, 7), np.float32)
+    actions[0, :, 6], actions[1, :, 6] = 0.1, 1.0  # only its sign counts
+    env.step_chunk(actions)
+    one, other = (row.data.qpos[row.task.scene.fingers].copy() for row in env._rows)
+    np.testing.assert_array_equal(one, other)
+    env.step_chunk(np.zeros((2, 3, 7), np.float32))
+    after = env._rows[0].data.qpos[env._rows[0].task.scene.fingers]
+    assert np.abs(after - one).max() < 2e-3
+
+
+@pytest.mark.parametrize(("gripper", "sign"), [(-1.0, -1.0), (1.0, 1.0)])
+def test_the_gripper_while_objects_come_to_rest(scenes: Path, gripper: float, sign: float) -> None:
+    env = made(scenes, f"env.libero.idle_gripper={gripper}", "env.libero.settle_steps=3")
+    reset(env, 0, 0)
+    assert np.array_equal(np.sign(env._controller._grip[0]), [-sign, sign])
+
+
+def test_openness_of_openvla_s_checkpoints(scenes: Path) -> None:
+    env, native = made(scenes, "env.libero.has_openness=true", num_envs=1), made(scenes, num_envs=1)
+    assert env.action_low[-1] == 0.0
+    for one, openness in ((env, 1.0), (native, -1.0)):
+        reset(one, 0)
+        actions = np.zeros((1, 4, 7), np.float32)
+        actions[..., 6] = openness
+        one.step_chunk(actions)
+    np.testing.assert_array_equal(env._rows[0].data.qpos, native._rows[0].data.qpos)
+
+
+def test_success_ends_and_pays_and_the_limit_truncates(scenes: Path) -> None:
+    env = made(scenes, "env.max_control_steps=5")
+    reset(env, 0, 0)
+    row = env._rows[0]
+    row.data.qpos[row.task.scene.model.joint("drawer_slide").qposadr[0]] = 0.15
+    chunk = env.step_chunk(np.zeros((2, 8, 7), np.float32))
+    assert chunk.rewards[0].tolist() == [1.0] + [0.0] * 7 and chunk.terminated[0] and chunk.success[0]
+    assert chunk.infos[0]["done"]["success"] and chunk.infos[0]["episode_length"] == 1
+    assert chunk.truncated[1] and not chunk.success[1] and chunk.step_valid[1].sum() == 5
+    with pytest.raises(RuntimeError, match="have ended"):
+        env.step_chunk(np.zeros((2, 1, 7), np.float32))
+
+
+def test_a_row_that_diverges_is_void_and_the_others_go_on(scenes: Path) -> None:
+    env = made(scenes)
+    reset(env, 0, 0)
+    env._rows[0].data.qvel[0] = np.inf
+    chunk = env.step_chunk(np.zeros((2, 2, 7), np.float32))
+    assert chunk.infra_fault.tolist() == [True, False] and "diverged" in chunk.infos[0]["fault"]
+    assert not chunk.frames.images[0].any() and chunk.frames.images[1].any()
+    reset(env, 0)
+    assert not env.step_chunk(np.zeros((2, 2, 7), np.float32)).infra_fault.any()
+
+
+def test_a_flame_is_drawn_while_the_stove_is_on(scenes: Path) -> None:
+    env = made(scenes, num_envs=2)
+    reset(env, 0, 0)
+    row = env._rows[1]
+    row.data.qpos[row.task.scene.model.joint("knob_turn").qposadr[0]] = 0.6
+    frames = env.step_chunk(np.zeros((2, 1, 7), np.float32)).frames
+    site = row.task.scene.model.site("flame").id
+    assert row.task.scene.model.site_rgba[site, 3] == 1.0
+    assert not np.array_equal(frames.images[0], frames.images[1])
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (["env.libero.suite=libero_cooking"], ["libero_cooking", "rlrun.envs.libero.export", "--python"]),
+        (["env.libero.task_ids=[7]"], ["no task 7", "0 to 1"]),
+    ],
+)
+def test_what_was_not_exported_is_refused_with_the_command(scenes: Path, keys: list[str], words: list[str]) -> None:
+    with pytest.raises(RunError) as caught:
+        made(scenes, *keys)
+    assert all(word in f"{caught.value.message} {caught.value.remedy}" for word in words)
+
+
+def test_a_changed_file_is_refused(tmp_path: Path) -> None:
+    scenes = small_suite.write(tmp_path)
+    file = scenes / small_suite.NAME / "0" / "scene.xml"
+    file.write_bytes(file.read_bytes().replace(b"0.6", b"0.7"))
+    with pytest.raises(RunError, match=r"(?s)not as it was exported.*SHA-256"):
+        made(scenes)
+
+
+def test_other_contacts_are_told(scenes: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made(scenes, num_envs=1)
+    assert "computes contacts" not in caplog.text
+    old = small_suite.write(tmp_path)
+    for file in (old / small_suite.NAME).glob("*/task.json"):
+        file.write_text(file.read_text().replace(f'"mujoco": "{mujoco.__version__}"', '"mujoco": "3.3.7"'))
+    made(old, num_envs=1)
+    assert "mujoco==3.3.7" in caplog.text and caplog.text.count("computes contacts") == 1
+
+
+def test_the_wrong_sparse_factorization_is_not_used(scenes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mujoco, "__version__", "4.0.0")
+    model = Suite(scenes, small_suite.NAME, True).task(0).scene.model
+    assert model.opt.jacobian == mujoco.mjtJacobian.mjJAC_DENSE
 
 
 @pytest.mark.parametrize(
@@ -20,11 +171,18 @@ from rlrun.system.errors import RunError
     ],
 )
 def test_axis_angle(quaternion: list[float], expected: list[float]) -> None:
-    np.testing.assert_allclose(_axis_angle(np.array(quaternion, float)), expected, atol=1e-9)
+    np.testing.assert_allclose(axis_angle(np.array(quaternion, float)), expected, atol=1e-9)
 
 
 def test_the_version_that_returns_garbage_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    _check_renderer()
+    check_renderer()
     monkeypatch.setattr("mujoco.__version__", "3.17.0")
     with pytest.raises(RunError, match=r"(?s)3\.17\.0.*mujoco==3\.3\.7"):
-        _check_renderer()
+        check_renderer()
+
+
+def test_the_backend_is_a_key(scenes: Path) -> None:
+    keys = [f"env.libero.suite={small_suite.NAME}", f"env.libero.scenes={scenes}"]
+    assert isinstance(make_libero(load(["env=libero", "policy.kind=cnn", *keys]).env, 1), LiberoVectorEnv)
+    with pytest.raises(ImportError, match="libero"):
+        make_libero(load(["env=libero", "policy.kind=cnn", "env.libero.backend=robosuite", *keys]).env, 1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.envs.libero.libero_env import LiberoEnv
+from rlrun.envs.libero.robosuite_env import RobosuiteEnv
 
 
 class Scene:
@@ -27,7 +27,7 @@ class Scene:
 @pytest.mark.parametrize(("gripper", "steps"), [(-1.0, 10), (0.0, 15)])
 def test_the_gripper_while_objects_come_to_rest(gripper: float, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [f"env.libero.idle_gripper={gripper}", f"env.libero.settle_steps={steps}"]
-    row = object.__new__(LiberoEnv)
+    row = object.__new__(RobosuiteEnv)
     row._config = load(["env=libero", "policy.kind=cnn", *keys]).env
     row._tasks, row._task, row._env = (0,), 0, Scene()
     row._suite = SimpleNamespace(get_task_init_states=lambda task: ["first", "second"])

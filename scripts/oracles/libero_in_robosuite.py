@@ -1,0 +1,133 @@
+"""Record LIBERO in robosuite: what rlrun's own LIBERO world is compared with. Run by an interpreter that has LIBERO.
+
+    LIBERO_PYTHON scripts/oracles/libero_in_robosuite.py OUT.npz STEPS STARTS SUITE:TASK …
+        paths of the states, for benchmarks/libero.py
+    LIBERO_PYTHON scripts/oracles/libero_in_robosuite.py tests/golden/libero_torques.npz controller
+        inputs and torques of the controller
+
+Actions are of two kinds, each by seed: uniform in every control step, and held for 20 of them, which moves things.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import numpy as np
+
+KINDS = ("uniform", "held")
+SETTLE_STEPS = 10
+IDLE = np.array([0, 0, 0, 0, 0, 0, -1.0])
+
+
+def actions_of(kind, seed, num_steps):
+    """Return actions float64 [num_steps, 7] that float32 holds exactly."""
+    generator = np.random.default_rng(seed)
+    if kind == "uniform":
+        actions = generator.uniform(-1, 1, (num_steps, 7))
+    else:
+        held = np.zeros((-(-num_steps // 20), 7))
+        held[:, :3] = generator.uniform(-1, 1, (len(held), 3)) - [0, 0, 0.2]
+        held[:, 3:6] = generator.uniform(-0.3, 0.3, (len(held), 3)) * (generator.random((len(held), 1)) < 0.5)
+        held[:, 6] = generator.choice([-1, 1], len(held))
+        actions = np.repeat(held, 20, axis=0)[:num_steps]
+    return np.clip(actions, -1, 1).astype(np.float32).astype(np.float64)
+
+
+def opened(suite_name, task):
+    """Return robosuite's environment of a task, and its published starts."""
+    os.environ.setdefault("MUJOCO_GL", "egl")
+    from libero.libero import benchmark
+    from libero.libero.envs.env_wrapper import ControlEnv
+
+    suite = benchmark.get_benchmark_dict()[suite_name]()
+    world = ControlEnv(
+        bddl_file_name=suite.get_task_bddl_file_path(task),
+        use_camera_obs=False,
+        has_offscreen_renderer=False,
+        hard_reset=False,
+        ignore_done=True,
+    )
+    return world, suite.get_task_init_states(task)
+
+
+def begin(world, start):
+    """Reset to a published start, with an open gripper at rest."""
+    world.seed(0)
+    world.env.reset()
+    for robot in world.robots:
+        robot.gripper.current_action = np.zeros_like(robot.gripper.current_action)
+    world.set_init_state(start)
+
+
+def record_states(out, num_steps, num_starts, tasks):
+    """Write for each task, start and kind of actions: qpos, proprioception, rewards, contacts, and CPU seconds."""
+    found = {}
+    for asked in tasks:
+        suite_name, _, task = asked.partition(":")
+        world, starts = opened(suite_name, int(task))
+        for start in range(num_starts):
+            for kind in KINDS:
+                begin(world, starts[start])
+                for _ in range(SETTLE_STEPS):
+                    world.step(IDLE)
+                rows = []
+                began = time.process_time()
+                for action in actions_of(kind, start, num_steps):
+                    _, reward, _, _ = world.step(action)
+                    seen = world.env._get_observations(force_update=True)  # else it is one physics step old
+                    hand = [seen["robot0_eef_pos"], seen["robot0_eef_quat"], seen["robot0_gripper_qpos"]]
+                    data = world.sim.data
+                    rows.append((data.qpos.copy(), np.concatenate(hand), reward, data.ncon))
+                cpu_s = time.process_time() - began
+                for at, name in enumerate(("qpos", "proprio", "rewards", "contacts")):
+                    found[f"{asked}/{start}/{kind}/{name}"] = np.array([row[at] for row in rows])
+                found[f"{asked}/{start}/{kind}/cpu_s"] = np.array(cpu_s)
+        world.close()
+        print(f"recorded {asked}", flush=True)
+    np.savez_compressed(out, **found)
+
+
+def record_controller(out):
+    """Write inputs and torques of the controller in some physics steps of three scenes."""
+    samples = []
+    for suite_name, task in (("libero_goal", 7), ("libero_object", 0), ("libero_10", 2)):
+        world, starts = opened(suite_name, task)
+        begin(world, starts[1])
+        controller, data, step = world.robots[0].controller, world.sim.data, world.sim.step
+
+        def recorded(controller=controller, data=data, step=step):
+            names = {
+                "joints": controller.joint_pos,
+                "velocities": controller.joint_vel,
+                "hand": controller.ee_pos,
+                "rotation": controller.ee_ori_mat,
+                "jacobian": controller.J_full,
+                "inertia": controller.mass_matrix,
+                "bias": controller.torque_compensation,
+                "aim": controller.goal_pos,
+                "aim_rotation": controller.goal_ori,
+                "rest": controller.initial_joint,
+                "torques": controller.torques,
+            }
+            samples.append({name: np.array(value) for name, value in names.items()})
+            step()
+
+        world.sim.step = recorded
+        for action in actions_of("uniform", 3, 12):
+            world.step(action)
+        world.close()
+    chosen = samples[:: len(samples) // 60]
+    np.savez_compressed(out, **{name: np.stack([one[name] for one in chosen]) for name in chosen[0]})
+
+
+def main(arguments):
+    if arguments[1:] == ["controller"]:
+        record_controller(arguments[0])
+    else:
+        record_states(arguments[0], int(arguments[1]), int(arguments[2]), arguments[3:])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
