@@ -32,7 +32,14 @@ class TightPPO(ppo.PPO):
 
 SPEC = dataclasses.replace(spec.PPO, name="{name}", algorithm="{name}:TightPPO")
 """
-ARGUMENTS = ["run=debug", "policy.kind=cnn", "actor.num_workers=2", "env.num_envs=4", "algorithm.horizon=8"]
+ARGUMENTS = [
+    "run=debug",
+    "num_steps=1",
+    "policy.kind=cnn",
+    "actor.num_workers=2",
+    "env.num_envs=4",
+    "algorithm.horizon=8",
+]
 ARGUMENTS += ["algorithm.global_batch_size=32", "logging.video_episodes=0", "evaluation.num_episodes=1"]
 ARGUMENTS += ["logging.tensorboard=false", "algorithm.target_kl=null"]
 
@@ -59,7 +66,7 @@ def tight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_the_update_is_repeated_with_half_the_rows(tmp_path: Path, tight, capsys: pytest.CaptureFixture) -> None:
     """The first try has 16 rows a micro-batch, the second 8, which fit."""
     status, metrics = trained(tmp_path / "tight", *tight("tight8", 8), "actor.micro_batch_size=16")
-    assert status is ExitStatus.ok and len(metrics) == 2
+    assert status is ExitStatus.ok and len(metrics) == 1
     said = capsys.readouterr()
     assert (said.out + said.err).count("actor.micro_batch_size=8 instead of 16") == 1
     assert "micro_batch_size: 8" in (tmp_path / "tight" / "config.yaml").read_text()

@@ -150,6 +150,13 @@ def test_a_checksum_of_any_length() -> None:
     assert all(-(2**63) <= checksum(numbers[:length] | 0xF0) < 2**63 for length in range(30))
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"), [([1, 2, 3], 6), ([-5], -5), ([2**63 - 1, 1], -(2**63)), ([-(2**63), -1], 2**63 - 1)]
+)
+def test_a_checksum_is_the_sum_of_its_words(words: list[int], expected: int) -> None:
+    assert checksum(np.array(words, np.int64).view(np.uint8)) == expected
+
+
 def test_a_payload_may_be_a_tensor_of_an_accelerator() -> None:
     """Packed, checked and unpacked where it is."""
     tensors = weights()

@@ -78,7 +78,9 @@ def test_a_worker_records_and_writes(tmp_path: Path) -> None:
 
 def test_two_workers_divide_the_seeds_between_them(tmp_path: Path) -> None:
     """Neither repeats a seed of the other, or one of its own."""
-    config = load(["run=debug", "env.num_workers=2", "demos.num_episodes=8", "demos.noise=0", "demos.seed=100"])
+    config = load(
+        ["run=debug", "env.num_workers=2", "demos.num_episodes=8", "demos.noise=0", "demos.seed=100", "env.num_envs=4"]
+    )
     for rank in range(2):
         worker = EnvWorker(config, rank, Telemetry(f"env/{rank}"))
         worker.load()
