@@ -10,6 +10,7 @@ import pytest
 
 from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig, WeightTransport
 from rlrun.placement.budget import budget
+from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.memory import weight_buffers
 from rlrun.placement.plan_tables import PlanPage
@@ -139,6 +140,20 @@ def test_the_budget_has_the_two_buffers_and_no_memory_of_the_host() -> None:
     assert buffers.host == buffers.store == {}
     config.weight_sync.transport = STORE
     assert weight_buffers(config, planned, 10**9).host == {"train-0": 10**9}
+
+
+def test_buckets_without_room_on_the_accelerator_go_through_the_host() -> None:
+    config = configured()
+    config.auto = []
+    assert choose(config, ONE) == (config, [])
+    config.weight_sync.bucket_bytes = 50 * 10**9  # two of them are more than a card has
+    chosen, (sentence,) = choose(config, ONE)
+    assert chosen.weight_sync.transport is STORE and "weight_sync.transport=object_store" in sentence
+    budget(chosen, plan(chosen, ONE), ONE)
+    config.weight_sync.transport = DEVICE  # what was asked for is not changed
+    assert choose(config, ONE) == (config, [])
+    with pytest.raises(RunError, match="GB short"):
+        budget(config, plan(config, ONE), ONE)
 
 
 def test_the_plan_says_the_way_to_each_worker_and_its_seconds(capsys: pytest.CaptureFixture[str]) -> None:
