@@ -17,7 +17,7 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import Pretence, Seen, row
 from rlrun.placement.node_environment import EXACT_PINNING
 from rlrun.weight_sync.buckets import checksum, lay_out, pack, unpack
-from rlrun.weight_sync.device_memory import NUM_BUFFERS, DeviceMemory, DeviceSender
+from rlrun.weight_sync.device_memory import NUM_BUFFERS, DeviceMemory, DeviceSender, OpenedMemory
 
 NUM_TENSORS, NUMBERS = 24, 90_000_000  # 4.3 GB in bfloat16, in tensors as large as Llama's
 BUCKET_BYTES = 512 * 1024**2
@@ -57,7 +57,7 @@ def _allocator_of_rollout_workers() -> Iterator[None]:
 def _measured(pipe: Connection, device: torch.device) -> Seen:
     tensors = {f"layer{i}": torch.randn(NUMBERS, device=device).to(torch.bfloat16) for i in range(NUM_TENSORS)}
     layout = lay_out(tensors.items(), BUCKET_BYTES)
-    sender = DeviceSender(_answer(pipe), layout)
+    sender = DeviceSender([OpenedMemory(_answer(pipe))], layout)
     seconds = []
     for version in range(1 + NUM_REPEATS):
         started = time.monotonic()
@@ -91,7 +91,7 @@ def _receive(pipe: Connection, device: str, num_tensors: int, numbers: int) -> N
     """A rollout worker: says its handles, acknowledges each bucket, and ends with the sums of its tensors."""
     memory = DeviceMemory(BUCKET_BYTES, torch.device(device))
     held = {f"layer{i}": torch.empty(numbers, dtype=torch.bfloat16, device=device) for i in range(num_tensors)}
-    pipe.send(memory.handles)
+    pipe.send(memory.shared())
     while (found := pipe.recv()) is not None:
         for name, tensor in unpack(memory.bucket(found)):
             held[name].copy_(tensor, non_blocking=True)

@@ -22,6 +22,11 @@ TURNS = (
     *ON_RAY,
     *("actor.num_workers=1", "placement.roles.actor=0", "placement.roles.rollout=0", "placement.offload=true"),
 )
+RESIDENT = (
+    *ON_RAY,
+    *("actor.num_workers=1", "placement.roles.actor=0", "placement.roles.rollout=0"),
+    "weight_sync.transport=device",
+)
 TWO_RANKS = (
     *ON_RAY,
     *("actor.num_workers=2", "placement.roles.actor=0-1", "placement.roles.rollout=0", "placement.offload=true"),
@@ -77,6 +82,17 @@ def turns(machine: Machine) -> Seen:
 
 
 @row(
+    "training on Ray, weights by CUDA IPC on one card, rollout/0 killed once",
+    f"all steps, one loss, log-probabilities at most {MAX_GAP} apart",
+    (*PACKAGES, "ray"),
+    pretence=Pretence.cannot,
+)
+def device_transport(machine: Machine) -> Seen:
+    """Both roles stay on the card; a killed rollout worker leaves the actor rank alone that had opened its memory."""
+    return _killed_once(machine, "device", RESIDENT)
+
+
+@row(
     "training on Ray, NCCL between two actor ranks",
     f"all steps, log-probabilities at most {MAX_GAP} apart",
     (*PACKAGES, "ray"),
@@ -113,4 +129,4 @@ def ray_words(machine: Machine, words: tuple[str, ...]) -> tuple[str, ...]:
     return (*size_of(machine), *BF16, f"cache_dir={_folder()}/cache", *words)
 
 
-ROWS = [one_process, success, turns, two_ranks, collective_transport]
+ROWS = [one_process, success, turns, device_transport, two_ranks, collective_transport]

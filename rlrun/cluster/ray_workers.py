@@ -363,10 +363,6 @@ class RayWorkers(Workers):
         ref = self._hosts[role, rank].address.remote()
         return self._wait({ref: f"{role}/{rank}.address"}, "addresses", self._config.cluster.start_deadline_s)[0]
 
-    def share_memory(self, role: str, rank: int, other: str) -> bool:
-        node = self.plan.slot(role, rank).node
-        return all(slot.node == node for slot in self.plan.of(other))
-
     def statuses(self) -> list[WorkerStatus]:
         statuses = list(self._poll("status").values())
         self._watchdog.board.put(statuses)

@@ -272,15 +272,16 @@ def local_cluster_has_one_rank(config: RunConfig) -> Faults:
         )
 
 
-def collective_needs_processes(config: RunConfig) -> Faults:
-    """Collectives can send weights only between processes."""
-    if config.cluster.kind is ClusterKind.local and config.weight_sync.transport is WeightTransport.collective:
+def transport_needs_processes(config: RunConfig) -> Faults:
+    """Collectives and device memory can send weights only between processes."""
+    transport = config.weight_sync.transport
+    if config.cluster.kind is ClusterKind.local and transport not in (None, WeightTransport.object_store):
         yield RunError(
-            "One process cannot send itself weights by a collective.",
+            "One process cannot send itself weights by a collective, or into memory of its accelerator.",
             key="weight_sync.transport",
-            value="collective",
+            value=transport.value,
             cause="cluster.kind=local runs actor and rollout in this process.",
-            remedy="Take weight_sync.transport=object_store, or cluster.kind=ray.",
+            remedy="Leave weight_sync.transport out, or take cluster.kind=ray.",
         )
 
 
@@ -640,7 +641,7 @@ CHECKS: tuple[Check, ...] = (
     demonstrations_have_an_expert,
     backend_serves_the_policy,
     local_cluster_has_one_rank,
-    collective_needs_processes,
+    transport_needs_processes,
     local_cluster_has_no_address,
     workers_know_their_head,
     hybrid_groups_divide_ranks,
@@ -676,7 +677,7 @@ OF_TRAINING = frozenset(  # checks that a program without actor workers skips
         micro_batches_fill_a_rank,
         demonstrations_have_an_expert,
         local_cluster_has_one_rank,
-        collective_needs_processes,
+        transport_needs_processes,
         hybrid_groups_divide_ranks,
         frozen_weights_are_on_the_device,
         adapters_have_layers,

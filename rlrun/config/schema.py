@@ -283,13 +283,14 @@ class ActorConfig(Section):
 
 
 class WeightTransport(Enum):
+    device = "device"
     object_store = "object_store"
     collective = "collective"
 
 
 @dataclass
 class WeightSyncConfig(Section):
-    transport: WeightTransport = WeightTransport.object_store
+    transport: WeightTransport | None = None  # None: by the plan, for each rollout worker; docs/concepts/placement.md
     bucket_bytes: int = bounded(512 * 1024**2, Range(1024))  # each bucket is packed while the one before it is sent
     is_checksum_verified: bool = True  # of each bucket; it takes as long as reading the weights once at each end
 

@@ -151,9 +151,6 @@ class LocalWorkers(Workers):
     def address(self, role: str, rank: int) -> str:
         return "127.0.0.1"
 
-    def share_memory(self, role: str, rank: int, other: str) -> bool:
-        return False  # in one process the value of a request is the object itself
-
     def statuses(self) -> list[WorkerStatus]:
         return [worker.telemetry.status() for worker in self._workers.values()]
 

@@ -124,10 +124,6 @@ class Workers(ABC):
         """Return the IP address at which other nodes reach the worker's node."""
 
     @abstractmethod
-    def share_memory(self, role: str, rank: int, other: str) -> bool:
-        """Return whether a worker and all workers of another role run on one node, and so can share memory."""
-
-    @abstractmethod
     def statuses(self) -> list[WorkerStatus]:
         """Return the status of every worker, except those that do not answer within a second."""
 

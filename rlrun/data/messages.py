@@ -326,18 +326,20 @@ class DeviceHandles:
 
     token: str  # of the memory
     buffers: tuple[bytes, ...]  # by which another process opens them
+    fault: str = ""  # why there are none
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceBucket:
-    """actor -> rollout on the same accelerator: a bucket whose payload is in one of the rollout worker's buffers.
+    """actor -> rollout on the same accelerator: a bucket whose payload is in one of each rollout worker's buffers.
 
-    Example: DeviceBucket(WeightBucket(7, 0, 2, …), "9f3a…", num_bytes=536870912)
+    Example: DeviceBucket(WeightBucket(7, 0, 2, …), ("9f3a…",), num_bytes=536870912)
     """
 
     bucket: WeightBucket  # with an empty payload
-    token: str  # of the memory
+    tokens: tuple[str, ...]  # of the memories
     num_bytes: int
+    beside: WeightBucket | SharedBucket | None = None  # the same bucket for rollout workers on other accelerators
 
 
 @dataclass(frozen=True)

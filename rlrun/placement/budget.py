@@ -165,7 +165,7 @@ def holds_base_on_device(config: RunConfig, plan: Plan) -> bool:
     )
 
 
-_BASE = "copy of the base"
+_BASE, _BUCKETS = "copy of the base", "weight buckets"
 
 
 def _accelerators(
@@ -186,8 +186,8 @@ def _accelerators(
         for index in slot.accelerators:
             share = len(slot.accelerators)
             needs[slot.node, index] += [Need(slot.name, part, n // share) for part, n in parts[slot.role].items()]
-        if buckets and slot.accelerators and (slot.role == "rollout" or slot.name == "actor/0"):
-            needs[slot.node, slot.accelerators[0]].append(Need(slot.name, "weight buckets", buckets))
+        if slot.name in buckets and slot.accelerators:
+            needs[slot.node, slot.accelerators[0]].append(Need(slot.name, _BUCKETS, buckets[slot.name]))
     return tuple(
         AcceleratorBudget(
             node.name,
@@ -219,6 +219,8 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
     if short <= 0:
         return
     listed = " + ".join(f"{worker} {n / GIGABYTE:.1f} GB" for worker, n in accelerator.of_workers().items())
+    buckets = sum(need.num_bytes for need in accelerator.needs if need.part == _BUCKETS)
+    more = f" weight_sync.transport=object_store frees {buckets / GIGABYTE:.1f} GB of them." if buckets else ""
     raise refused(
         f"Accelerator {accelerator.index} of node {accelerator.node} ({accelerator.model}, "
         f"{accelerator.memory_bytes / GIGABYTE:.1f} GB) is {short / GIGABYTE:.1f} GB short.",
@@ -226,7 +228,7 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
         cause=f"It would hold {listed}; {accelerator.held_back_bytes / GIGABYTE:.1f} GB are reserved for contexts and "
         "workspaces.",
         remedy="Move a role elsewhere, use more actor ranks, lower actor.micro_batch_size, or set "
-        "placement.offload=true: actor and rollout are then there one after the other.",
+        f"placement.offload=true: actor and rollout are then there one after the other.{more}",
     )
 
 

@@ -1,7 +1,8 @@
 """Chooses the numbers that a configuration leaves to the plan (`auto`): the fastest by the time model that fit.
 
 Numbers of env and rollout workers decide how long a training step collects, rows of a micro-batch and the share of
-checkpointed blocks how long it learns; all of them share the memory of the accelerators.
+checkpointed blocks how long it learns; all of them share the memory of the accelerators. Weights go through it too,
+unless a faster choice leaves no room for their buckets.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rlrun.config.registry import with_usual_numbers
-from rlrun.config.schema import ClusterKind, RunConfig
+from rlrun.config.schema import ClusterKind, RunConfig, WeightTransport
 from rlrun.config.sections import freeze
 from rlrun.placement.budget import AcceleratorBudget, accelerators, hosts
 from rlrun.placement.inventory import GIGABYTE, Inventory
 from rlrun.placement.memory import actor_memory, version_bytes
 from rlrun.placement.plan import ROLES, Plan
-from rlrun.placement.planner import plans
+from rlrun.placement.planner import plan, plans
 from rlrun.placement.policy_counts import policy_counts
 from rlrun.placement.step_time import StepTimes, has_known_devices, step_times, update_seconds
+from rlrun.placement.weight_ways import weight_ways
 from rlrun.policies.counts import PolicyCounts
 from rlrun.system.errors import RunError
 
@@ -47,7 +49,7 @@ def choose(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES
     Example: (…, ["Chosen: actor.micro_batch_size=4: 47 of 80 GB, 38 % MFU of an update; 8 rows would need 75 GB."])
     """
     if not config.auto:
-        return config, []
+        return _with_room(config, inventory, roles)
     if any(node.usable for node in inventory.nodes) and config.cluster.kind is ClusterKind.ray:
         search = _Search(config, inventory)
         try:
@@ -57,11 +59,48 @@ def choose(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES
                 raise
             best = None  # a program without all roles may have machines that a training step does not fit on
         if best is not None:
-            return best.config, [search.sentence(best)]
-    usual = with_usual_numbers(config)
+            is_moved = best.config.weight_sync.transport is not config.weight_sync.transport
+            return best.config, [search.sentence(best), *[_NO_ROOM] * is_moved]
+    usual, sentences = _with_room(with_usual_numbers(config), inventory, roles)
     return usual, [
-        f"Usual numbers, since no training step could be timed on these machines: {_values(config.auto, usual)}."
+        f"Usual numbers, since no training step could be timed on these machines: {_values(config.auto, usual)}.",
+        *sentences,
     ]
+
+
+_NO_ROOM = (
+    "Chosen: weight_sync.transport=object_store, since buckets of weights would find no room on the accelerators."
+)
+
+
+def _with_room(config: RunConfig, inventory: Inventory, roles: Sequence[str]) -> tuple[RunConfig, list[str]]:
+    """Return the configuration with weights that go through the host if the plan fits only so, and a sentence on it."""
+    try:
+        planned = plan(config, inventory, roles)
+    except RunError:
+        return config, []  # the plan is refused later, too
+    if not _fills_accelerators(config, planned):
+        return config, []
+    counts, tries = policy_counts(config), [(config, list[str]()), (_from_host(config), [_NO_ROOM])]
+    for one, sentences in tries:
+        try:
+            accelerators(one, planned, inventory, counts)
+            return one, sentences
+        except RunError:
+            continue
+    return config, []
+
+
+def _fills_accelerators(config: RunConfig, planned: Plan) -> bool:
+    """Return whether buckets of weights take memory of accelerators by the plan's choice."""
+    ways = weight_ways(config, planned) if config.weight_sync.transport is None else ()
+    return any(way.transport is WeightTransport.device for way in ways)
+
+
+def _from_host(config: RunConfig) -> RunConfig:
+    moved = replace(config, weight_sync=replace(config.weight_sync, transport=WeightTransport.object_store))
+    freeze(moved)
+    return moved
 
 
 @dataclass(frozen=True)
@@ -116,8 +155,16 @@ class _Search:
         return None
 
     def _fitting(self, option: _Option) -> Choice:
-        """Return the choice. Raises RunError if it does not fit."""
+        """Return the choice, with weights through the host if it fits only so. Raises RunError if it does not."""
         config = _with(option.config, rows=option.rows, share=option.share)
+        try:
+            return self._fitted(config, option)
+        except RunError:
+            if not _fills_accelerators(config, option.plan):
+                raise
+            return self._fitted(_from_host(config), option)
+
+    def _fitted(self, config: RunConfig, option: _Option) -> Choice:
         cards = accelerators(config, option.plan, self._inventory, self._counts)
         hosts(config, option.plan, self._counts, self._first_bytes)
         places = {(slot.node, index) for slot in option.plan.of("actor") for index in slot.accelerators}

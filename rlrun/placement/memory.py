@@ -20,6 +20,7 @@ from rlrun.config.schema import (
     WeightTransport,
 )
 from rlrun.placement.plan import Plan, Slot
+from rlrun.placement.weight_ways import weight_ways
 from rlrun.policies.counts import PolicyCounts, replicates_frozen, unit_limit
 
 _BUCKETS_IN_FLIGHT = 2  # one is sent while the next one is packed
@@ -40,13 +41,17 @@ def weight_buffers(config: RunConfig, plan: Plan, weight_bytes: int) -> WeightBu
     """Return the buffers for one policy version of `weight_bytes`, as it is sent."""
     if not plan.of("actor"):
         return WeightBuffers({}, {})
-    actor, rollouts = plan.of("actor")[0].node, [slot.node for slot in plan.of("rollout")]
+    transports = {way.rollout: way.transport for way in weight_ways(config, plan)}
+    from_host = [slot for slot in plan.of("rollout") if transports[slot.rank] is not WeightTransport.device]
+    actor, rollouts = plan.of("actor")[0].node, [slot.node for slot in from_host]
     in_flight = min(weight_bytes, _BUCKETS_IN_FLIGHT * config.weight_sync.bucket_bytes)
     is_kept = config.placement.offload  # until rollout workers have their accelerators
     received = weight_bytes if is_kept or config.rollout.backend is RolloutBackendKind.sglang else in_flight
-    is_on_devices = bool(device_bytes(config, plan))
+    is_on_devices = "actor/0" in device_bytes(config, plan)
     if config.cluster.kind is ClusterKind.local:
         return WeightBuffers({actor: weight_bytes}, {})
+    if not rollouts:
+        return WeightBuffers({}, {})
     if config.weight_sync.transport is WeightTransport.collective:
         host: dict[str, int] = defaultdict(int, {actor: 0 if is_on_devices else in_flight})
         for node in rollouts:  # each rollout worker has its own buffers
@@ -60,10 +65,17 @@ def weight_buffers(config: RunConfig, plan: Plan, weight_bytes: int) -> WeightBu
     return WeightBuffers({}, {actor: in_flight} | dict.fromkeys(rollouts, received))
 
 
-def device_bytes(config: RunConfig, plan: Plan) -> int:
-    """Return the bytes of buckets that actor rank 0 and each rollout worker hold on an accelerator; 0 without NCCL."""
+def device_bytes(config: RunConfig, plan: Plan) -> dict[str, int]:
+    """Return the bytes of buckets that workers hold on their first accelerator, by name.
+
+    These are actor rank 0 and the rollout workers of a collective over NCCL, and rollout workers whose device memory an
+    actor rank writes.
+    """
+    ways = weight_ways(config, plan)
+    near = {f"rollout/{way.rollout}" for way in ways if way.transport is WeightTransport.device}
     is_nccl = config.weight_sync.transport is WeightTransport.collective and plan.sync_backend.value == "nccl"
-    return _BUCKETS_IN_FLIGHT * config.weight_sync.bucket_bytes if is_nccl else 0
+    holders = {"actor/0"} | {slot.name for slot in plan.of("rollout")} if is_nccl else near
+    return dict.fromkeys(holders, _BUCKETS_IN_FLIGHT * config.weight_sync.bucket_bytes)
 
 
 BASE_BYTES = 600_000_000  # of a process that has imported torch and transformers

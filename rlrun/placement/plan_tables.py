@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import ClusterKind, RunConfig, WeightTransport
+from rlrun.placement.step_time import way_seconds
 from rlrun.placement.verdict import remarks, suggestions, verdict, warnings
+from rlrun.placement.weight_ways import weight_ways
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,7 +51,7 @@ class PlanPage:
             self._say(f"not known: {doubt}")
         self._say(picture(plan))
         self._tables(_workers(plan), _memory(budget))
-        for sentence in remarks(config, plan, budget):
+        for sentence in (*remarks(config, plan, budget), *_ways(config, plan, budget)):
             self._say(sentence)
         for sentence in suggestions(config, plan, self._inventory):
             self._say(f"Estimated: {sentence}.")
@@ -76,7 +78,8 @@ class PlanPage:
         links = _links(budget, self._config.placement.link_gbit_per_s)
         self._tables(_nodes(plan), _reasons(plan), _environment(plan), _hosts(budget), _stores(budget), links)
         self._say(f"Training uses {plan.training_backend.value}: {plan.training_backend.why}.")
-        self._say(f"Weight sync uses {plan.sync_backend.value}: {plan.sync_backend.why}.")
+        if self._config.weight_sync.transport is WeightTransport.collective:
+            self._say(f"Weight sync uses {plan.sync_backend.value}: {plan.sync_backend.why}.")
         self._say(
             f"The policy has {budget.num_parameters / 1e6:,.1f} M parameters. A training step moves "
             f"{size(budget.observation_bytes)} env -> rollout, {size(budget.trajectory_bytes)} env -> actor, "
@@ -194,6 +197,18 @@ def _alike(plan: Plan) -> Iterator[tuple[str, Slot, str, str]]:
         indices = sorted({index for slot in slots for index in slot.accelerators})
         on = f"{runs(indices)} of {model}" if indices else "cores"
         yield f"{role}/{runs([slot.rank for slot in slots])}", slots[0], on, why
+
+
+def _ways(config: RunConfig, plan: Plan, budget: Budget) -> Iterator[str]:
+    """Yield how weights reach rollout workers, a sentence for those that get them alike."""
+    if config.cluster.kind is ClusterKind.local:
+        return
+    seconds, alike = way_seconds(config, plan, budget.weight_bytes), dict[tuple[str, float, str], list[int]]()
+    for way in weight_ways(config, plan):
+        alike.setdefault((way.name(plan), seconds[way.transport], way.why), []).append(way.rollout)
+    for (name, time_s, why), ranks in alike.items():
+        about = f"about {time_s:.1f} s" if time_s >= 0.1 else "less than 0.1 s"
+        yield f"Weights reach rollout/{runs(ranks)} through {name} in {about}: {why}."
 
 
 def _environment(plan: Plan) -> Table:

@@ -28,6 +28,7 @@ from rlrun.placement.plan import (
 )
 from rlrun.placement.policy_counts import policy_counts
 from rlrun.placement.step_time import has_known_devices, step_times
+from rlrun.placement.weight_ways import weight_ways
 from rlrun.system.errors import RunError
 
 WITH_RT_CORES, WITHOUT_RT_CORES = "with_rt_cores", "without_rt_cores"  # of a node group's accelerators
@@ -76,8 +77,9 @@ def _planned(config: RunConfig, members: list[Member], bundles: Bundles) -> Plan
     slots = tuple(
         _slot(config, role, rank, bundle, sharers, cores) for role in ROLES for rank, bundle in enumerate(bundles[role])
     )
-    training, sync = backends(bundles)
-    return Plan(_counted(members), slots, training, sync)
+    planned = Plan(_counted(members), slots, *backends(bundles))
+    weight_ways(config, planned)  # refuses a transport that it cannot have
+    return planned
 
 
 def _fastest(config: RunConfig, options: list[Plan], inventory: Inventory) -> Plan:

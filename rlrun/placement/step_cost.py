@@ -10,6 +10,7 @@ from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.inventory import GIGABYTE, NodeInfo
 from rlrun.placement.memory import weight_buffers
 from rlrun.placement.plan import Plan, refused
+from rlrun.placement.weight_ways import weight_ways
 
 _NUMBER_BYTES = 4  # of a log-probability, or a coordinate of an action
 
@@ -81,8 +82,10 @@ def links(
         amounts[partner.node, slot.node] += step.actions // len(envs)
     for env, actor, share in _shards(len(envs), len(actors)):
         amounts[envs[env].node, actors[actor].node] += int(step.trajectories * share)
-    is_shared = config.weight_sync.transport is WeightTransport.object_store  # a node's store receives them once
-    takers = dict.fromkeys(slot.node for slot in rollouts) if is_shared else [slot.node for slot in rollouts]
+    ways = weight_ways(config, plan)
+    takers = [rollouts[way.rollout].node for way in ways if way.transport is not WeightTransport.device]
+    if config.weight_sync.transport is not WeightTransport.collective:
+        takers = list(dict.fromkeys(takers))  # a node's store receives them once
     for node in takers:
         amounts[actors[0].node, node] += weight_bytes
     for source, target, num_bytes in _fsdp(config, [slot.node for slot in actors], num_parameters):

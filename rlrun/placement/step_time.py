@@ -13,9 +13,10 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.config.simulator_spec import SimulatorTime, simulator_spec
 from rlrun.placement.plan import Plan
+from rlrun.placement.weight_ways import weight_ways
 from rlrun.policies.counts import PassCount, PolicyCounts
 
 
@@ -53,6 +54,7 @@ UPDATE_LAUNCH_S = 37e-6  # with autograd and FSDP
 RECOMPUTE_LAUNCH_S = 50e-6  # with checkpointed blocks, whose saved tensors pass through hooks
 OPTIMIZER_STEP_S = 0.045  # of the host, clipping and AdamW of 850 shards
 SHARED_MEMORY_BYTES_S = 25e9  # weights of a version, between workers of a node
+DEVICE_MEMORY_BYTES_S = 60e9  # into memory of the same accelerator and out of it; an estimate, measured on no card
 UNKNOWN_SIMULATOR = SimulatorTime(env_step_s=0.01)  # assumed where a plan must choose, never printed
 
 
@@ -126,7 +128,7 @@ def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes
         act_s=chunks * stages * answer_s,
         collect_s=chunks * round_s,
         update_s=update_s,
-        sync_s=_sync_seconds(config, plan, weight_bytes),
+        sync_s=max(way_seconds(config, plan, weight_bytes).values()),
         mfu_act=rows * counts.act.flops / (stages * answer_s * acting.flops),
         mfu_update=learned / (update_s * learning.flops),
     )
@@ -162,12 +164,18 @@ def update_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, micro_ba
     return optimizer_steps * (micro_batches * each_s + OPTIMIZER_STEP_S)
 
 
-def _sync_seconds(config: RunConfig, plan: Plan, weight_bytes: int) -> float:
-    """Return the seconds of one version's way: through the memory of the actor's node, and over the links to others."""
-    source = plan.of("actor")[0].node
-    others = {slot.node for slot in plan.of("rollout")} - {source}
+def way_seconds(config: RunConfig, plan: Plan, weight_bytes: int) -> dict[WeightTransport, float]:
+    """Return the seconds of one version by each way of the plan; from rank 0 all its receivers take equally long.
+
+    The bytes cross an accelerator, or the memory of the node of rank 0 and the links to others.
+    """
+    ways = weight_ways(config, plan)
+    found = {way.transport: weight_bytes / DEVICE_MEMORY_BYTES_S for way in ways}
+    source, rollouts = plan.of("actor")[0].node, plan.of("rollout")
+    from_host = [way for way in ways if way.transport is not WeightTransport.device]
+    others = {rollouts[way.rollout].node for way in from_host} - {source}
     over_links = len(others) * weight_bytes * 8 / (config.placement.link_gbit_per_s * 1e9)
-    return 2 * weight_bytes / SHARED_MEMORY_BYTES_S + over_links
+    return found | {way.transport: 2 * weight_bytes / SHARED_MEMORY_BYTES_S + over_links for way in from_host}
 
 
 def _slowest(plan: Plan, role: str) -> Device | None:

@@ -1,1 +1,1 @@
-"""Transfer of policy weights from actor to rollout workers, in buckets: object store, shared memory or a collective."""
+"""Transfer of policy weights from actor to rollout workers: by device memory, shared memory, store or collective."""

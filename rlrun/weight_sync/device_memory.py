@@ -19,21 +19,21 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
 
 import torch
 import torch.multiprocessing  # teaches ForkingPickler to pass on memory in place of its content
 from torch import Tensor
 
-from rlrun.data.messages import DeviceBucket, DeviceHandles, WeightBucket
+from rlrun.data.messages import DeviceBucket, DeviceHandles, SharedBucket, WeightBucket
 from rlrun.weight_sync.buckets import EMPTY_PAYLOAD, BucketLayout, bucket_num_bytes
 
 NUM_BUFFERS = 2  # one is read while the other is written
 
 
 def share(buffer: Tensor) -> bytes:
-    """Return a handle by which another process on the same accelerator can open a buffer that stays allocated."""
+    """Return a handle by which one other process on the same accelerator can open a buffer that stays allocated."""
     return bytes(ForkingPickler.dumps(buffer))
 
 
@@ -48,20 +48,24 @@ class DeviceMemory:
     Example::
 
         memory = DeviceMemory(512 * 2**20, torch.device("cuda"))
-        sender = DeviceSender(memory.handles, layout)              # in another process
+        sender = DeviceSender([OpenedMemory(memory.shared())], layout)     # in another process
         for found in sender.send(pack(…, buffer=sender.buffer)):
             backend.apply(memory.bucket(found)); memory.finish()   # then the sender may go on to the next but one
     """
 
-    def __init__(self, bucket_bytes: int, device: torch.device, share: Callable[[Tensor], bytes] = share):
-        """bucket_bytes: of the largest bucket. share: makes the handle of a buffer."""
-        self._device = device
+    def __init__(self, bucket_bytes: int, device: torch.device):
+        """bucket_bytes: of the largest bucket. Raises RuntimeError if the device lacks the memory."""
+        self._device, self.bucket_bytes = device, bucket_bytes
         self._buffers = [torch.empty(bucket_bytes, dtype=torch.uint8, device=device) for _ in range(NUM_BUFFERS)]
-        self.handles = DeviceHandles(secrets.token_hex(8), tuple(map(share, self._buffers)))
+        self._token = secrets.token_hex(8)
+
+    def shared(self) -> DeviceHandles:
+        """Return new handles, for one sender. Raises RuntimeError if the system has no CUDA IPC."""
+        return DeviceHandles(self._token, tuple(map(share, self._buffers)))
 
     def bucket(self, found: DeviceBucket) -> WeightBucket:
         """Return a bucket with its payload, a view of the buffer. Raises ValueError if another memory has it."""
-        if found.token != self.handles.token:
+        if self._token not in found.tokens:
             raise ValueError("the bucket is in other buffers than those of this worker; share their handles again")
         payload = self._buffers[found.bucket.index % NUM_BUFFERS][: found.num_bytes]
         return dataclasses.replace(found.bucket, payload=payload)
@@ -71,37 +75,60 @@ class DeviceMemory:
         _synchronize(self._device)
 
 
+class OpenedMemory:
+    """The buffers of one receiver, opened by a sender; a handle can be opened once."""
+
+    def __init__(self, handles: DeviceHandles):
+        """Open the buffers. Raises RuntimeError or OSError if they cannot be."""
+        self.token = handles.token
+        self._buffers = [open_shared(handle) for handle in handles.buffers]
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Bytes of the largest bucket for which there is room."""
+        return min(map(len, self._buffers))
+
+    def buffer(self, index: int, num_bytes: int) -> Tensor:
+        """Return the memory for the payload of bucket `index`, uint8 [num_bytes]."""
+        return self._buffers[index % NUM_BUFFERS][:num_bytes]
+
+
 class DeviceSender:
-    """Sender into the buffers of one receiver, or of several on one accelerator that open the same ones.
+    """Sender into the buffers of receivers on one accelerator: packed into those of the first, copied to the others.
 
     The caller acknowledges: it asks for bucket i + 2 after every receiver has finished with bucket i.
     """
 
-    def __init__(
-        self,
-        handles: DeviceHandles,
-        layout: BucketLayout,
-        open_shared: Callable[[bytes], Tensor] = open_shared,
-    ):
-        """Open the buffers. Raises ValueError if a bucket of the layout is larger than they are."""
-        self._token, self._layout = handles.token, layout
-        self._buffers = [open_shared(handle) for handle in handles.buffers]
-        largest, room = max(map(bucket_num_bytes, layout.buckets)), min(map(len, self._buffers))
+    def __init__(self, memories: Sequence[OpenedMemory], layout: BucketLayout):
+        """memories: at least one. Raises ValueError if a bucket of the layout is larger than their buffers."""
+        self._memories, self._layout = memories, layout
+        largest, room = max(map(bucket_num_bytes, layout.buckets)), min(memory.bucket_bytes for memory in memories)
         if largest > room:
             raise ValueError(f"a bucket has {largest} bytes, the receiver's buffers {room}")
 
     def buffer(self, index: int) -> Tensor:
         """Return the memory for the payload of bucket `index`, uint8 [its size]."""
-        return self._buffers[index % NUM_BUFFERS][: bucket_num_bytes(self._layout.buckets[index])]
+        return self._memories[0].buffer(index, bucket_num_bytes(self._layout.buckets[index]))
 
-    def send(self, buckets: Iterable[WeightBucket]) -> Iterator[DeviceBucket]:
-        """Yield what the caller must carry to the receivers, of buckets that were packed into `buffer`."""
+    def send(
+        self,
+        buckets: Iterable[WeightBucket],
+        beside: Callable[[WeightBucket], WeightBucket | SharedBucket] | None = None,
+    ) -> Iterator[DeviceBucket]:
+        """Yield what the caller must carry to the receivers, of buckets that were packed into `buffer`.
+
+        beside: returns a copy of a bucket for receivers elsewhere; None: there are none.
+        """
+        tokens = tuple(memory.token for memory in self._memories)
         for bucket in buckets:
             payload = bucket.payload
             assert isinstance(payload, Tensor)  # of `buffer`
+            for memory in self._memories[1:]:
+                memory.buffer(bucket.index, len(payload)).copy_(payload, non_blocking=True)
+            copied = None if beside is None else beside(bucket)
             _synchronize(payload.device)  # another process does not wait for this one's stream
             header = dataclasses.replace(bucket, payload=EMPTY_PAYLOAD)
-            yield DeviceBucket(header, self._token, len(payload))
+            yield DeviceBucket(header, tokens, len(payload), copied)
 
 
 def _synchronize(device: torch.device) -> None:

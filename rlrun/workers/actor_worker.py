@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.lerobot.reader import open_dataset
 from rlrun.data.message_checks import check_trajectories
-from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
+from rlrun.data.messages import DeviceBucket, DeviceHandles, SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.data.seeds import actor_ranks_of
 from rlrun.observability.disk_speed import flush_seconds
 from rlrun.observability.telemetry import Telemetry
@@ -35,8 +36,9 @@ from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observati
 from rlrun.policies.weight_files import StoredWeights
 from rlrun.system.errors import OUT_OF_MEMORY, ExitStatus, RunError
 from rlrun.system.network import free_port
-from rlrun.weight_sync.buckets import BucketLayout, ObjectStoreSender, WeightSender, lay_out, pack
+from rlrun.weight_sync.buckets import BucketLayout, ObjectStoreSender, WeightSender, bucket_num_bytes, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
+from rlrun.weight_sync.device_memory import DeviceSender, OpenedMemory
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.workers.collector import concatenate
 from rlrun.workers.demonstrations import ablation_batch, imitation_batches, require_shown
@@ -59,7 +61,8 @@ class ActorWorker:
         self._senders: dict[bool, CollectiveSender] = {}  # through `_group`, by whether receivers have the base
         self._layouts: dict[bool, BucketLayout] = {}  # by the same
         self._memory: tuple[bool, WeightMemory] | None = None  # for buckets of one layout
-        self._outgoing: Iterator[WeightBucket | SharedBucket] = iter(())
+        self._opened: list[OpenedMemory] = []  # of the rollout workers on this rank's accelerator
+        self._outgoing: Iterator[WeightBucket | SharedBucket | DeviceBucket] = iter(())
         self._gathered: Iterator[tuple[str, torch.Tensor]] = iter(())
 
     # --- start ------------------------------------------------------------------------------
@@ -100,6 +103,22 @@ class ActorWorker:
                 raise RuntimeError("open_weight_group() comes first")
             self._group = CollectiveGroup(self._store, 0, size, deadline_s, CollectiveBackend(planned))
         self._senders = {}
+
+    def open_device_memory(self, *handles: DeviceHandles) -> str:
+        """Open buffers of the rollout workers that share this rank's accelerator and take weights there.
+
+        Those of other workers are closed. Returns why it cannot be; "" if it can.
+        """
+        held, self._opened = {memory.token: memory for memory in self._opened}, []
+        fault = next((one.fault for one in handles if one.fault), "")
+        if fault:
+            return fault
+        with self.telemetry.span("open device memory"):
+            try:
+                self._opened = [held.get(one.token) or OpenedMemory(one) for one in handles]
+            except (RuntimeError, OSError) as error:  # of CUDA
+                return f"{self.telemetry.worker} cannot open it: {error}"
+        return ""
 
     def load(self, policy_folder: str) -> None:
         """Build policy, shards and optimizer from a policy folder."""
@@ -205,18 +224,24 @@ class ActorWorker:
         """Return the number of buckets of a version for receivers without and with the base under the adapters."""
         return len(self.layout(False).buckets), len(self.layout(True).buckets)
 
-    def pack(
-        self, policy_version: int, index: int, has_base: bool, is_shared: bool
-    ) -> WeightBucket | SharedBucket | None:
-        """Gather bucket `index` of the present weights on all ranks; rank 0 returns it, the others None.
+    def largest_bucket(self) -> int:
+        """Return the bytes of the largest bucket of any version."""
+        return max(bucket_num_bytes(slices) for has in (False, True) for slices in self.layout(has).buckets)
 
-        has_base: every rollout worker has the base under the adapters. is_shared: every rollout worker is on the node
-        of rank 0 and has taken the previous version. The payload then stays in shared memory.
+    def pack(
+        self, policy_version: int, index: int, has_base: bool, is_shared: bool | None
+    ) -> WeightBucket | SharedBucket | DeviceBucket | None:
+        """Gather bucket `index` of the present weights on all ranks. Ranks that send return it, the others None.
+
+        A rank with `open_device_memory` sends there; every rollout worker with such memory has finished with bucket
+        index - 2. Rank 0 sends to the others. has_base: every rollout worker has the base under the adapters.
+        is_shared: the others are on the node of rank 0 and have taken the previous version, so that the payload stays
+        in shared memory; None: there are no others.
         """
         if index == 0:
-            self._outgoing = self._publish(policy_version, has_base, is_shared and self.rank == 0)
+            self._outgoing = self._publish(policy_version, has_base, is_shared if self.rank == 0 else None)
         with self.telemetry.span("pack weights", f"version {policy_version}, bucket {index}"):
-            if self.rank == 0:
+            if self._opened or (self.rank == 0 and is_shared is not None):
                 return next(self._outgoing)
             for _ in self.layout(has_base).buckets[index]:  # take part in the gathering
                 next(self._gathered)
@@ -234,9 +259,13 @@ class ActorWorker:
                     pass
 
     def _publish(
-        self, policy_version: int, has_base: bool, is_shared: bool = False
-    ) -> Iterator[WeightBucket | SharedBucket]:
+        self, policy_version: int, has_base: bool, is_shared: bool | None = None
+    ) -> Iterator[WeightBucket | SharedBucket | DeviceBucket]:
         self._gathered = self.learner.named_weights(has_base)
+        if self._opened:
+            near = DeviceSender(self._opened, self.layout(has_base))
+            beside = None if is_shared is None else partial(self._beside, has_base, is_shared)
+            return near.send(self._packed(policy_version, has_base, near.buffer), beside)
         sender: WeightSender = ObjectStoreSender()
         buffer: Callable[[int], np.ndarray | torch.Tensor] | None = None
         if is_shared:
@@ -256,6 +285,15 @@ class ActorWorker:
     ) -> Iterator[WeightBucket]:
         is_checksummed = self.config.weight_sync.is_checksum_verified
         return pack(self._gathered, self.layout(has_base), policy_version, is_checksummed, buffer)
+
+    def _beside(self, has_base: bool, is_shared: bool, bucket: WeightBucket) -> WeightBucket | SharedBucket:
+        """Return a copy of a bucket in memory of the host."""
+        if not is_shared:
+            return replace(bucket, payload=bucket.on_host())
+        memory = self._shared_memory(has_base)
+        place = memory.buffer(bucket.index)
+        torch.as_tensor(place).copy_(bucket.payload)
+        return next(SharedSender(memory).send([replace(bucket, payload=place)]))
 
     def _shared_memory(self, has_base: bool) -> WeightMemory:
         """Return the memory for a layout; that of the other one, which had the base, is freed."""

@@ -13,7 +13,15 @@ import torch
 
 from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
 from rlrun.data.message_checks import check_observation
-from rlrun.data.messages import ActionChunk, Observation, PolicySpaces, SharedBucket, WeightBucket
+from rlrun.data.messages import (
+    ActionChunk,
+    DeviceBucket,
+    DeviceHandles,
+    Observation,
+    PolicySpaces,
+    SharedBucket,
+    WeightBucket,
+)
 from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import profiled
 from rlrun.policies.spec import policy_spec
@@ -27,6 +35,7 @@ from rlrun.weight_sync.collective import (
     CollectiveReceiver,
     connect_store,
 )
+from rlrun.weight_sync.device_memory import DeviceMemory
 from rlrun.weight_sync.shared import SharedReceiver
 
 
@@ -41,6 +50,7 @@ class RolloutWorker:
         self._group: CollectiveGroup | None = None
         self._receiver: CollectiveReceiver | None = None
         self._shared = SharedReceiver()
+        self._memory: DeviceMemory | None = None  # into which the actor rank on this accelerator writes weights
         self._is_offloaded = False
         self._kept = Buffers(torch.device("cpu"))  # for weights that arrive meanwhile, from another node
         self._arrived = ArrivedWeights(telemetry.worker)
@@ -102,15 +112,44 @@ class RolloutWorker:
         self._profiled = version
         return profiled(Path(self.config.output_dir or "."), self.config.logging, version, self.telemetry.worker)
 
-    def apply(self, bucket: WeightBucket | SharedBucket) -> int:
-        """Take one bucket of weights. Returns the policy version in use afterwards.
+    def share_device_memory(self, bucket_bytes: int) -> DeviceHandles:
+        """Return handles of buffers on this worker's accelerator, for an actor rank there; the same buffers every time.
 
-        Raises RunError naming the sender if its bytes are not those that were sent.
+        bucket_bytes: of the largest bucket. The `fault` says why there are none.
         """
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        with self.telemetry.span("share device memory"):
+            try:
+                if self._memory is None or self._memory.bucket_bytes < bucket_bytes:
+                    self._memory = None  # frees it first
+                    self._memory = DeviceMemory(bucket_bytes, device)
+                return self._memory.shared()
+            except RuntimeError as error:  # of CUDA, also for a lack of memory
+                self._memory = None
+                return DeviceHandles("", (), f"{self.telemetry.worker} cannot share it: {error}")
+
+    def apply(self, bucket: WeightBucket | SharedBucket | DeviceBucket) -> int:
+        """Take one bucket of weights; its memory may be written anew afterwards, unless it is on the host.
+
+        Returns the policy version in use afterwards. Raises RunError naming the sender if its bytes are not those that
+        were sent.
+        """
+        if isinstance(bucket, DeviceBucket):
+            if self._memory is not None:
+                try:
+                    return self._take(self._memory.bucket(bucket))
+                finally:
+                    self._memory.finish()
+            if bucket.beside is None:
+                raise ValueError("the bucket is in device memory, and this worker has shared none")
+            bucket = bucket.beside
         if isinstance(bucket, SharedBucket):
             bucket = self._shared.map_bucket(bucket)
         elif self._is_offloaded and self._group is None and self.config.cluster.kind is ClusterKind.ray:
             bucket = self._beside(bucket)
+        return self._take(bucket)
+
+    def _take(self, bucket: WeightBucket) -> int:
         is_hf = self.config.rollout.backend is RolloutBackendKind.hf  # an engine takes weights from the host
         if is_hf and bucket.checksum is not None and torch.cuda.is_available() and not self._is_offloaded:
             bucket = on_device(bucket, torch.device("cuda"))
@@ -179,4 +218,5 @@ class RolloutWorker:
         if self._backend is not None:
             self._backend.close()
             self._backend = None
+        self._memory = None
         self._shared.close()

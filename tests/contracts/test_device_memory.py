@@ -11,7 +11,7 @@ import torch
 
 from rlrun.system.errors import RunError
 from rlrun.weight_sync.buckets import ArrivedWeights, WeightStage, bucket_num_bytes, lay_out, pack, unpack
-from rlrun.weight_sync.device_memory import NUM_BUFFERS, DeviceMemory, DeviceSender
+from rlrun.weight_sync.device_memory import NUM_BUFFERS, DeviceMemory, DeviceSender, OpenedMemory
 
 DEADLINE_S = 60.0
 SHAPES = {f"layer{i}.weight": (40, 25) for i in range(8)} | {"head.bias": (7,)}
@@ -34,7 +34,7 @@ def receive(pipe: Connection, is_late: bool) -> None:
     """
     torch.set_num_threads(1)
     memory = DeviceMemory(max(map(bucket_num_bytes, LAYOUT.buckets)), torch.device("cpu"))
-    pipe.send(memory.handles)
+    pipe.send(memory.shared())
     stage, arrived, received, enqueued = WeightStage(SHAPES), ArrivedWeights("rollout/0"), {}, []
     while (found := pipe.recv()) is not None:
         enqueued.append(memory.bucket(found))
@@ -92,21 +92,22 @@ def test_versions_arrive_exactly_and_a_copy_that_comes_too_late_is_found(pipes: 
     """The second receiver's copies read what the sender has written since: the checksum names the bucket."""
     assert len(LAYOUT.buckets) >= 2 * NUM_BUFFERS
     right, late = pipes
-    sender = DeviceSender(answer(right), LAYOUT)
+    sender = DeviceSender([OpenedMemory(answer(right))], LAYOUT)
     assert [sent(right, sender, policy_version) for policy_version in (1, 2)] == ["done", "done"]
     right.send(None)
     assert answer(right) == 0.0
-    refusal = sent(late, DeviceSender(answer(late), LAYOUT), 1)
+    refusal = sent(late, DeviceSender([OpenedMemory(answer(late))], LAYOUT), 1)
     assert "bucket 0 of the weights of version 1 arrived with other bytes than were sent" in str(refusal)
 
 
 def test_buffers_that_are_too_small_or_of_another_memory_are_refused() -> None:
     small = DeviceMemory(BUCKET_BYTES // 2, torch.device("cpu"))
     with pytest.raises(ValueError, match="the receiver's buffers 2500"):
-        DeviceSender(small.handles, LAYOUT)
-    memory, other = (DeviceMemory(BUCKET_BYTES, torch.device("cpu")) for _ in range(2))
-    sender = DeviceSender(memory.handles, LAYOUT)
+        DeviceSender([OpenedMemory(small.shared())], LAYOUT)
+    memory, second, other = (DeviceMemory(BUCKET_BYTES, torch.device("cpu")) for _ in range(3))
+    sender = DeviceSender([OpenedMemory(one.shared()) for one in (memory, second)], LAYOUT)
     found = next(sender.send(pack(weights(1).items(), LAYOUT, 1, buffer=sender.buffer)))
-    assert bytes(memory.bucket(found).payload[:8].numpy()) != bytes(8)
+    first, copied = (one.bucket(found).payload for one in (memory, second))
+    assert bytes(first[:8].numpy()) != bytes(8) and torch.equal(first, copied)
     with pytest.raises(ValueError, match="share their handles again"):
         other.bucket(found)

@@ -81,7 +81,10 @@ def taken(bucket: WeightBucket, is_reused: bool) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() if is_reused else tensor for name, tensor in unpack(bucket)}
 
 
-@pytest.fixture(scope="module", params=list(WeightTransport), ids=lambda transport: transport.value)
+CARRIED = [WeightTransport.object_store, WeightTransport.collective]  # test_device_memory.py has the third one
+
+
+@pytest.fixture(scope="module", params=CARRIED, ids=lambda transport: transport.value)
 def linked(request: pytest.FixtureRequest) -> Iterator[tuple[WeightSender, list[Connection]]]:
     """A sender here and NUM_RECEIVERS processes."""
     transport = request.param

@@ -14,7 +14,12 @@ import pytest
 
 from rlrun.cluster.launch import Machines
 from rlrun.config.loader import load
-from rlrun.observability.run_files import read_json_lines
+from rlrun.config.schema import RunConfig, WeightTransport
+from rlrun.controller import collection
+from rlrun.observability.run_files import TIMELINE, read_json_lines
+from rlrun.observability.timeline import read_events
+from rlrun.placement.plan import Plan
+from rlrun.placement.weight_ways import Way
 from rlrun.system.errors import ExitStatus
 from rlrun.training.lifecycle import Run
 from rlrun.training.loop import asynchronous, synchronous
@@ -154,6 +159,30 @@ def test_a_rollout_worker_dies_that_has_adapters_of_its_own(with_adapters):
     assert [loss["worker"] for loss in losses(folder)] == ["rollout/0"]
     assert all(line["rollout_logprob_gap"] < 1e-5 for line in metrics)  # it acts with the adapters of its step
     assert metrics[0]["approx_kl"] > 1e-5  # which are not those of the beginning
+
+
+def beside(config: RunConfig, plan: Plan, has_ipc: bool = True) -> tuple[Way, ...]:
+    """The ways as if each rollout worker were on the accelerator of the actor rank of its number."""
+    assert has_ipc, "the actor ranks could not open the memory"
+    return tuple(Way(slot.rank, WeightTransport.device, slot.rank, False, "") for slot in plan.of("rollout"))
+
+
+@pytest.mark.long
+def test_a_rollout_worker_dies_into_whose_memory_an_actor_rank_writes(run, monkeypatch):
+    """Here it is the CPU's. What is learned until the loss is what the store would have brought, bit for bit."""
+    settings = (*ADAPTERS, "rollout.num_workers=2", "weight_sync.bucket_bytes=200000")
+    _, stored = run("store", *settings, "num_steps=2")
+    paths = [str(Path(__file__).parent / "one_key"), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setattr(collection, "weight_ways", beside)
+    folder, metrics = run("memory", *settings, kill={"rollout/1": 2})
+    assert [line["step"] for line in metrics] == [1, 2, 3]
+    assert [loss["worker"] for loss in losses(folder)] == ["rollout/1"]
+    assert all(line["rollout_logprob_gap"] < 1e-5 for line in metrics)
+    for name in ("episode_return", "policy_loss", "value_loss", "grad_norm", "approx_kl"):
+        assert [line[name] for line in metrics[:2]] == [line[name] for line in stored]
+    opened = [event for event in read_events(folder / TIMELINE) if event["name"] == "open device memory"]
+    assert len({event["pid"] for event in opened}) == 2  # both ranks did
 
 
 @pytest.mark.long

@@ -21,8 +21,10 @@ from benchmarks.gpu.table import is_passed, markdown
 from benchmarks.gpu.training_run import RolloutKiller
 from rlrun.config.loader import load
 from rlrun.config.schema import WeightTransport
+from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import FAKE_ACCELERATORS, known_inventory
+from rlrun.placement.weight_ways import weight_ways
 
 CARD, PRETENDED = Machine(1), Machine(1, is_pretended=True)
 
@@ -133,6 +135,13 @@ def test_where_the_runs_place_their_roles(
     assert made.slot("rollout", 0).accelerators == (rollout,)
     assert config.placement.offload is (rollout in actor)
     assert (config.weight_sync.transport is WeightTransport.collective) is (rollout not in actor)
+
+
+def test_where_weights_go_by_device_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load(list(training.ray_words(Machine(1), training.RESIDENT)))
+    card = Accelerator("NVIDIA A100-SXM4-80GB", 80 * 10**9, has_rt_cores=False)
+    made = plan(config, Inventory((NodeInfo("n", "", 16, 10**11, (card,)),)))
+    assert [way.transport for way in weight_ways(config, made)] == [WeightTransport.device]
 
 
 def test_the_rollout_worker_is_killed_after_the_first_step(tmp_path: Path) -> None:

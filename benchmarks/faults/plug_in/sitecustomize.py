@@ -244,7 +244,7 @@ def acknowledge_only(original, worker, bucket):
 def flip_bit(original, worker, *arguments):
     """Flip an exponent bit of a bucket in shared memory, after its checksum was taken."""
     sent = original(worker, *arguments)
-    worker._memory.buffer(sent.bucket.index)[1003] ^= 64
+    worker._memory[1].buffer(sent.bucket.index)[1003] ^= 64
     return sent
 
 

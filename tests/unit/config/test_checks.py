@@ -36,7 +36,7 @@ CASES = {
         "rollout.backend",
     ),
     "local_cluster_has_one_rank": (["cluster.kind=local", "actor.num_workers=2"], "actor.num_workers"),
-    "collective_needs_processes": (
+    "transport_needs_processes": (
         ["run=single_process", "weight_sync.transport=collective"],
         "weight_sync.transport",
     ),

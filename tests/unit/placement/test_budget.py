@@ -158,7 +158,8 @@ def test_full_accelerator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         budget(config, plan(config, machines), machines)
     text = str(refused.value)
     assert "Accelerator 0 of node n (A100, 120.0 GB) is " in text and "GB short" in text
-    assert "+ rollout/0 30.2 GB" in text and "placement.offload=true" in text
+    assert "+ rollout/0 31.2 GB" in text and "placement.offload=true" in text
+    assert "weight_sync.transport=object_store frees 1.1 GB" in text
     unknown = inventory(2, None)
     sums = budget(config, plan(config, unknown), unknown)  # nobody can say that it does not fit
     assert sums.accelerators[0].memory_bytes is None and not list(suggestions(config, plan(config, unknown), unknown))
@@ -357,13 +358,14 @@ def test_buckets_on_accelerators_are_counted_with_nccl() -> None:
     config = on_two_nodes()
     config.weight_sync.transport, config.weight_sync.bucket_bytes = WeightTransport.collective, 1_000_000
     planned = plan(config, two_nodes(None, None))
-    for backend, expected in (("nccl", 2_000_000), ("gloo", 0)):
+    for backend, expected in (("nccl", {"actor/0": 2_000_000, "rollout/0": 2_000_000}), ("gloo", {})):
         choice = dataclasses.replace(planned.sync_backend, value=backend)
         assert device_bytes(config, dataclasses.replace(planned, sync_backend=choice)) == expected
 
 
 def test_buckets_are_on_the_accelerators_of_rank_0_and_of_the_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlrun.placement.budget.device_bytes", lambda config, plan: 2_000_000)
+    held = {"actor/0": 2_000_000, "rollout/0": 2_000_000}
+    monkeypatch.setattr("rlrun.placement.budget.device_bytes", lambda config, plan: held)
     config = RunConfig()
     config.actor.num_workers, config.rollout.num_workers = 2, 1
     machine = inventory(3, 80 * 10**9)

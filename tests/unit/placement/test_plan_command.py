@@ -51,7 +51,9 @@ def test_it_is_short_and_whole_at_80_columns_and_has_details_on_request() -> Non
     assert "OMP_NUM_THREADS" not in short and "placement.roles.actor: 0-7" not in short
     details = run_plan(*BEHAVIOR, "details=true").stdout
     assert "OMP_NUM_THREADS" in details and "placement.roles.actor: 0-7" in details
-    assert "Weight sync uses gloo: NCCL needs an accelerator for each" in details
+    assert "Weights reach rollout/0-7 through memory of their accelerators (CUDA IPC)" in details
+    collective = run_plan(*BEHAVIOR, "details=true", "weight_sync.transport=collective").stdout
+    assert "Weight sync uses gloo: NCCL needs an accelerator for each" in collective
 
 
 def test_a_log_has_room_for_the_tables() -> None:
