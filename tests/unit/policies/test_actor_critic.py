@@ -45,6 +45,7 @@ def frames(spaces: Spaces, seed: int = 0) -> tuple[np.ndarray, tuple[str, ...], 
 def test_a_saved_policy_computes_the_same(tmp_path: Path, spaces: Spaces, kind: str) -> None:
     policy = made(spaces, kind, normalize_observations=True)
     policy.observe(frames(spaces, 1)[2], lambda x: x)
+    assert policy.module.statistics is None or float(policy.module.statistics.count) == B
     policy.save(tmp_path)
     again = open_policy(tmp_path, torch.float32, "cpu", RunConfig(policy=config(kind)))
     keys = np.arange(B, dtype=np.uint64)

@@ -231,3 +231,20 @@ def test_sizes_that_would_take_memory_are_refused(tmp_path: Path, sizes: dict) -
     (tmp_path / "config.json").write_text(json.dumps({"type": "smolvla"} | sizes))
     with pytest.raises(RunError, match="at most"):
         rlrun.load_policy(tmp_path)
+
+
+class _Called:
+    """Pickled, it touches a file when it is read."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.file,)
+
+
+def test_pickled_weights_run_no_code(tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(2), "more": _Called(tmp_path / "called")}, tmp_path / "full_weights.pt")
+    with pytest.raises(RunError, match=r"(?s)full_weights.*UnpicklingError"):
+        WeightFiles(tmp_path)
+    assert not (tmp_path / "called").exists()

@@ -94,7 +94,7 @@ def test_statistics_of_another_robot(folder: Path, change: Change, entry: str) -
     [
         (lambda d: (d.pop("means"), d.update(image_processor_type="SiglipImageProcessor")), "SiglipImageProcessor"),
         (lambda d: d.update(stds=[[0.5, math.nan, 0.5]] * 2), "three finite numbers"),
-        (lambda d: d.update(stds=[[0.5, 0.0, 0.5]] * 2), "stds hold 0"),
+        (lambda d: d.update(stds=[[0.5, 0.5, 0.5], [0.5, 0.0, 0.5]]), "stds hold 0"),
         (lambda d: d.update(image_resize_strategy="letterbox"), "letterbox"),
         (lambda d: d.update(input_sizes=[[3, 384, 384]] * 2), "384"),
     ],
