@@ -207,10 +207,10 @@ IMPLEMENTATIONS = {
 }
 
 
-SLOW = {"libero-robosuite": [pytest.mark.long, pytest.mark.timeout(1200)]}
+MARKS = {"libero": [small_suite.needs_opengl], "libero-robosuite": [pytest.mark.long, pytest.mark.timeout(1200)]}
 
 
-@pytest.fixture(params=[pytest.param(name, marks=SLOW.get(name, ())) for name in IMPLEMENTATIONS], scope="module")
+@pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in IMPLEMENTATIONS], scope="module")
 def implementation(request: pytest.FixtureRequest) -> Implementation:
     return IMPLEMENTATIONS[request.param]
 

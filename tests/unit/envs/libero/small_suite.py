@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 from pathlib import Path
@@ -9,9 +10,22 @@ from xml.etree import ElementTree
 
 import mujoco
 import numpy as np
+import pytest
 
 from rlrun.envs.libero import export
 
+
+def _is_there(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+needs_opengl = pytest.mark.skipif(
+    not any(map(_is_there, ("libEGL.so.1", "libOSMesa.so.8"))), reason="LIBERO's pictures need EGL or OSMesa"
+)
 NAME = "small"
 GOALS = [[["open", "drawer_region"]], [["on", "box", "shelf_region"], ["turnoff", "knob"]]]
 REST = [0.0, 0.3, 0.0, 1.2, 0.0, 1.64, 0.7]  # the hand looks down

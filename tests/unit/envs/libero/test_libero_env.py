@@ -15,6 +15,8 @@ from rlrun.envs.libero.tasks import axis_angle, check_renderer
 from rlrun.system.errors import RunError
 from tests.unit.envs.libero import small_suite
 
+pytestmark = small_suite.needs_opengl
+
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
