@@ -129,7 +129,7 @@ class RolloutWorker:
                 return DeviceHandles("", (), f"{self.telemetry.worker} cannot share it: {error}")
 
     def apply(self, bucket: WeightBucket | SharedBucket | DeviceBucket) -> int:
-        """Take one bucket of weights; its memory may be written anew afterwards, unless it is on the host.
+        """Take one bucket of weights; the sender may then overwrite its memory, unless that is on the host.
 
         Returns the policy version in use afterwards. Raises RunError naming the sender if its bytes are not those that
         were sent.

@@ -120,6 +120,13 @@ class PoseController:
 
         robosuite's controller still believes in the first physics step that the arm is at rest, and so does this one.
         """
+        if any(
+            getattr(robot, name) != getattr(self._robot, name)
+            for name in ("kp", "kd", "max_increment", "gripper_speed")
+        ):
+            raise ValueError(
+                "tasks of one suite have different controllers, and an env worker has one for all its rows"
+            )
         self._aim_rotation[row], self._rest[row], self._grip[row] = robot.rest_orientation, robot.rest_joints, 0.0
         self._believed[row] = rest
 

@@ -137,13 +137,18 @@ def _with_own_files(xml, assets):
         if source is None:
             continue
         content = Path(source).read_bytes()
-        name = _digest(content)[:32] + Path(source).suffix.lower()
+        name = asset_name(content, Path(source).suffix.lower())
         if not (assets / name).exists():
             _write(assets / name, content)
         element.set("file", name)
         if element.tag == "mesh" and element.get("name") is None:
             element.set("name", Path(source).stem)  # MuJoCo's default
     return ElementTree.tostring(root)
+
+
+def asset_name(content, suffix):
+    """Return the name of a mesh or texture: the first half of its SHA-256, and its suffix."""
+    return _digest(content)[:32] + suffix
 
 
 def _changed(compiled, running):

@@ -23,7 +23,7 @@ from rlrun.envs.libero.spec import Backend, LiberoConfig, Pictures
 from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, axis_angle, check_renderer, chosen_tasks
 from rlrun.envs.pictures import draw_without_display
 from rlrun.envs.rows import Step, as_float32, step_info
-from rlrun.envs.vector_env import ChunkBuilder, VectorEnv
+from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +106,9 @@ class LiberoVectorEnv(VectorEnv):
         idle[:, -1] = self._settings.idle_gripper
         for _ in range(self._settings.settle_steps):
             self.control_step(ids, idle)
+        broken = [i for i in ids.tolist() if self._rows[i].is_broken()]
+        if broken:  # MuJoCo has put it into its default state, which is no start
+            raise SimulatorFault(f"the physics diverged while objects came to rest in row {broken[0]}")
 
     def _restart(self, i: int, seed: int) -> None:
         number = self._tasks[seed % len(self._tasks)]

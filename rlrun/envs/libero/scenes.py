@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
+from xml.etree import ElementTree
 
 import mujoco
 import numpy as np
@@ -20,7 +21,7 @@ from rlrun.envs.libero.goals import Goal
 from rlrun.envs.libero.painter import ScenePainter
 from rlrun.system.errors import ExitStatus, RunError
 
-MAX_OPEN = 10  # tasks that a process keeps; another one replaces the one that was used longest ago
+MAX_OPEN = 2  # tasks that a process keeps beside those of its rows: a scene takes 0.7 GB, and twice that without a card
 # its sparse factorization, taken for 60 and more degrees of freedom, gives wrong accelerations; mended in 4.0.1
 _WRONG_SPARSE = "4.0.0"
 
@@ -106,7 +107,10 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _compiled(file: Path, described: dict[str, Any], has_reflections: bool) -> Scene:
-    """Compile a scene, and change in it what robosuite changed."""
+    """Compile a scene, and change in it what robosuite changed. Raises RunError if a file that it names has changed."""
+    for element in ElementTree.parse(file).iter():
+        if (name := element.get("file")) is not None:
+            _check_asset(file.parents[2] / "assets" / name)
     model = mujoco.MjModel.from_xml_path(str(file))
     _collide_as(model, described["multiccd"])
     if mujoco.__version__ == _WRONG_SPARSE:
@@ -167,6 +171,16 @@ def _checked(file: Path, digest: str) -> bytes:
     if hashlib.sha256(content).hexdigest() != digest:
         raise _changed_file(file, "its SHA-256 is not the one in task.json")
     return content
+
+
+def _check_asset(file: Path) -> None:
+    """Raise RunError if a mesh or texture is not what its name says, which is its digest."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise _changed_file(file, str(error)) from error
+    if export.asset_name(content, file.suffix) != file.name:
+        raise _changed_file(file, "its name is not the SHA-256 of its content")
 
 
 def _changed_file(file: Path, cause: str) -> RunError:

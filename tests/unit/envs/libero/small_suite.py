@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
+from ctypes.util import find_library
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,17 +14,8 @@ import pytest
 
 from rlrun.envs.libero import export
 
-
-def _is_there(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
-
-
 needs_opengl = pytest.mark.skipif(
-    not any(map(_is_there, ("libEGL.so.1", "libOSMesa.so.8"))), reason="LIBERO's pictures need EGL or OSMesa"
+    not (find_library("EGL") or find_library("OSMesa")), reason="LIBERO's pictures need EGL or OSMesa"
 )
 NAME = "small"
 GOALS = [[["open", "drawer_region"]], [["on", "box", "shelf_region"], ["turnoff", "knob"]]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import mujoco
@@ -9,9 +11,11 @@ import numpy as np
 import pytest
 
 from rlrun.config.loader import load
+from rlrun.envs.libero import export
 from rlrun.envs.libero.libero_env import LiberoVectorEnv, make_libero
 from rlrun.envs.libero.scenes import Suite
 from rlrun.envs.libero.tasks import axis_angle, check_renderer
+from rlrun.envs.vector_env import SimulatorFault
 from rlrun.system.errors import RunError
 from tests.unit.envs.libero import small_suite
 
@@ -144,6 +148,29 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"0.6", b"0.7"))
     with pytest.raises(RunError, match=r"(?s)not as it was exported.*SHA-256"):
         made(scenes)
+
+
+def test_a_changed_mesh_is_refused(tmp_path: Path) -> None:
+    scenes = small_suite.write(tmp_path)
+    content = b"v 0 0 0"
+    (scenes / "assets").mkdir()
+    (scenes / "assets" / export.asset_name(content, ".obj")).write_bytes(content + b" ")
+    task = scenes / small_suite.NAME / "0"
+    named = f'<mesh name="m" file="{export.asset_name(content, ".obj")}"/></asset><worldbody>'
+    scene = (task / "scene.xml").read_bytes().replace(b"<worldbody>", b"<asset>" + named.encode(), 1)
+    described = json.loads((task / "task.json").read_text())
+    described["sha256"]["scene.xml"] = hashlib.sha256(scene).hexdigest()
+    (task / "scene.xml").write_bytes(scene)
+    (task / "task.json").write_text(json.dumps(described))
+    with pytest.raises(RunError, match=r"(?s)\.obj is not as it was exported.*SHA-256 of its content"):
+        made(scenes, "env.libero.task_ids=[0]")
+
+
+def test_a_start_that_diverges_is_no_start(scenes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = made(scenes, num_envs=1)
+    monkeypatch.setattr(env._rows[0].task, "starts", np.full_like(env._rows[0].task.starts, 1e12))
+    with pytest.raises(SimulatorFault, match="diverged while objects came to rest in row 0"):
+        reset(env, 0)
 
 
 def test_other_contacts_are_told(scenes: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
