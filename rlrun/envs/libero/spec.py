@@ -55,7 +55,7 @@ SPEC = SimulatorSpec(
     planned_spaces,
     LiberoConfig,
     memory=DeviceMemory(500_000_000, 200_000_000),
-    host_bytes=1_700_000_000,
+    host_bytes=2_500_000_000,  # three scenes, drawn by a card
     time=control_time,
     cameras=CAMERAS,
     packages=("mujoco", "robosuite"),
