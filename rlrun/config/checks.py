@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rlrun.config.registry import ALGORITHMS, POLICIES, REGISTRIES
 from rlrun.config.schema import (
+    EVALUATION_SEEDS,
     AttentionKernel,
     ClusterKind,
     DemosConfig,
@@ -395,18 +396,25 @@ def warm_start_warms_up(config: RunConfig) -> Faults:
         )
 
 
-def evaluation_differs_from_demos(config: RunConfig) -> Faults:
-    """Evaluation uses no reset seeds of the demonstrations."""
-    demos = range(config.demos.seed, config.demos.seed + config.demos.num_episodes)
-    episodes = range(config.evaluation.seed, config.evaluation.seed + config.evaluation.num_episodes)
-    if config.demos.path is None and max(demos.start, episodes.start) < min(demos.stop, episodes.stop):
+def demonstrations_are_not_evaluated(config: RunConfig) -> Faults:
+    """Demonstrations take no reset seeds of evaluations, and evaluations none of certifications."""
+    demos, evaluation = config.demos, config.evaluation
+    first, end = EVALUATION_SEEDS.low, EVALUATION_SEEDS.high + 1
+    if demos.path is None and demos.seed + demos.num_episodes > first:
         yield RunError(
-            "Evaluation would replay reset seeds of the demonstrations.",
+            "Demonstrations would take reset seeds of evaluations.",
+            key="demos.seed",
+            value=demos.seed,
+            cause=f"They take {demos.num_episodes} seeds, and those from {first} on are for evaluations.",
+            remedy=f"Take demos.seed={max(0, int(first - demos.num_episodes))} or below.",
+        )
+    if evaluation.seed + evaluation.num_episodes > end:
+        yield RunError(
+            "Evaluations would take reset seeds of certifications.",
             key="evaluation.seed",
-            value=config.evaluation.seed,
-            cause=f"Demonstrations take seeds {demos.start} to {demos.stop - 1}, "
-            f"evaluation {episodes.start} to {episodes.stop - 1}.",
-            remedy=f"Take evaluation.seed={demos.stop} or above.",
+            value=evaluation.seed,
+            cause=f"They take {evaluation.num_episodes} seeds, and those from {end} on are for rlrun.certify.",
+            remedy=f"Take evaluation.seed={int(end - evaluation.num_episodes)} or below.",
         )
 
 
@@ -650,7 +658,7 @@ CHECKS: tuple[Check, ...] = (
     betas_are_two,
     sft_batch_divides_among_ranks,
     warm_start_warms_up,
-    evaluation_differs_from_demos,
+    demonstrations_are_not_evaluated,
     chosen_demonstrations_exist,
     schedules_fall,
     clipped_returns_have_a_critic,

@@ -31,6 +31,8 @@ from rlrun.config.sections import (
 )
 
 SEED = Range(0, 2**31 - 1)
+DEMO_SEEDS = Range(0, 1_999_999)  # as in rlrun.data.seeds: the splits of starts
+EVALUATION_SEEDS = Range(2_000_000, 2**31 - 1)
 
 
 class ProprioLayout(Enum):
@@ -313,7 +315,7 @@ class DemosConfig(Section):
     memory_gb: float = bounded(4.0, NOT_NEGATIVE)  # decoded pictures that each actor rank keeps in memory
     num_episodes: int = bounded(128, COUNT)
     noise: float = bounded(0.01, NOT_NEGATIVE)  # std of the noise on the expert's actions, as a share of their range
-    seed: int = bounded(1_000_000, SEED)  # reset seed of the first episode
+    seed: int = bounded(1_000_000, DEMO_SEEDS)  # reset seed of the first episode
 
 
 @dataclass
@@ -330,9 +332,20 @@ class EvaluationConfig(Section):
     every_steps: int = bounded(0, NOT_NEGATIVE)  # 0: only before the first and after the last step
     num_episodes: int = bounded(64, COUNT)
     temperature: float = bounded(1.0, NOT_NEGATIVE)  # of sampling; 0: always the most likely action
-    seed: int = bounded(2_000_000, SEED)  # reset seed of the first episode; episode i has seed + i
+    # reset seed of the first episode; episode i has seed + i. Lower seeds are those of demonstrations
+    seed: int = bounded(2_000_000, EVALUATION_SEEDS)
     checkpoint: str | None = None  # for rlrun.eval and rlrun.serve: folder of a run, checkpoint or exported policy
     server: str | None = None  # for rlrun.eval: ws://host:port of a policy server, instead of a checkpoint
+
+
+@dataclass
+class CertifyConfig(Section):
+    """Settings of rlrun.certify, which measures a policy on test starts by a rule that is fixed beforehand."""
+
+    num_episodes: int = bounded(200, COUNT)  # with half_width: at most
+    half_width: float | None = bounded(None, OPEN_SHARE)  # stop when the 95 % interval is so narrow to each side
+    perturb: list[str] = named([])  # perturbed worlds to test in too, by name; [all]: all that the simulator has
+    waive: list[str] = named([])  # rules that may be broken; what they forbid then stands on the card
 
 
 @dataclass
@@ -350,11 +363,19 @@ class ServeConfig(Section):
     ping_s: float = bounded(60.0, POSITIVE)  # interval of WebSocket pings to each client, and time limit of the answer
 
 
+class SelectionStarts(Enum):
+    """The starts of the evaluations within a run, which choose its best checkpoint and may end it."""
+
+    validation = "validation"
+    test = "test"  # as many papers do: stands beside every number, and `rlrun certify` refuses the run
+
+
 @dataclass
 class CheckpointConfig(Section):
     every_steps: int = bounded(10, NOT_NEGATIVE)  # training steps between checkpoints; 0: only the last
     keep_last: int = bounded(2, COUNT)
     is_best_kept: bool = True
+    best_on: SelectionStarts = SelectionStarts.validation  # by whose success rate the best one is chosen
     is_asynchronous: bool = False  # copy the state to host memory, and write it while training goes on
     resume: str | None = "auto"  # "auto": newest whole one in the run folder; or a path; None: start anew
     verify: bool = True  # compare checksums of checkpoints and policies before use; False: only names and sizes
@@ -523,6 +544,7 @@ class RunConfig(Section):
     demos: DemosConfig = field(default_factory=DemosConfig)
     sft: SftConfig = field(default_factory=SftConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    certify: CertifyConfig = field(default_factory=CertifyConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

@@ -85,6 +85,25 @@ class SimulatorTime:
         return num_steps * (self.step_s + num_envs * self.env_step_s) + num_envs * num_images * self.picture_s
 
 
+@dataclass(frozen=True)
+class Splits:
+    """Where the episodes of training, validation and test begin, for people, and what differs from a benchmark.
+
+    A simulator gets a reset seed, and `rlrun.data.seeds.split_of` says which split it belongs to.
+    """
+
+    train: str = "drawn by seeds 4294967296 and above, demonstrations by seeds below 2000000"
+    validation: str = "drawn by seeds from 2000000 on"
+    test: str = "drawn by seeds from 2147483648 on"
+    trained_on_test: str = ""  # a sentence, if the configuration says that training begins from test starts
+    deviations: tuple[str, ...] = ()  # from a benchmark's published protocol, a sentence each
+
+
+def no_perturbations(env: EnvConfig) -> dict[str, EnvConfig]:
+    """Return none: for a simulator without perturbed worlds."""
+    return {}
+
+
 def no_log(process_group: int) -> list[str]:
     """Return no lines: for a simulator that prints everything."""
     return []
@@ -131,6 +150,9 @@ class SimulatorSpec:
     # for a worker with these accelerators and its share of the node's cores
     environment: Callable[[tuple[int, ...], int], list[Setting]] = no_settings
     listed_instances: Callable[[EnvConfig], list[int] | None] = lambda env: None  # instances to report evaluations by
+    splits: Callable[[EnvConfig], Splits] = lambda env: Splits()  # where episodes begin
+    # (EnvConfig) -> changed worlds by name, in which `rlrun certify` tests a policy too
+    perturbations: Callable[[EnvConfig], dict[str, EnvConfig]] = no_perturbations
     for_evaluation: Callable[[EnvConfig], EnvConfig] = as_it_is  # the env of `python -m rlrun.eval`
     failure_log: Callable[[int], list[str]] = no_log  # (process group) -> lines of a log file, after a failed start
     node_checks: str | None = None  # module:ATTRIBUTE of a rlrun.doctor.measure.SimulatorInspection

@@ -14,6 +14,7 @@ from rlrun.controller.workers import ActorGroup, EpisodesRequest, Future, Worker
 from rlrun.data.message_checks import WRONG_MESSAGE, check_episodes, check_equal_spaces
 from rlrun.data.messages import EpisodeReport, Spaces, Trajectory
 from rlrun.data.seeds import actor_ranks_of
+from rlrun.data.starts import EpisodeStart
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
@@ -109,6 +110,16 @@ class Controller:
         if self._world is None:
             raise RuntimeError("load_simulators() comes first")
         return self._world
+
+    def fingerprints(self) -> list[dict[str, str]]:
+        """Return what makes the simulator of each env worker what it is."""
+        what = "fingerprints of the simulators"
+        return self._recovering(lambda: self.envs.call(lambda env: env.fingerprint(), what, self._step_s))
+
+    def probe(self, seeds: list[int]) -> list[EpisodeStart]:
+        """Return how episodes with these reset seeds begin, in the simulator of the first env worker."""
+        what = "starts of known seeds"
+        return self._recovering(lambda: self.envs.call_first(lambda env: env.probe(seeds), what, self._step_s))
 
     def form_mesh(self) -> None:
         """Connect the actor ranks, and verify the connections, before any model is loaded."""

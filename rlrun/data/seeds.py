@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -20,7 +21,27 @@ _ROUNDS = (
     (np.uint64(27), np.uint64(0x94D049BB133111EB)),
 )
 _LAST_SHIFT = np.uint64(31)
-_TRAINING_SEEDS = 1 << 32  # above the seeds of demonstrations and evaluations
+
+
+class Split(Enum):
+    """What the start of an episode is for."""
+
+    train = "train"  # training and demonstrations
+    validation = "validation"  # evaluations of a run, by which checkpoints, settings and the end of a run are chosen
+    test = "test"  # certification only
+
+
+DEMO_SEEDS = range(2_000_000)
+VALIDATION_SEEDS = range(2_000_000, 1 << 31)
+TEST_SEEDS = range(1 << 31, 1 << 32)  # no key of the configuration reaches them
+TRAINING_SEEDS = range(1 << 32, 1 << 33)
+
+
+def split_of(seed: int) -> Split:
+    """Return the split of an episode by its reset seed. Example: split_of(2_000_003) is Split.validation."""
+    if seed in VALIDATION_SEEDS:
+        return Split.validation
+    return Split.test if seed in TEST_SEEDS else Split.train
 
 
 def splitmix64(state: np.ndarray) -> np.ndarray:
@@ -44,7 +65,7 @@ def episode_seeds(run_seed: int, step: int, epoch: int, groups: np.ndarray, epis
 
     groups: int [R], the env index, or the index of its group if an algorithm compares episodes with equal starts.
     """
-    return (_TRAINING_SEEDS + (_hash(run_seed, step, epoch, groups, episode) >> np.uint64(32))).astype(np.int64)
+    return (TRAINING_SEEDS.start + (_hash(run_seed, step, epoch, groups, episode) >> np.uint64(32))).astype(np.int64)
 
 
 def sampling_keys(run_seed: int, step: int, epoch: int, envs: np.ndarray, at: np.ndarray | int) -> np.ndarray:

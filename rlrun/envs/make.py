@@ -6,7 +6,8 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import metadata
 
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import load_object
@@ -118,4 +119,14 @@ def make_here(
         env = make(config, num_envs, progress)
     if not isinstance(env, VectorEnv):
         raise TypeError(f"the simulator {spec.name} made {type(env).__name__}, which is no VectorEnv")
+    env.fingerprint = _versions(spec) | dict(env.fingerprint)
     return env
+
+
+def _versions(spec: SimulatorSpec) -> dict[str, str]:
+    """Return the versions of this interpreter's packages on which a simulator's results depend."""
+    found = {"simulator": spec.name}
+    for package in ("numpy", *spec.packages):
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found

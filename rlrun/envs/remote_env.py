@@ -68,6 +68,7 @@ class RemoteEnv(VectorEnv):
         self.cameras, self.proprio_names = tuple(made["cameras"]), tuple(made["proprio_names"])
         self.action_names = tuple(made["action_names"])
         self.action_low, self.action_high = made["action_low"], made["action_high"]
+        self.fingerprint = made["fingerprint"]
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
         return self._client.call("reset", self._deadline, env_ids=np.asarray(env_ids), seeds=np.asarray(seeds))

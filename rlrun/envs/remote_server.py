@@ -74,6 +74,7 @@ class Server:
             "action_names": list(env.action_names),
             "action_low": env.action_low,
             "action_high": env.action_high,
+            "fingerprint": dict(env.fingerprint),
         }
 
     def _progress(self) -> None:

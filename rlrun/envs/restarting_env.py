@@ -53,6 +53,7 @@ class RestartingEnv(VectorEnv):
         self.largest_reward, self.observed = env.largest_reward, env.observed
         self.cameras, self.proprio_names, self.instructions = env.cameras, env.proprio_names, env.instructions
         self.control_hz, self.is_hz_nominal = env.control_hz, env.is_hz_nominal
+        self.fingerprint = env.fingerprint
         self._shown: tuple[int, ...] | None = None  # cameras of the simulator; None: all, in its order
         self.reward_limit = reward_limit(env.largest_reward, max_abs_reward)
         self._seeds = np.zeros(env.num_envs, np.int64)  # of the running episodes

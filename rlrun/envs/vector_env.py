@@ -7,6 +7,7 @@ last frames of an ended row are simply `ChunkResult.frames`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ class VectorEnv(ABC):
     control_hz: float | None = None  # control steps per second of the simulated world; None: unknown
     is_hz_nominal: bool = False  # the simulator only says so, and nothing in it depends on it
     instructions: tuple[str, ...] = ()  # sentences of its episodes; (): unknown before they begin
+    fingerprint: Mapping[str, str] = {}  # versions, renderer and assets, on which its observations depend
 
     @property
     def spaces(self) -> Spaces:

@@ -7,14 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from math import sqrt
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 from rlrun.data.messages import EnvTally, EpisodeReport, WorkerLoss
+from rlrun.data.seeds import Split, split_of
+from rlrun.data.starts import EpisodeStart
 from rlrun.observability import run_files
-from rlrun.observability.run_files import EPISODES, EVALUATIONS, LOSSES, JsonLines, read_json_lines
+from rlrun.observability.run_files import (
+    CERTIFICATIONS,
+    EPISODES,
+    EVALUATIONS,
+    LOSSES,
+    STARTS,
+    JsonLines,
+    read_json_lines,
+)
 from rlrun.observability.timeline import seconds_by_phase
 from rlrun.system.local_files import read_json, read_yaml
 
@@ -74,6 +85,11 @@ class EvaluationRecord:
     num_infra_faults: int = 0
     mean_return: float = 0.0
     outcomes: list[EpisodeOutcome] = field(default_factory=list)  # of every episode, in order of seeds
+
+    @property
+    def is_on_test(self) -> bool:
+        """Whether its episodes begin from starts that are kept for certification."""
+        return any(split_of(outcome.seed) is Split.test for outcome in self.outcomes)
 
 
 def summarize_evaluation(step: int, reports: Iterable[EpisodeReport]) -> EvaluationRecord:
@@ -171,6 +187,50 @@ def record_evaluation(run_dir: Path, record: EvaluationRecord) -> None:
 def record_episodes(run_dir: Path, step: int, reports: Iterable[EpisodeReport]) -> None:
     """Append the episodes that ended in training step `step` to episodes.jsonl."""
     _append(run_dir / EPISODES, [{"step": step, **asdict(report)} for report in reports])
+
+
+class During(Enum):
+    """What episodes were for."""
+
+    training = "training"
+    evaluation = "evaluation"
+
+
+def record_starts(run_dir: Path, step: int, during: During, starts: Sequence[EpisodeStart]) -> None:
+    """Append the starts of the episodes that began in training step `step`, or in an evaluation after it."""
+    line: dict[str, Any] = {"step": step, "during": during.value}
+    line |= {"seeds": [one.seed for one in starts], "digests": [one.digest for one in starts]}
+    _append(run_dir / STARTS, [line] if starts else [])
+
+
+def record_certification(run_dir: Path, step: int, card: Path, success_rate: float) -> None:
+    """Append to certifications.jsonl that a policy of this run was certified: test starts have been looked at."""
+    _append(run_dir / CERTIFICATIONS, [{"step": step, "card": str(card), "success_rate": success_rate}])
+
+
+@dataclass(frozen=True)
+class SeenStarts:
+    """Starts that a run has seen in one training step, or in an evaluation after it."""
+
+    step: int
+    during: During
+    starts: list[EpisodeStart]
+
+    def __str__(self) -> str:
+        """Return when. Example: "training, step 3"."""
+        return f"{self.during.value}, step {self.step}"
+
+
+def read_starts(run_dir: Path) -> list[SeenStarts]:
+    """Read the starts that a run has seen, in the order in which they were recorded."""
+    return [
+        SeenStarts(
+            int(line["step"]),
+            During(line["during"]),
+            [EpisodeStart(int(seed), str(digest)) for seed, digest in zip(line["seeds"], line["digests"], strict=True)],
+        )
+        for line in read_json_lines(run_dir / STARTS)
+    ]
 
 
 def read_evaluations(run_dir: Path) -> list[EvaluationRecord]:

@@ -7,12 +7,15 @@ from dataclasses import asdict
 
 import numpy as np
 
-from rlrun.config.schema import RunConfig
+from rlrun.config import provenance
+from rlrun.config.schema import RunConfig, SelectionStarts
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.messages import EpisodeReport
-from rlrun.data.seeds import InstanceResult, results_by_instance
-from rlrun.observability.records import EvaluationRecord, record_evaluation, summarize_evaluation
+from rlrun.data.seeds import TEST_SEEDS, VALIDATION_SEEDS, InstanceResult, results_by_instance
+from rlrun.observability.records import During, EvaluationRecord, record_evaluation, record_starts, summarize_evaluation
+from rlrun.observability.run_files import WORLD
 from rlrun.observability.video import Clip, tile
+from rlrun.training.policy_folders import world_digest
 from rlrun.training.session import Session
 
 VIDEO_FPS = 8.0  # one picture per chunk; with short chunks, slower than real time
@@ -20,16 +23,27 @@ VIDEO_FPS = 8.0  # one picture per chunk; with short chunks, slower than real ti
 
 def evaluate(session: Session, step: int, policy_version: int, has_video: bool) -> EvaluationRecord:
     """Run `evaluation.num_episodes` episodes with a policy that the rollout workers hold, and record them."""
-    return record(session, step, run_episodes(session, step, policy_version, has_video))
+    return record(
+        session, step, run_episodes(session, step, policy_version, evaluation_seeds(session.config), has_video)
+    )
 
 
-def run_episodes(session: Session, step: int, policy_version: int, has_video: bool) -> list[EpisodeReport]:
-    """Return the episodes of an evaluation, void ones too, and pass their video to the sinks."""
-    config = session.config.evaluation
-    seeds = [config.seed + i for i in range(config.num_episodes)]
+def evaluation_seeds(config: RunConfig) -> list[int]:
+    """Return the reset seeds of an evaluation within a run."""
+    first = config.evaluation.seed
+    if config.checkpoint.best_on is SelectionStarts.test:
+        first += TEST_SEEDS.start - VALIDATION_SEEDS.start
+    return [first + i for i in range(config.evaluation.num_episodes)]
+
+
+def run_episodes(
+    session: Session, step: int, policy_version: int, seeds: list[int], has_video: bool
+) -> list[EpisodeReport]:
+    """Return one episode per seed, void ones too, record their starts, and pass their video to the sinks."""
     num_videos = session.config.logging.video_episodes if has_video else 0
-    with session.phase("evaluate", "env/evaluation_episodes", config.num_episodes):
+    with session.phase("evaluate", "env/evaluation_episodes", len(seeds)):
         parts = session.controller.evaluate(seeds, num_videos, policy_version)
+        record_starts(session.run_dir, step, During.evaluation, [start for part in parts for start in part.starts])
         _keep_video(session, step, [video for part in parts for video in part.videos])
         for reason in sorted({part.no_video for part in parts if part.no_video}):
             session.console.warning(f"no video: {reason}")
@@ -56,13 +70,21 @@ def record(session: Session, step: int, episodes: list[EpisodeReport]) -> Evalua
     return summary
 
 
+def record_world(session: Session) -> list[dict[str, str]]:
+    """Write what makes the simulators what they are to world.json: each different fingerprint once. Returns them."""
+    sources = {"sources": world_digest(provenance.as_tree(session.config)["env"])}  # of the modules that `env` names
+    found = [dict(one) for one in {tuple(sorted((one | sources).items())) for one in session.controller.fingerprints()}]
+    (session.run_dir / WORLD).write_text(json.dumps({"fingerprints": sorted(found, key=str)}, indent=2) + "\n")
+    return found
+
+
 def evaluate_alone(session: Session, policy: str) -> None:
     """Evaluate `policy`, a folder or the address of a policy server, and write evaluation.json."""
     config = session.config
     with session.phase("start"):
         session.controller.load_simulators()
         session.controller.load_rollout(policy, is_final=True)
-    episodes = run_episodes(session, 0, policy_version=0, has_video=True)
+    episodes = run_episodes(session, 0, 0, evaluation_seeds(config), has_video=True)
     summary, instances = record(session, 0, episodes), instance_results(config, episodes)
     content = asdict(summary) | ({"instances": [asdict(one) for one in instances]} if instances else {})
     if meaning := simulator_spec(config.env).meaning_of_success(config.env):
@@ -94,4 +116,5 @@ def sentence(record: EvaluationRecord) -> str:
     return (
         f"success {record.successes}/{record.episodes} = {100 * record.success_rate:.0f} % "
         f"(95 % interval {100 * record.ci_low:.0f}-{100 * record.ci_high:.0f} %), mean return {record.mean_return:.4g}"
+        + (", on test starts" if record.is_on_test else "")
     )

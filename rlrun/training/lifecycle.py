@@ -13,10 +13,12 @@ from rlrun.controller.controller import Batch
 from rlrun.data import checkpoint_folder
 from rlrun.data.message_checks import WRONG_MESSAGE
 from rlrun.observability.records import (
+    During,
     episode_metrics,
     loss_metrics,
     record_episodes,
     record_losses,
+    record_starts,
     tally_metrics,
 )
 from rlrun.observability.report.page import write_report
@@ -26,7 +28,7 @@ from rlrun.system import machine_load
 from rlrun.system.errors import OUT_OF_MEMORY, ExitStatus, RunError
 from rlrun.training.callbacks import Callbacks
 from rlrun.training.checkpoints import Checkpoints, Progress
-from rlrun.training.evaluation import evaluate, sentence
+from rlrun.training.evaluation import evaluate, record_world, sentence
 from rlrun.training.policy_folders import first_policy
 from rlrun.training.run_folder import changed_course, changed_keys, for_more_steps, steps_to_repeat
 from rlrun.training.session import Session
@@ -100,6 +102,7 @@ class Run:
         """Load simulators and connect the actor ranks, then load models, then the checkpoint to resume from."""
         with self.session.phase("start simulators"):
             self.controller.load_simulators()
+            record_world(self.session)
             self.controller.form_mesh()
         checkpoint = self.checkpoints.to_resume()
         if checkpoint is not None:
@@ -208,6 +211,8 @@ class Run:
         losses = self.controller.recovery.drain()
         record_episodes(session.run_dir, progress.step, batch.episodes)
         record_losses(session.run_dir, progress.step, losses)
+        starts = [one for report in batch.reports for one in report.starts]
+        record_starts(session.run_dir, progress.step, During.training, starts)
         metrics |= seconds | {
             "env_steps_per_second": batch.num_control_steps / seconds["step_s"],
             "num_simulator_restarts": batch.num_simulator_restarts,

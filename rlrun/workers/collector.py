@@ -17,6 +17,7 @@ from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import ActionChunk, ChunkResult, EnvTally, EpisodeReport, Frames, Observation, Trajectory
 from rlrun.data.seeds import episode_seeds, sampling_keys
+from rlrun.data.starts import EpisodeStart, starts_of
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import CallProfile
@@ -183,6 +184,7 @@ class Collector:
         self.rule = rollout_rule(config.algorithm)
         self.profile: CallProfile | None = None  # of the simulator's calls in the present training step
         self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch continues
+        self._starts: list[EpisodeStart] = []  # of episodes that began since the last call of `drain_starts`
 
     @cached_property
     def tally(self) -> StepTally:
@@ -192,7 +194,14 @@ class Collector:
     def reset(self, rows: np.ndarray, seeds: np.ndarray) -> Frames:
         """Start new episodes in `rows` (int [R]) with `seeds` (int [R])."""
         with self._telemetry.span("reset"), self._profiled():
-            return self._env().reset(rows, seeds)
+            frames = self._env().reset(rows, seeds)
+        self._starts += starts_of(frames, seeds)
+        return frames
+
+    def drain_starts(self) -> list[EpisodeStart]:
+        """Return the starts of the episodes that began since the last call."""
+        starts, self._starts = self._starts, []
+        return starts
 
     def step(self, rows: np.ndarray, actions: np.ndarray) -> ChunkResult:
         """Simulate one chunk in `rows` (int [R]); actions: float32 [R, C, A]. Other rows do not change."""

@@ -20,6 +20,7 @@ from rlrun.data.lerobot import DemoFeatures
 from rlrun.data.message_checks import AnswerCheck
 from rlrun.data.messages import ActionChunk, EnvTally, EpisodeReport, Frames, Observation, Spaces
 from rlrun.data.seeds import actor_ranks_of, rollout_of, sampling_keys
+from rlrun.data.starts import EpisodeStart, starts_of
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import NoPicture
@@ -45,6 +46,7 @@ class Collected:
     tally: EnvTally
     simulator_faults: tuple[str, ...] = ()  # after each one the simulator was restarted
     row_faults: tuple[str, ...] = ()  # each voided the episode of one row
+    starts: list[EpisodeStart] = field(default_factory=list)  # of all episodes that began
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,7 @@ class Evaluated:
     void: list[EpisodeReport] = field(default_factory=list)
     videos: list[tuple[EpisodeReport, np.ndarray]] = field(default_factory=list)  # uint8 [L, H, W, 3]
     no_video: str = ""  # why there are no videos, told once; "": there are, or none were asked for
+    starts: list[EpisodeStart] = field(default_factory=list)  # of all episodes, in the order in which they began
 
 
 class EnvWorker:
@@ -154,6 +157,7 @@ class EnvWorker:
             tally=self._collector.tally.drain(),
             simulator_faults=tuple(self.env.faults[num_faults:]),
             row_faults=self.env.drain_row_faults(),
+            starts=self._collector.drain_starts(),
         )
         return collected, *(shards[rank] for rank in sorted(shards))
 
@@ -170,6 +174,7 @@ class EnvWorker:
         temperature = self.config.evaluation.temperature
         self.telemetry.step = self._collector.profile = None
         self._collector.forget()
+        self._collector.drain_starts()
         before = self._no_video
         ledger = EpisodeLedger(self._envs)
         waiting = list(seeds)
@@ -203,7 +208,21 @@ class EnvWorker:
             rows = np.setdiff1d(rows, over[again.size :])
         reason = self._no_video if before != self._no_video else ""
         void = [report for report in ledger.reports if report.infra_fault]
-        return (Evaluated([report for report in ledger.reports if not report.infra_fault], void, videos, reason),)
+        sound = [report for report in ledger.reports if not report.infra_fault]
+        return (Evaluated(sound, void, videos, reason, self._collector.drain_starts()),)
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return what makes this worker's simulator what it is: versions, renderer, assets."""
+        return dict(self.env.fingerprint)
+
+    def probe(self, seeds: list[int]) -> list[EpisodeStart]:
+        """Return the starts of episodes with these reset seeds. Running episodes are dropped."""
+        self._collector.forget()
+        found: list[EpisodeStart] = []
+        for first in range(0, len(seeds), self._num_envs):
+            some = np.array(seeds[first : first + self._num_envs], np.int64)
+            found += starts_of(self.env.reset(np.arange(some.size), some), some)
+        return found
 
     def _reset_to(self, ledger: EpisodeLedger, rows: np.ndarray, waiting: list[int]) -> Frames:
         """Begin in `rows` the episodes of the first waiting seeds. Returns their frames."""

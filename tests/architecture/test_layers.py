@@ -15,6 +15,7 @@ from tests.architecture.source import ROOT, Module, assert_no_breach, imports, m
 
 # package -> packages of rlrun that it may import besides itself
 MAY_IMPORT = {
+    "certification": {"system", "config", "data", "cluster", "training", "observability"},
     "training": {
         *("system", "config", "data", "placement", "controller", "cluster"),
         *("policies", "algorithms", "workers", "observability", "watchdog"),
@@ -50,6 +51,7 @@ MAY_IMPORT = {
 ENTRY_POINT = {
     *("system", "config", "data", "placement", "nodes", "doctor", "controller", "cluster", "training", "workers"),
     *("observability", "watchdog", "serving", "envs", "policies", "algorithms", "testing"),
+    "certification",
 }
 
 # library -> the only packages of rlrun that may import it

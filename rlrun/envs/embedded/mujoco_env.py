@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection
 from xml.etree import ElementTree
 
 import mujoco
 import numpy as np
 
-from rlrun.config.schema import EnvConfig, RewardMode
+from rlrun.config.schema import EnvConfig, Renderer, RewardMode
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs import r1pro
 from rlrun.envs.embedded import room
 from rlrun.envs.embedded.activities import Activity, PickingUpTrash, TurningOnRadio
 from rlrun.envs.embedded.controllers import Controllers, Expert
 from rlrun.envs.embedded.goals import Goal, GoalStatus, Row
+from rlrun.envs.embedded.perturbations import POSE_SPREAD, WORDINGS, perturb_model
 from rlrun.envs.embedded.renderer import MAX_PIXELS, fixed_camera, open_renderer, overview_camera
 from rlrun.envs.embedded.robot import AssistedGrasping, Proprioception, RobotModel, write_welds
-from rlrun.envs.embedded.spec import EmbeddedConfig
+from rlrun.envs.embedded.spec import EmbeddedConfig, Perturbation
 from rlrun.envs.vector_env import ChunkBuilder, VectorEnv
 
 ACTIVITIES: dict[str, Callable[[EnvConfig], Activity]] = {
@@ -43,6 +45,13 @@ class MujocoVectorEnv(VectorEnv):
         self._rows = [Row(mujoco.MjData(self.model)) for _ in range(num_envs)]
         progress()
         self._renderer = open_renderer(self.model, config.renderer)
+        if (
+            config.section(EmbeddedConfig).perturbation is Perturbation.light
+            and self._renderer.kind is Renderer.raycast
+        ):
+            raise ValueError(
+                "env.embedded.perturbation=light has no effect on ray casting: set env.renderer=egl or osmesa"
+            )
         progress()
         self._cameras = [fixed_camera(self.model, name) for name in config.cameras]
         self._substeps = config.physics_hz // config.action_hz
@@ -50,10 +59,16 @@ class MujocoVectorEnv(VectorEnv):
         self._expert: Expert | None = None
         self.num_actions, self.num_proprio = len(self._controllers.names), self._proprioception.size
         self.num_images, self.cameras = len(config.cameras), tuple(config.cameras)
-        self.control_hz, self.instructions = float(config.action_hz), (self.activity.instruction,)
+        self.control_hz = float(config.action_hz)
+        self._own = own = config.section(EmbeddedConfig)
+        is_reworded = own.perturbation is Perturbation.wording
+        self._instruction = WORDINGS[config.activity] if is_reworded else self.activity.instruction
+        self.instructions = (self._instruction,)
+        self._spread = own.reset_spread * (POSE_SPREAD if own.perturbation is Perturbation.pose else 1.0)
+        self._is_delayed = own.perturbation is Perturbation.delay
         self.action_names = self._controllers.names
         self.action_low, self.action_high = self._controllers.low, self._controllers.high
-        self._own = config.section(EmbeddedConfig)
+        self.fingerprint = {"renderer": self._renderer.drawn_by, "model": model_digest(self.model)}
         self.largest_reward = config.reward_potential + self._own.reward_shaping  # goal and shaping in one step
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
@@ -68,7 +83,7 @@ class MujocoVectorEnv(VectorEnv):
         row.restart(self.model, seed)
         row.data.qpos[:] = self._start_qpos
         mujoco.mj_kinematics(self.model, row.data)
-        self.activity.place(row, np.random.default_rng(seed), self._own.reset_spread)
+        self.activity.place(row, np.random.default_rng(seed), self._spread)
         self._controllers.hold(row.data)
         mujoco.mj_forward(self.model, row.data)
         row.satisfied_fraction = self._goal.status(row).q_score
@@ -90,7 +105,10 @@ class MujocoVectorEnv(VectorEnv):
         """Run row `i` for actions [C, A]; stop where the episode ends."""
         row = self._rows[i]
         for k, action in enumerate(actions):
-            self._controllers.apply(row.data, action)
+            if self._is_delayed:
+                action, row.delayed = row.delayed, action
+            if action is not None:  # else the servos hold the start pose
+                self._controllers.apply(row.data, action)
             self._grasping.lend_anchors(row)
             mujoco.mj_step(self.model, row.data, nstep=self._substeps)
             if row.is_broken():
@@ -98,7 +116,8 @@ class MujocoVectorEnv(VectorEnv):
                 chunk.fail(i, f"the physics diverged at control step {row.num_steps + 1}")
                 return
             row.num_steps += 1
-            self._grasping.update(row, action)
+            if action is not None:
+                self._grasping.update(row, action)
             self.activity.observe(row)
             status = self._goal.status(row)
             parts = self._reward_parts(row, status)
@@ -133,7 +152,7 @@ class MujocoVectorEnv(VectorEnv):
             proprio[i] = self._proprioception.read(row.data)
             for j, camera in enumerate(self._cameras):
                 images[i, j] = self._renderer.draw(row.data, camera, size, size)
-        return Frames(images, proprio, (self.activity.instruction,) * len(rows))
+        return Frames(images, proprio, (self._instruction,) * len(rows))
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
         if max(height, width) > MAX_PIXELS:
@@ -172,7 +191,16 @@ def build_model(activity: Activity, config: EnvConfig) -> mujoco.MjModel:
     activity.write_scene(root)
     RobotModel(root, activity.start_pose, tuple(config.controlled)).write()
     write_welds(root, activity.graspable, tuple(config.controlled))
-    return mujoco.MjModel.from_xml_string(ElementTree.tostring(root, encoding="unicode"))
+    model = mujoco.MjModel.from_xml_string(ElementTree.tostring(root, encoding="unicode"))
+    perturb_model(model, config.section(EmbeddedConfig).perturbation)
+    return model
+
+
+def model_digest(model: mujoco.MjModel) -> str:
+    """Return the SHA-256 of a compiled model: its bodies, materials, cameras, lights and options."""
+    content = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, content)
+    return hashlib.sha256(content.data).hexdigest()
 
 
 def _start_qpos(model: mujoco.MjModel, activity: Activity) -> np.ndarray:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import NOT_NEGATIVE, SHARE, Section, bounded
 from rlrun.config.simulator_spec import SimulatorSpec, SimulatorTime
 from rlrun.envs import opengl, r1pro_keys
 from rlrun.system.errors import RunError
 
 ACTIVITIES = ("turning_on_radio", "picking_up_trash")
+
+
+class Perturbation(Enum):
+    """What differs from the world of training, to test a policy in (rlrun.certify); none: nothing."""
+
+    none = "none"
+    camera = "camera"  # cameras moved by 3 cm, turned by 4 degrees, with a wider field of view
+    light = "light"  # about half of the light, from the side; ray casting has no lights
+    texture = "texture"  # floor, walls and table have other colours
+    pose = "pose"  # start poses from 1.5 times the range
+    wording = "wording"  # the instruction in other words
+    delay = "delay"  # each action is executed one control step later
 
 
 @dataclass
@@ -21,6 +35,7 @@ class EmbeddedConfig(Section):
     reward_shaping: float = bounded(0.5, NOT_NEGATIVE)  # total for start to goal, under reward=dense
     reset_spread: float = bounded(1.0, SHARE)  # 0: every episode starts alike; 1: the full range of start poses
     cans_on_floor: bool = False  # picking_up_trash: cans start on the floor instead of the table
+    perturbation: Perturbation = Perturbation.none  # of the world, to test a policy in; see docs/certify.md
 
 
 def checks(config: RunConfig) -> Iterator[RunError]:
@@ -36,6 +51,18 @@ def checks(config: RunConfig) -> Iterator[RunError]:
         )
 
 
+def _perturbed_worlds(env: EnvConfig) -> dict[str, EnvConfig]:
+    """Return the world in each of its perturbations, by name."""
+    own = env.section(EmbeddedConfig)
+    return {
+        one.value: dataclasses.replace(
+            env, sections={**env.sections, "embedded": dataclasses.replace(own, perturbation=one)}
+        )
+        for one in Perturbation
+        if one is not Perturbation.none
+    }
+
+
 SPEC = SimulatorSpec(
     "embedded",
     "rlrun.envs.embedded.mujoco_env:MujocoVectorEnv",
@@ -47,6 +74,7 @@ SPEC = SimulatorSpec(
     cameras=r1pro_keys.CAMERAS,
     packages=("mujoco", "bddl"),
     checks=checks,
+    perturbations=_perturbed_worlds,
     node_checks="rlrun.doctor.simulator_checks:WORLD_RENDERER",
     variables=opengl.VARIABLES,
     environment=opengl.environment,

@@ -51,7 +51,7 @@ CASES = {
     "betas_are_two": (["actor.betas=[0.9]"], "actor.betas"),
     "sft_batch_divides_among_ranks": (["sft.batch_size=63", "actor.num_workers=2"], "sft.batch_size"),
     "warm_start_warms_up": (["sft.num_steps=10", "sft.lr_warmup_steps=20"], "sft.lr_warmup_steps"),
-    "evaluation_differs_from_demos": (["evaluation.seed=1000100"], "evaluation.seed"),
+    "demonstrations_are_not_evaluated": (["demos.seed=1999990"], "demos.seed"),
     "chosen_demonstrations_exist": (["demos.episodes=[0]"], "demos.episodes"),
     "schedules_fall": (["actor.min_lr_ratio=0.1"], "actor.min_lr_ratio"),
     "clipped_returns_have_a_critic": (["algorithm.name=grpo", "algorithm.clip_returns=5"], "algorithm.clip_returns"),

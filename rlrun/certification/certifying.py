@@ -1,0 +1,267 @@
+"""The course of a certification: the rule is written down, the record is checked, test episodes run, a card follows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from rlrun.certification import rules
+from rlrun.certification.card import CARD, by_task, counted, next_batch, stops, words_of, write_card
+from rlrun.certification.card import FORMAT as CARD_FORMAT
+from rlrun.certification.history import History
+from rlrun.certification.page import PAGE, page
+from rlrun.certification.rules import Breach
+from rlrun.cluster.launch import Machines
+from rlrun.config import provenance
+from rlrun.config.schema import EnvConfig, RunConfig
+from rlrun.config.sections import freeze
+from rlrun.config.simulator_spec import simulator_spec
+from rlrun.data import checkpoint_folder, checksums
+from rlrun.data.messages import EpisodeReport
+from rlrun.data.seeds import TEST_SEEDS, Split, split_of
+from rlrun.observability.records import read_starts, record_certification
+from rlrun.system.errors import RunError
+from rlrun.training.evaluation import record_world, run_episodes
+from rlrun.training.policy_folders import policy_folder
+from rlrun.training.session import Session, open_session, with_run_folder
+
+EPISODES = "episodes.jsonl"  # beside the card, for robostats and verdikt-eval
+RULE = "rule.json"  # written before the first episode
+ROLES = ["env", "rollout"]
+
+
+def certify(config: RunConfig) -> Path:
+    """Measure the policy of `evaluation.checkpoint` on test starts. Returns the card. Raises RunError."""
+    rules.check_names(config.certify.waive)
+    policy = policy_folder(config)
+    worlds = _perturbed_worlds(config)
+    history = History.of(Path(str(config.evaluation.checkpoint)).resolve())
+    waived = [] if history is None else rules.require(rules.broken_before(history), config.certify.waive)
+    config = with_run_folder(config)
+    with open_session(config, Machines(config), ROLES) as session:
+        rule = _write_rule(session)
+        fingerprints = _loaded(session, policy)
+        if history is not None:
+            waived += _checked_world(session, history, fingerprints)
+        certifying = _Certifying(session, history)
+        certifying.run()
+        waived += certifying.waived
+    perturbed = [_perturbed(config, policy, name, world, certifying.episodes) for name, world in worlds.items()]
+    card = _content(config, policy, history, fingerprints, rule, certifying, waived, perturbed)
+    return _write(Path(str(config.output_dir)), card, history)
+
+
+def _perturbed_worlds(config: RunConfig) -> dict[str, EnvConfig]:
+    """Return the chosen perturbed worlds by name. Raises RunError for an unknown one."""
+    there, wanted = simulator_spec(config.env).perturbations(config.env), config.certify.perturb
+    unknown = [name for name in wanted if name != "all" and name not in there]
+    if unknown or (wanted and not there):
+        raise RunError(
+            f"The simulator {config.env.simulator} has no perturbation '{(unknown or wanted)[0]}'.",
+            key="certify.perturb",
+            value=list(wanted),
+            remedy=f"It has {', '.join(there)}; all stands for all of them." if there else "It has none: leave it out.",
+        )
+    return there if "all" in wanted else {name: there[name] for name in wanted}
+
+
+def _write_rule(session: Session) -> dict[str, Any]:
+    """Write the rule, which then no outcome can change, to the folder of the certification."""
+    wanted = session.config.certify
+    rule = {
+        "num_episodes": wanted.num_episodes,
+        "half_width": wanted.half_width,
+        "first_seed": TEST_SEEDS.start,
+        "temperature": session.config.evaluation.temperature,
+        "fixed_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    (session.run_dir / RULE).write_text(json.dumps(rule, indent=1) + "\n", encoding="utf-8")
+    session.console.note(f"rule: {words_of(rule)}")
+    return rule
+
+
+def _loaded(session: Session, policy: Path) -> list[dict[str, str]]:
+    with session.phase("start"):
+        session.controller.load_simulators()
+        fingerprints = record_world(session)
+        session.controller.load_rollout(str(policy), is_final=True)
+    return fingerprints
+
+
+def _checked_world(session: Session, history: History, fingerprints: list[dict[str, str]]) -> list[Breach]:
+    recorded = rules.probes(history)
+    with session.phase("compare the world"):
+        drawn = session.controller.probe([one.seed for one in recorded])
+    env = provenance.as_tree(session.config)["env"]
+    found = rules.broken_by_world(history, env, fingerprints, recorded, drawn)
+    return rules.require(found, session.config.certify.waive)
+
+
+class _Certifying:
+    """Runs test episodes until the rule ends."""
+
+    def __init__(self, session: Session, history: History | None):
+        self._session, self._history = session, history
+        self.episodes: list[dict[str, Any]] = []  # by seed
+        self.num_void = 0
+        self.waived: list[Breach] = []
+
+    def run(self) -> None:
+        """Run the episodes. Raises RunError as soon as a test start turns out to be known from training."""
+        wanted = self._session.config.certify
+        while not stops([one["success"] for one in self.episodes], wanted.half_width, wanted.num_episodes):
+            first = TEST_SEEDS.start + len(self.episodes)
+            size = next_batch(len(self.episodes), wanted.half_width, wanted.num_episodes)
+            reports = run_episodes(self._session, 0, 0, list(range(first, first + size)), has_video=False)
+            starts = [one for part in read_starts(self._session.run_dir) for one in part.starts]
+            tested = {one.seed: one for one in starts if split_of(one.seed) is Split.test}
+            if self._history is not None:
+                self.waived = rules.require(rules.broken_by_starts(self._history, tested.values()), wanted.waive)
+            sound = sorted((one for one in reports if not one.infra_fault), key=lambda one: one.seed)
+            self.num_void += len(reports) - len(sound)
+            self.episodes += [_episode(one, tested[one.seed].digest) for one in sound]
+            now = counted(self.episodes)
+            self._session.console.note(f"{now['successes']} of {now['episodes']} test episodes succeeded")
+
+
+def _episode(report: EpisodeReport, digest: str) -> dict[str, Any]:
+    return {
+        "seed": report.seed,
+        "start": digest,
+        "success": report.success,
+        "return": report.episode_return,
+        "control_steps": report.num_control_steps,
+        "instruction": report.instruction,
+    }
+
+
+def _perturbed(
+    config: RunConfig, policy: Path, name: str, world: EnvConfig, unperturbed: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Run as many test episodes in a perturbed world. Returns its row of the table."""
+    inside = replace(config, env=world, output_dir=str(Path(str(config.output_dir)) / f"perturbed_{name}"))
+    freeze(inside)
+    with open_session(inside, Machines(inside), ROLES) as session:
+        session.console.note(f"perturbed world: {name}")
+        _loaded(session, policy)
+        seeds = [TEST_SEEDS.start + i for i in range(len(unperturbed))]
+        reports = run_episodes(session, 0, 0, seeds, has_video=False)
+    episodes = [_episode(one, "") for one in reports if not one.infra_fault]
+    successes = {one["seed"]: one["success"] for one in episodes}
+    lost = sum(one["success"] and not successes[one["seed"]] for one in unperturbed)
+    won = sum(not one["success"] and successes[one["seed"]] for one in unperturbed)
+    return {"perturbation": name, **counted(episodes), "lost": lost, "won": won}
+
+
+def _content(
+    config: RunConfig,
+    policy: Path,
+    history: History | None,
+    fingerprints: list[dict[str, str]],
+    rule: dict[str, Any],
+    certifying: _Certifying,
+    waived: Sequence[Breach],
+    perturbed: list[dict[str, Any]],
+) -> dict[str, Any]:
+    splits, episodes = simulator_spec(config.env).splits(config.env), certifying.episodes
+    num_starts = len({one["start"] for one in episodes})
+    return {
+        "format": CARD_FORMAT,
+        "made_by": f"rlrun {provenance.own_version()}",
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "policy": {"folder": str(policy.resolve()), "kind": config.policy.kind, "sha256": _digest_of(policy)},
+        "rule": rule,
+        "result": {**counted(episodes), "num_void": certifying.num_void, "num_starts": num_starts},
+        "tasks": by_task(episodes),
+        "perturbed": perturbed,
+        "training": None if history is None else _training(history),
+        "selection": None if history is None else _selection(history, policy),
+        "noise": None if history is None else _noise(history),
+        "splits": asdict(splits),
+        "deviations": list(splits.deviations),
+        "world": {"fingerprints": fingerprints, "env": provenance.as_tree(config)["env"]},
+        "waived": [{"rule": one.rule, "sentence": one.sentence} for one in waived],
+        "episodes": episodes,
+    }
+
+
+def _digest_of(policy: Path) -> str:
+    """Return a digest of all of the policy's files: of their checksums, where rlrun wrote them."""
+    known = policy / checksums.CHECKSUMS
+    if known.is_file():
+        return checksums.sha256_hex(known.read_bytes())
+    contents = []
+    for file in sorted(path for path in policy.rglob("*") if path.is_file()):
+        with file.open("rb") as stream:
+            contents.append(f"{file.relative_to(policy)} {hashlib.file_digest(stream, 'sha256').hexdigest()}")
+    return checksums.sha256_hex("\n".join(contents).encode())
+
+
+def _training(history: History) -> dict[str, Any]:
+    return {
+        "run": str(history.folder),
+        "steps": history.step,
+        "seed": history.run.config.get("seed"),
+        "num_starts": len(history.seeds),
+        "starts_sha256": history.digest,
+        "first_policy": history.origin,
+    }
+
+
+def _selection(history: History, policy: Path) -> dict[str, Any]:
+    """Return among how many policies of the run this one could be chosen, how, and what was certified before."""
+    looked_at = [one for one in history.evaluations if one.outcomes]
+    seeds = sorted({outcome.seed for one in looked_at for outcome in one.outcomes})
+    checkpoints = history.folder / provenance.CHECKPOINTS
+    best = checkpoint_folder.best(checkpoints) if checkpoints.is_dir() else None
+    is_best = best is not None and policy.resolve().is_relative_to(best.resolve())
+    is_last = history.step == history.run.num_steps
+    return {
+        "num_evaluations": len(looked_at),
+        "first_seed": seeds[0] if seeds else None,
+        "last_seed": seeds[-1] if seeds else None,
+        "chosen": "the best of these evaluations" if is_best else "the last policy" if is_last else "one step's",
+        "cards_before": len({one.get("step") for one in history.earlier_cards} - {history.step}),
+    }
+
+
+def _noise(history: History) -> dict[str, Any] | None:
+    """Return how much the success on validation starts differs between training seeds; None with less than two."""
+    last = [run.evaluations[-1].success_rate for run in history.siblings if run.evaluations]
+    if len(last) < 2:
+        return None
+    return {"num_seeds": len(last), "mean": mean(last), "std": stdev(last), "on": "validation starts"}
+
+
+def _write(folder: Path, content: dict[str, Any], history: History | None) -> Path:
+    card = folder / CARD
+    write_card(content, card)
+    (folder / PAGE).write_text(page(content), encoding="utf-8")
+    lines = [json.dumps(_exported(one, number, content)) for number, one in enumerate(content["episodes"])]
+    (folder / EPISODES).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if history is not None:
+        record_certification(history.folder, history.step, card, content["result"]["success_rate"])
+    return card
+
+
+def _exported(episode: dict[str, Any], number: int, content: dict[str, Any]) -> dict[str, Any]:
+    """Return one line of episodes.jsonl: verdikt-eval reads its names as they are, robostats by a mapping of fields."""
+    env = content["world"]["env"]
+    return {
+        "run_id": content["policy"]["sha256"][:12],
+        "policy_id": Path(content["policy"]["folder"]).parent.name,
+        "suite": env["simulator"],
+        "task": episode["instruction"],
+        "episode_idx": number,
+        "seed": episode["seed"],
+        "scenario_id": f"{env['simulator']}/{episode['seed']}",
+        "success": episode["success"],
+        "steps": episode["control_steps"],
+        "label_source": "simulator",
+    }

@@ -1,0 +1,131 @@
+"""What the training of a policy saw, as its run folder recorded it: starts, evaluations, the world, other runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rlrun.config.provenance import CHECKPOINTS, selected
+from rlrun.data import checkpoint_folder
+from rlrun.data.starts import EpisodeStart
+from rlrun.observability.records import During, EvaluationRecord, RunRecord, SeenStarts, read_run, read_starts
+from rlrun.observability.report.differences import group_runs
+from rlrun.observability.run_files import CERTIFICATIONS, METRICS, STARTS, WORLD, read_json_lines
+from rlrun.system.local_files import read_json
+
+MAX_ANCESTORS = 8  # runs from whose policies a run began, one after another
+
+
+@dataclass
+class History:
+    """The record of the run that trained a policy, and of the runs whose policies it began with.
+
+    Example: History.of(Path("runs/a/2026-01-01/checkpoints/step_00000040")).step == 40
+    """
+
+    folder: Path  # of the run
+    step: int  # training steps of the policy
+    run: RunRecord
+    seen: list[SeenStarts] = field(default_factory=list)  # of the run and its ancestors
+    world: list[dict[str, str]] = field(default_factory=list)  # fingerprints of the simulators
+    origin: str = ""  # the first policy of the eldest run
+
+    @classmethod
+    def of(cls, place: Path) -> History | None:
+        """Read the record beside a policy: `place` is a run folder, a checkpoint, or the policy in either.
+
+        Returns None if no run folder is there: the policy was trained elsewhere, or moved.
+        """
+        folder = next((one for one in _candidates(place) if (one / METRICS).is_file()), None)
+        if folder is None:
+            return None
+        run = read_run(folder)
+        checkpoint = place.parent if place.name == "policy" else place
+        step = checkpoint_folder.step_of(checkpoint)
+        history = cls(folder, run.num_steps if step is None else step, run, world=_world(folder))
+        history.origin = history._add_ancestors()
+        return history
+
+    def _add_ancestors(self) -> str:
+        """Read the starts of this run and of those before it. Returns the policy with which the first one began."""
+        folder, config = self.folder, self.run.config
+        for _ in range(MAX_ANCESTORS):
+            self.seen += read_starts(folder)
+            path = selected(config, "policy.path")
+            if path is None:
+                return _own_origin(config)
+            parent = next((one for one in _candidates(Path(path)) if (one / STARTS).is_file()), None)
+            if parent is None or parent == folder:
+                return f"{path}, of whose training nothing is known here"
+            folder, config = parent, read_run(parent).config
+        return f"a chain of more than {MAX_ANCESTORS} runs"
+
+    @property
+    def missing_steps(self) -> list[int]:
+        """Training steps of this policy whose starts are not on record."""
+        recorded = {part.step for part in read_starts(self.folder) if part.during is During.training}
+        return [step for step in range(1, self.step + 1) if step not in recorded]
+
+    @cached_property
+    def starts(self) -> dict[str, tuple[EpisodeStart, SeenStarts]]:
+        """Each start that training and selection saw, by the digest of its first observation."""
+        return {one.digest: (one, part) for part in reversed(self.seen) for one in part.starts}
+
+    @cached_property
+    def seeds(self) -> dict[int, SeenStarts]:
+        """Each reset seed that training and selection used."""
+        return {one.seed: part for part in reversed(self.seen) for one in part.starts}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all recorded starts, which names the record that a card was made from."""
+        text = "\n".join(f"{part.step} {one.seed} {one.digest}" for part in self.seen for one in part.starts)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def evaluations(self) -> list[EvaluationRecord]:
+        """The evaluations among which a checkpoint of this run could be chosen."""
+        return self.run.evaluations
+
+    @property
+    def earlier_cards(self) -> list[dict[str, Any]]:
+        """What was certified of this run before: a dict of step, card and success rate for each card."""
+        return list(read_json_lines(self.folder / CERTIFICATIONS))
+
+    @cached_property
+    def siblings(self) -> list[RunRecord]:
+        """Runs beside this one, with it, that differ from it in the seed alone: those of a sweep."""
+        beside = [one for one in sorted(self.folder.parent.iterdir()) if (one / METRICS).is_file()]
+        runs = [self.run if one.samefile(self.folder) else read_run(one) for one in beside]
+        group = next((group for group in group_runs(runs) if self.run in group.runs), None)
+        return [] if group is None else group.runs
+
+
+def _candidates(place: Path) -> Iterator[Path]:
+    """Yield the folders that may be the run's, whose policy is at `place`."""
+    inside = place.parent if place.name == "policy" else place
+    yield inside
+    if inside.parent.name == CHECKPOINTS:
+        yield inside.parent.parent
+
+
+def _own_origin(config: dict[str, Any]) -> str:
+    demos = config.get("demos", {})
+    if demos.get("path") is not None:
+        return f"imitation of {demos['path']}, whose starts are not on record"
+    if selected(config, "sft.num_steps"):
+        first, count = int(demos.get("seed", 0)), int(demos.get("num_episodes", 0))
+        return f"a new policy; if its kind imitates, rlrun's expert from seed {first} on, {count} episodes"
+    return "a new policy"
+
+
+def _world(folder: Path) -> list[dict[str, str]]:
+    try:
+        found = read_json(folder / WORLD)
+        return [{str(key): str(value) for key, value in one.items()} for one in found["fingerprints"]]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []

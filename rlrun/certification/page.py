@@ -1,0 +1,160 @@
+"""The card of a certification as one HTML page, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from rlrun.certification.card import words_of
+from rlrun.observability.report.charts import STYLE
+from rlrun.observability.step_line import percent
+from rlrun.system.errors import visible
+
+PAGE = "card.html"
+BAR = 240  # width of the picture of an interval, pixels
+
+
+def page(card: Mapping[str, Any]) -> str:
+    """Return the page as HTML; it opens without a network."""
+    title = f"certificate · {card['policy']['folder']}"
+    sections = (
+        f'<header><span class="brand">rlrun</span><h1>Certificate</h1>'
+        f'<span class="where">{escape(card["policy"]["folder"])}</span></header>',
+        _headline(card),
+        _section("What stands on this number", _list(remarks(card))),
+        _section("Tasks", _table(card["tasks"], "task")) if len(card["tasks"]) > 1 else "",
+        _section("Perturbed worlds", _perturbed(card)) if card["perturbed"] else "",
+        _section("Training and selection", _list(training_words(card))),
+        _section("World", _world(card)),
+        f"<footer>Made by {escape(card['made_by'])} at {escape(card['made_at'])}. "
+        "<code>rlrun certify card.json</code> verifies the numbers, which are in card.json.</footer>",
+    )
+    return visible(
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
+        f"<body><main>{''.join(sections)}</main></body></html>\n"
+    )
+
+
+def headline(card: Mapping[str, Any]) -> str:
+    """Return the number in words. Example: "success 182/200 = 91 % (95 % interval 86-94 %) on held-out test starts"."""
+    result = card["result"]
+    where = "held-out test starts" if card["training"] and not _is_waived(card, "held_out") else "test starts"
+    return (
+        f"success {result['successes']}/{result['episodes']} = {100 * result['success_rate']:.0f} % "
+        f"(95 % interval {100 * result['low']:.0f}-{100 * result['high']:.0f} %) on {where}"
+    )
+
+
+def remarks(card: Mapping[str, Any]) -> list[str]:
+    """Return the sentences that belong to the number: broken rules first, then what cannot be proved, then the rest."""
+    result, training, splits = card["result"], card["training"], card["splits"]
+    found = [f"BROKEN RULE, waived: {one['rule']}: {one['sentence']}." for one in card["waived"]]
+    if splits["trained_on_test"]:
+        found.append(f"{splits['trained_on_test']}.")
+    if training is None:
+        found.append(
+            "The training of this policy is not on record here: nothing proves that test starts were held out."
+        )
+    elif not _is_waived(card, "held_out"):
+        found.append(
+            f"Held out: none of the {training['num_starts']} starts that training and selection saw is among the "
+            f"{result['num_starts']} test starts, by seed and by first observation."
+        )
+    if result["num_starts"] < result["episodes"]:
+        found.append(f"{result['episodes']} episodes began from {result['num_starts']} different starts.")
+    found.append(f"Rule, fixed at {card['rule']['fixed_at']}: {words_of(card['rule'])}, each test seed once.")
+    found += [f"Deviation from the published protocol: {one}." for one in card["deviations"]]
+    if result["num_void"]:
+        found.append(f"{result['num_void']} episodes were void by faults of the simulator, and repeated.")
+    noise = card["noise"]
+    if noise is not None:
+        found.append(
+            f"Training again with another seed moves it: {noise['num_seeds']} seeds have a standard deviation of "
+            f"{100 * noise['std']:.1f} points on {noise['on']}."
+        )
+    elif training is not None:
+        found.append(
+            "How much another training seed would move it is unknown: no runs beside it differ in the seed only."
+        )
+    return found
+
+
+def training_words(card: Mapping[str, Any]) -> list[str]:
+    """Return sentences on what the policy was trained on and how it was chosen."""
+    training, selection = card["training"], card["selection"]
+    if training is None:
+        return ["Not on record: no run folder is around the policy."]
+    chosen = f"It is {selection['chosen']} of the run, which was evaluated {selection['num_evaluations']} times"
+    if selection["first_seed"] is not None:
+        chosen += f" on seeds {selection['first_seed']} to {selection['last_seed']}"
+    before = selection["cards_before"]
+    return [
+        f"Run {training['run']}, seed {training['seed']}, {training['steps']} steps; it began with "
+        f"{training['first_policy']}.",
+        f"{chosen}.",
+        f"{before} other checkpoints of this run were certified before."
+        if before
+        else "No other checkpoint of this run was certified before.",
+        f"Starts: training {card['splits']['train']}; validation {card['splits']['validation']}; test "
+        f"{card['splits']['test']}. Record: SHA-256 {training['starts_sha256'][:16]}….",
+    ]
+
+
+def _is_waived(card: Mapping[str, Any], rule: str) -> bool:
+    return any(one["rule"] == rule for one in card["waived"])
+
+
+def _headline(card: Mapping[str, Any]) -> str:
+    result = card["result"]
+    return f'<div class="card"><h1>{escape(headline(card))}</h1>{_bar(result)}</div>'
+
+
+def _bar(result: Mapping[str, Any]) -> str:
+    """Return a picture of the interval on a scale from 0 to 100 %."""
+    low, high, at = (BAR * result[name] for name in ("low", "high", "success_rate"))
+    width = max(1.0, high - low)
+    return (
+        f'<svg width="{BAR + 2}" height="14" role="img" aria-label="interval"><rect x="1" y="5" width="{BAR}" '
+        f'height="4" fill="currentColor" opacity="0.15"/><rect x="{low + 1:.1f}" y="3" width="{width:.1f}" '
+        f'height="8" style="fill:var(--c1)" opacity="0.5"/><rect x="{at:.1f}" y="0" width="2" height="14" '
+        'style="fill:var(--c1)"/></svg>'
+    )
+
+
+def _section(title: str, content: str) -> str:
+    return f"<h2>{escape(title)}</h2>{content}"
+
+
+def _list(sentences: Sequence[str]) -> str:
+    return f'<div class="card"><ul>{"".join(f"<li>{escape(one)}</li>" for one in sentences)}</ul></div>'
+
+
+def _table(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    lines = "".join(
+        f"<tr><td>{escape(str(row[name]))}</td><td>{row['successes']}/{row['episodes']}</td>"
+        f"<td>{percent(row['success_rate'])}</td><td>{_bar(row)}</td></tr>"
+        for row in rows
+    )
+    head = f"<tr><th>{name}</th><th>success</th><th></th><th>95 % interval</th></tr>"
+    return f'<div class="card"><table>{head}{lines}</table></div>'
+
+
+def _perturbed(card: Mapping[str, Any]) -> str:
+    plain = {"perturbation": "none", **card["result"]}
+    changes = "".join(
+        f"<li>{escape(row['perturbation'])}: {row['lost']} of the unperturbed successes are lost, {row['won']} are won."
+        "</li>"
+        for row in card["perturbed"]
+    )
+    return _table([plain, *card["perturbed"]], "perturbation") + f'<div class="card"><ul>{changes}</ul></div>'
+
+
+def _world(card: Mapping[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td><code>{escape(value)}</code></td></tr>"
+        for one in card["world"]["fingerprints"]
+        for name, value in sorted(one.items())
+    )
+    return f'<div class="card"><table>{rows}</table></div>'

@@ -1,0 +1,147 @@
+"""The rules of an honest number, each by its name. A broken rule refuses a card, unless `certify.waive` names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.certification.history import History
+from rlrun.config.provenance import changes
+from rlrun.data.seeds import TEST_SEEDS, Split, split_of
+from rlrun.data.starts import EpisodeStart
+from rlrun.observability.records import During
+from rlrun.system.errors import ExitStatus, RunError
+
+RULES = {
+    "record": "the run has recorded the starts of all of its training steps",
+    "held_out": "no test start was seen in training or selection",
+    "selection": "no evaluation within the run, by which a checkpoint could be chosen, began from test starts",
+    "same_world": "the test is made in the world of the training: same settings, versions, renderer, assets, pictures",
+}
+NUM_PROBES = 4  # recorded starts that are drawn again, to compare their first observations
+_SHOWN = 5  # differences named in a message
+# keys of `env` that say how simulators are run, not what they are
+_HOW = ("num_workers", "num_envs", "own_process", "restart_limit", "load_deadline_s", "call_deadline_s")
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A broken rule. Example: Breach("selection", "the evaluation after step 40 began from test starts")."""
+
+    rule: str
+    sentence: str
+
+
+def broken_before(history: History) -> list[Breach]:
+    """Return what the run's record breaks, before any episode."""
+    found = []
+    missing = history.missing_steps
+    if missing:
+        which = f"step {missing[0]}" if len(missing) == 1 else f"{len(missing)} steps, first {missing[0]}"
+        found.append(Breach("record", f"{history.folder} has no record of the starts of {which} of {history.step}"))
+    for part in history.seen:
+        if any(split_of(one.seed) is Split.test for one in part.starts):
+            rule = "held_out" if part.during is During.training else "selection"
+            return [*found, Breach(rule, f"episodes began from test starts ({part} of {history.folder})")]
+    on_test = [one.step for one in history.evaluations if one.is_on_test]
+    if on_test:
+        where = f"the evaluation after step {on_test[0]} of {history.folder}"
+        return [*found, Breach("selection", f"{where} began from test starts")]
+    return found
+
+
+def broken_by_starts(history: History, starts: Iterable[EpisodeStart]) -> list[Breach]:
+    """Return the rule that test starts break if training or selection saw one of them."""
+    seen = [(one, history.starts.get(one.digest)) for one in starts]
+    known = [(one, found) for one, found in seen if found is not None]
+    if known:
+        one, (earlier, part) = known[0]
+        return [
+            Breach(
+                "held_out",
+                f"{len(known)} of {len(seen)} test starts were seen before, as that of test seed {one.seed}: its first "
+                f"observation is that of seed {earlier.seed} ({part})",
+            )
+        ]
+    replayed = [(one, history.seeds[one.seed]) for one, _ in seen if one.seed in history.seeds]
+    if replayed:
+        one, part = replayed[0]
+        return [Breach("held_out", f"test seed {one.seed} was used before ({part})")]
+    return []
+
+
+def probes(history: History) -> list[EpisodeStart]:
+    """Return recorded starts to draw again: those of the run's own first evaluation, else of its first training."""
+    parts = sorted(history.seen, key=lambda part: part.during is not During.evaluation)
+    unique = {one.seed: one for part in parts for one in part.starts}
+    return list(unique.values())[:NUM_PROBES]
+
+
+def broken_by_world(
+    history: History,
+    env: Mapping[str, Any],
+    fingerprints: Sequence[Mapping[str, str]],
+    recorded: Sequence[EpisodeStart],
+    drawn: Sequence[EpisodeStart],
+) -> list[Breach]:
+    """Compare the world of the test with that of the training.
+
+    env: the section of the test, as plain data. fingerprints: of its simulators. recorded, drawn: the same seeds, as
+    the run saw them and as they begin now.
+    """
+    found = [
+        sentence for key, sentence in changes(history.run.config.get("env", {}), env, (), "env.") if not _is_how(key)
+    ]
+    for name in sorted({name for one in (*history.world, *fingerprints) for name in one}):
+        was, now = ({one.get(name, "unknown") for one in worlds} for worlds in (history.world, fingerprints))
+        if history.world and not now <= was:
+            found.append(f"{name} was {' or '.join(sorted(was))}, is {' or '.join(sorted(now))}")
+    other = [one.seed for one, again in zip(recorded, drawn, strict=True) if one.digest != again.digest]
+    if other:
+        found.append(
+            f"the first observations of {len(other)} of {len(recorded)} recorded starts differ, as of {other[0]}"
+        )
+    more = f"; {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return [Breach("same_world", "; ".join(found[:_SHOWN]) + more)] if found else []
+
+
+def _is_how(key: str) -> bool:
+    return key.split(".")[1] in _HOW
+
+
+def broken_protocol(seeds: Sequence[int]) -> str:
+    """Return what is wrong with the reset seeds of a certification; "": each test seed from the first on, once."""
+    twice = sorted({seed for seed in seeds if seeds.count(seed) > 1}) if len(set(seeds)) < len(seeds) else []
+    if twice:
+        return f"seed {twice[0]} was used {seeds.count(twice[0])} times"
+    missing = sorted(set(range(TEST_SEEDS.start, TEST_SEEDS.start + len(seeds))) - set(seeds))
+    return f"the episode of test seed {missing[0]} is missing" if missing else ""
+
+
+def require(breaches: Sequence[Breach], waived: Sequence[str]) -> list[Breach]:
+    """Return the breaches that are waived. Raises RunError for the first rule that is broken and is not waived."""
+    for one in breaches:
+        if one.rule not in waived:
+            raise RunError(
+                f"No certificate: the rule '{one.rule}' is broken.",
+                key="certify.waive",
+                value=list(waived),
+                cause=f"{one.sentence}. The rule: {RULES[one.rule]}.",
+                remedy=f"Certify a policy or a world that keeps it; or certify.waive=[{one.rule}], which the card then "
+                "says.",
+                exit_status=ExitStatus.bad_input,
+            )
+    return list(breaches)
+
+
+def check_names(waived: Sequence[str]) -> None:
+    """Raise RunError for a rule that does not exist."""
+    unknown = [name for name in waived if name not in RULES]
+    if unknown:
+        raise RunError(
+            f"There is no rule '{unknown[0]}'.",
+            key="certify.waive",
+            value=list(waived),
+            remedy=f"Rules: {', '.join(RULES)}.",
+        )

@@ -1,0 +1,59 @@
+"""Certify a policy: success on held-out test starts, by a rule fixed beforehand, with proof; or verify such a card."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rlrun.config.loader import entry_point
+from rlrun.config.schema import RunConfig
+from rlrun.system.errors import ExitStatus, RunError
+
+
+@entry_point(
+    "Certify a policy on test starts that its training never saw, or verify a card: rlrun certify FOLDER, … card.json.",
+    positional="evaluation.checkpoint",
+    aliases={"checkpoint": "evaluation.checkpoint"},
+    uses_policy=True,
+)
+def certify(config: RunConfig) -> ExitStatus:
+    from rlrun.certification.card import read_card
+    from rlrun.certification.certifying import certify as certified
+    from rlrun.certification.page import PAGE, headline, remarks
+
+    file = certified(config)
+    card = read_card(file)
+    print("\n".join([headline(card), *(f"  {one}" for one in remarks(card)), str(file), str(file.with_name(PAGE))]))
+    return ExitStatus.ok
+
+
+def verify(file: Path) -> ExitStatus:
+    """Print whether a card is as a certification wrote it, and what stands on its number."""
+    from rlrun.certification.card import author_of, faults_of, read_card
+    from rlrun.certification.page import headline, remarks
+
+    try:
+        card = read_card(file)
+    except RunError as error:
+        print(f"rlrun.certify: {error}", file=sys.stderr)
+        return error.exit_status
+    faults = faults_of(card)
+    if faults:
+        print(f"rlrun.certify: {file} does not hold: {'; '.join(faults)}", file=sys.stderr)
+        return ExitStatus.bad_input
+    print(headline(card))
+    print("\n".join(f"  {one}" for one in remarks(card)))
+    print(f"whole: digest, episodes and rule agree. It {author_of(card).value}.")
+    return ExitStatus.ok
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command. Raises SystemExit with its status."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if len(given) == 1 and given[0].endswith(".json"):
+        sys.exit(verify(Path(given[0])))
+    certify(given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Cards: what a certification writes holds, and an edited one does not."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from rlrun.certification.card import FORMAT, by_task, counted, faults_of, read_card, write_card
+from rlrun.certification.page import headline, page, remarks
+from rlrun.data.seeds import TEST_SEEDS
+from rlrun.system.errors import RunError
+
+
+def content(outcomes: list[bool], num_episodes: int | None = None, half_width: float | None = None) -> dict:
+    episodes = [
+        {
+            "seed": TEST_SEEDS.start + i,
+            "start": f"{i:016x}",
+            "success": success,
+            "return": float(success),
+            "control_steps": 40,
+            "instruction": "turn on the radio" if i % 2 else "press the button",
+        }
+        for i, success in enumerate(outcomes)
+    ]
+    number = len(outcomes) if num_episodes is None else num_episodes
+    return {
+        "format": FORMAT,
+        "made_by": "rlrun 1.0",
+        "made_at": "2026-11-28T00:00:00+00:00",
+        "policy": {"folder": "runs/a/policy", "kind": "cnn", "sha256": "0" * 64},
+        "rule": {"num_episodes": number, "half_width": half_width, "fixed_at": "2026-11-28T00:00:00+00:00"},
+        "result": {**counted(episodes), "num_void": 0, "num_starts": len(episodes)},
+        "tasks": by_task(episodes),
+        "perturbed": [{"perturbation": "light", **counted(episodes[: len(episodes) // 2]), "lost": 3, "won": 1}],
+        "training": {
+            "run": "runs/a",
+            "steps": 40,
+            "seed": 0,
+            "num_starts": 640,
+            "starts_sha256": "1" * 64,
+            "first_policy": "a new policy",
+        },
+        "selection": {
+            "num_evaluations": 2,
+            "first_seed": 2_000_000,
+            "last_seed": 2_000_063,
+            "chosen": "the last policy",
+            "cards_before": 0,
+        },
+        "noise": {"num_seeds": 8, "mean": 0.9, "std": 0.03, "on": "validation starts"},
+        "splits": {"train": "a", "validation": "b", "test": "c", "trained_on_test": "", "deviations": []},
+        "deviations": [],
+        "world": {"fingerprints": [{"mujoco": "4.0.0"}], "env": {"simulator": "embedded"}},
+        "waived": [],
+        "episodes": episodes,
+    }
+
+
+def written(folder: Path, card: dict) -> Path:
+    write_card(card, folder / "card.json")
+    return folder / "card.json"
+
+
+OUTCOMES = [i % 10 != 0 for i in range(40)]
+
+
+def test_a_card_is_read_as_it_was_written(tmp_path):
+    card = read_card(written(tmp_path, content(OUTCOMES)))
+    assert faults_of(card) == []
+    assert headline(card) == "success 36/40 = 90 % (95 % interval 77-96 %) on held-out test starts"
+
+
+EDITS = {
+    "a better result": lambda card: card["result"].update(successes=40, success_rate=1.0),
+    "a failure that became a success": lambda card: card["episodes"][0].update(success=True),
+    "another rule": lambda card: card["rule"].update(num_episodes=30),
+    "a broken rule that is not told": lambda card: card.update(waived=[], deviations=["x"]),
+    "another policy": lambda card: card["policy"].update(folder="runs/b/policy"),
+    "a lost episode": lambda card: card["episodes"].pop(0),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_card_does_not_hold(edit, tmp_path):
+    file = written(tmp_path, content(OUTCOMES))
+    card = json.loads(file.read_text())
+    EDITS[edit](card)
+    file.write_text(json.dumps(card))
+    assert any("edited" in fault for fault in faults_of(read_card(file)))
+
+
+def test_a_digest_made_anew_does_not_help_without_the_mark(tmp_path):
+    """An editor who knows how the digest is made still lacks the user's secret."""
+    original = json.loads(written(tmp_path, content(OUTCOMES)).read_text())
+    better = copy.deepcopy(original)
+    better["policy"]["folder"] = "runs/b/policy"
+    (tmp_path / "new").mkdir()
+    forged = json.loads(written(tmp_path / "new", {k: v for k, v in better.items() if k != "seal"}).read_text())
+    forged["seal"]["mark"] = original["seal"]["mark"]
+    assert any("mark" in fault for fault in faults_of(forged))
+
+
+WRONG = {
+    "fewer episodes than the rule": (content(OUTCOMES, num_episodes=50), "does not end after 40"),
+    "more episodes than the rule": (content(OUTCOMES, num_episodes=30), "ends after 30"),
+    "ended when it looked best": (content([True] * 40, 400, 0.05), "does not end after 40"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_whole_card_whose_episodes_break_its_rule_does_not_hold(wrong, tmp_path):
+    card, sentence = WRONG[wrong]
+    assert any(sentence in fault for fault in faults_of(read_card(written(tmp_path, card))))
+
+
+def test_seeds_that_were_used_twice_or_left_out_are_told(tmp_path):
+    twice = content(OUTCOMES)
+    twice["episodes"][3]["seed"] = twice["episodes"][2]["seed"]
+    assert any("was used 2 times" in fault for fault in faults_of(read_card(written(tmp_path, twice))))
+    left_out = content(OUTCOMES)
+    left_out["episodes"][3]["seed"] = TEST_SEEDS.start + 1000
+    expected = f"the episode of test seed {TEST_SEEDS.start + 3} is missing"
+    assert expected in faults_of(read_card(written(tmp_path, left_out)))
+
+
+def test_a_file_that_is_no_card_is_refused(tmp_path):
+    (tmp_path / "card.json").write_text('{"format": 99}')
+    with pytest.raises(RunError, match="no card"):
+        read_card(tmp_path / "card.json")
+
+
+def test_what_was_waived_comes_first_and_takes_held_out_from_the_headline():
+    card = content(OUTCOMES)
+    card["waived"] = [{"rule": "held_out", "sentence": "3 of 40 test starts were seen before"}]
+    assert remarks(card)[0] == "BROKEN RULE, waived: held_out: 3 of 40 test starts were seen before."
+    assert headline(card).endswith("on test starts")
+
+
+def test_a_policy_without_a_record_is_told_as_such():
+    card = content(OUTCOMES) | {"training": None, "selection": None, "noise": None}
+    assert "not on record" in remarks(card)[0]
+    assert headline(card).endswith("on test starts")
+
+
+def test_the_page_shows_all_parts_and_needs_no_network():
+    text = page(content(OUTCOMES))
+    for words in ("success 36/40", "press the button", "light", "3 of the unperturbed successes are lost", "mujoco"):
+        assert words in text
+    assert "http://" not in text and "https://" not in text

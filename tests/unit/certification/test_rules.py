@@ -1,0 +1,159 @@
+"""Cheating is told by the rule that it breaks, from a run's own record."""
+
+from pathlib import Path
+
+import pytest
+
+from rlrun.certification import rules
+from rlrun.certification.history import History
+from rlrun.data.messages import EpisodeReport
+from rlrun.data.seeds import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, Split, split_of
+from rlrun.data.starts import EpisodeStart
+from rlrun.observability.records import During, record_evaluation, record_starts, summarize_evaluation
+from rlrun.system.errors import RunError
+
+ENV = {"simulator": "embedded", "renderer": "egl", "num_envs": 16, "sections": {}}
+
+
+def start(seed: int, digest: str = "") -> EpisodeStart:
+    return EpisodeStart(seed, digest or f"{seed:016x}")
+
+
+def report(seed: int, success: bool = True) -> EpisodeReport:
+    return EpisodeReport(0, seed, success, 1.0, 1.0, 40, success, not success, False, "turn on the radio")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of a run of three steps with an evaluation before and after."""
+    folder = tmp_path / "runs" / "a"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(
+        "name: a\nseed: 0\nenv: {simulator: embedded, renderer: egl, num_envs: 2, sections: {}}\nsft: {num_steps: 0}\n"
+    )
+    (folder / "metrics.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in (1, 2, 3)))
+    (folder / "world.json").write_text('{"fingerprints": [{"mujoco": "4.0.0", "renderer": "llvmpipe", "model": "aa"}]}')
+    for step in (0, 3):
+        seeds = [VALIDATION_SEEDS.start, VALIDATION_SEEDS.start + 1]
+        record_starts(folder, step, During.evaluation, [start(seed) for seed in seeds])
+        record_evaluation(folder, summarize_evaluation(step, [report(seed) for seed in seeds]))
+    for step in (1, 2, 3):
+        record_starts(folder, step, During.training, [start(TRAINING_SEEDS.start + 10 * step + i) for i in range(2)])
+    return folder
+
+
+def history(run: Path) -> History:
+    found = History.of(run)
+    assert found is not None
+    return found
+
+
+TEST_STARTS = [start(TEST_SEEDS.start + i) for i in range(4)]
+
+
+def test_an_honest_run_breaks_nothing(run):
+    record = history(run)
+    assert rules.broken_before(record) == []
+    assert rules.broken_by_starts(record, TEST_STARTS) == []
+    recorded = rules.probes(record)
+    assert [one.seed for one in recorded[:2]] == [VALIDATION_SEEDS.start, VALIDATION_SEEDS.start + 1]
+    other_rows = ENV | {"num_envs": 64}
+    assert rules.broken_by_world(record, other_rows, record.world, recorded, recorded) == []
+
+
+def test_a_checkpoint_has_the_record_of_its_run(run):
+    checkpoint = run / "checkpoints" / "step_00000002"
+    (checkpoint / "policy").mkdir(parents=True)
+    for place in (checkpoint, checkpoint / "policy"):
+        found = History.of(place)
+        assert found is not None and found.folder == run and found.step == 2
+
+
+def test_a_policy_that_was_moved_out_of_its_run_has_no_record(run, tmp_path):
+    (tmp_path / "policy").mkdir()
+    assert History.of(tmp_path / "policy") is None
+
+
+def test_training_from_a_test_start_is_told_by_its_first_observation(run):
+    """The seed is a training seed, but the world began as for a test seed."""
+    record_starts(run, 3, During.training, [start(TRAINING_SEEDS.start + 99, digest=TEST_STARTS[2].digest)])
+    (breach,) = rules.broken_by_starts(history(run), TEST_STARTS)
+    assert breach.rule == "held_out"
+    assert "1 of 4 test starts" in breach.sentence and "(training, step 3)" in breach.sentence
+
+
+def test_training_with_a_test_seed_is_told(run):
+    """Another machine may draw other pictures of the same start; its seed still tells it."""
+    record_starts(run, 3, During.training, [start(TEST_SEEDS.start + 1, digest="drawn elsewhere")])
+    record = history(run)
+    assert [one.rule for one in rules.broken_by_starts(record, TEST_STARTS)] == ["held_out"]
+    assert [one.rule for one in rules.broken_before(record)] == ["held_out"]
+
+
+def test_a_checkpoint_that_could_be_chosen_on_test_starts_is_told(run):
+    record_evaluation(run, summarize_evaluation(2, [report(TEST_SEEDS.start)]))
+    (breach,) = rules.broken_before(history(run))
+    assert breach.rule == "selection" and "after step 2" in breach.sentence
+
+
+def test_steps_without_a_record_are_told(run):
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4}\n')
+    (breach,) = rules.broken_before(history(run))
+    assert breach.rule == "record" and "step 4 of 4" in breach.sentence
+
+
+def test_starts_of_the_run_that_made_the_first_policy_count(run, tmp_path):
+    (run / "policy").mkdir()
+    child = tmp_path / "runs" / "b"
+    child.mkdir()
+    (child / "config.yaml").write_text(f"name: b\nseed: 0\npolicy: {{path: {run / 'policy'}}}\n")
+    (child / "metrics.jsonl").write_text('{"step": 1}\n')
+    record_starts(child, 1, During.training, [start(TRAINING_SEEDS.start + 500)])
+    record_starts(run, 1, During.training, [start(TRAINING_SEEDS.start + 77, digest=TEST_STARTS[0].digest)])
+    assert [one.rule for one in rules.broken_by_starts(history(child), TEST_STARTS)] == ["held_out"]
+
+
+WORLDS = {
+    "another renderer": ({"renderer": "raycast"}, {}, "env.renderer was egl, is raycast"),
+    "the same key, drawn by another device": ({}, {"renderer": "NVIDIA H100"}, "renderer was llvmpipe, is NVIDIA H100"),
+    "another asset": ({}, {"model": "bb"}, "model was aa, is bb"),
+    "another version": ({}, {"mujoco": "3.3.7"}, "mujoco was 4.0.0, is 3.3.7"),
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_another_world_is_told(world, run):
+    env, fingerprint, sentence = WORLDS[world]
+    record = history(run)
+    recorded = rules.probes(record)
+    now = [record.world[0] | fingerprint]
+    (breach,) = rules.broken_by_world(record, ENV | env, now, recorded, recorded)
+    assert breach.rule == "same_world" and sentence in breach.sentence
+
+
+def test_a_world_that_only_looks_the_same_is_told_by_its_pictures(run):
+    record = history(run)
+    recorded = rules.probes(record)
+    drawn = [EpisodeStart(one.seed, "other") if number else one for number, one in enumerate(recorded)]
+    (breach,) = rules.broken_by_world(record, ENV, record.world, recorded, drawn)
+    assert f"first observations of {len(recorded) - 1} of {len(recorded)}" in breach.sentence
+
+
+def test_a_broken_rule_refuses_unless_it_is_waived():
+    breach = rules.Breach("held_out", "it was seen")
+    with pytest.raises(RunError, match="the rule 'held_out' is broken"):
+        rules.require([breach], ["selection"])
+    assert rules.require([breach], ["held_out"]) == [breach]
+    with pytest.raises(RunError, match="no rule 'luck'"):
+        rules.check_names(["luck"])
+
+
+def test_splits_are_disjoint_and_cover_what_keys_can_name():
+    from rlrun.config.schema import DEMO_SEEDS, EVALUATION_SEEDS
+
+    assert split_of(int(DEMO_SEEDS.low)) is split_of(int(DEMO_SEEDS.high)) is Split.train
+    assert split_of(int(EVALUATION_SEEDS.low)) is split_of(int(EVALUATION_SEEDS.high)) is Split.validation
+    assert split_of(TEST_SEEDS.start) is split_of(TEST_SEEDS.stop - 1) is Split.test
+    assert split_of(TRAINING_SEEDS.start) is split_of(TRAINING_SEEDS.stop - 1) is Split.train
+    assert int(EVALUATION_SEEDS.high) + 1 == TEST_SEEDS.start and int(DEMO_SEEDS.high) + 1 == VALIDATION_SEEDS.start
