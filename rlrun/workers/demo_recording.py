@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +39,18 @@ class _Row:
 
 
 def demonstrate(
-    env: VectorEnv, num_episodes: int, first_seed: int, seed_stride: int, noise: float
+    env: VectorEnv,
+    num_episodes: int,
+    first_seed: int,
+    seed_stride: int,
+    noise: float,
+    progress: Callable[[], None] = lambda: None,
 ) -> Iterator[Episode]:
     """Yield successful expert episodes in the order in which they end; drop failed ones.
 
     noise: standard deviation of the noise on executed actions, relative to each action's range. The recorded action has
-    no noise, so that the data shows how to recover (DART). Raises RunError if the expert mostly fails.
+    no noise, so that the data shows how to recover (DART). progress: called after each control step of all rows.
+    Raises RunError if the expert mostly fails.
     """
     recorder = _Recorder(env, first_seed, seed_stride, noise)
     num_tried = num_good = 0
@@ -53,6 +60,7 @@ def demonstrate(
             if is_success and num_good < num_episodes:
                 num_good += 1
                 yield row.episode()
+        progress()
         if num_tried >= 4 * env.num_envs and num_good < (1 - MAX_FAILURE_SHARE) * num_tried:
             raise RunError(
                 f"The expert succeeded in only {num_good} of {num_tried} episodes.",
@@ -113,7 +121,8 @@ def record_episodes(env: VectorEnv, config: RunConfig, rank: int, part: Path, te
     part.mkdir(parents=True)
     demos, num_workers = config.demos, config.env.num_workers
     share = len(range(rank, demos.num_episodes, num_workers))
-    for episode in demonstrate(env, share, demos.seed + rank, num_workers, demos.noise):
+    moved = partial(telemetry.count, "demo_steps")  # worlds that draw slowly need minutes for their first episodes
+    for episode in demonstrate(env, share, demos.seed + rank, num_workers, demos.noise, moved):
         write_message(part / f"{episode.seed}.episode", episode)
         telemetry.count("demos")
 

@@ -88,3 +88,43 @@ def test_a_suite_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught:
         train(robosuite(tmp_path, "env.libero.suite=libero_cooking"))
     assert caught.value.key == "env.libero.suite" and "libero_goal" in str(caught.value.remedy)
+
+
+def expert(folder: Path, *overrides: str):
+    scenes = f"env.libero.scenes={libero_scenes('libero_goal', 7)}"
+    return load(["run=libero_small", "cluster.kind=local", scenes, f"output_dir={folder}", *overrides])
+
+
+def test_the_expert_turns_on_the_stove_from_held_out_starts(tmp_path: Path) -> None:
+    config = expert(tmp_path, "env.libero.starts='40:50'").env
+    env, rows = make_env(config, 4), np.arange(4)
+    try:
+        frames = env.reset(rows, rows)
+        assert set(frames.instructions) == {"turn on the stove"}
+        active, solved, draw = np.ones(4, bool), np.zeros(4, bool), np.random.default_rng(0)
+        while active.any():
+            actions = env.expert_action(rows)[:, None] + draw.normal(0.0, 0.02, (4, 1, 7)).astype(np.float32)
+            result = env.step_chunk(actions, active)
+            solved |= result.success
+            active &= ~result.ended
+        assert solved.all()
+    finally:
+        env.close()
+
+
+@pytest.mark.long
+def test_the_small_recipe_records_imitates_and_trains(tmp_path: Path) -> None:
+    """One step of run=libero_small; docs/learning.md has what the whole of it learns."""
+    small = [
+        "num_steps=1",
+        "env.num_envs=2",
+        "algorithm.global_batch_size=12",
+        "demos.num_episodes=2",
+        "sft.num_steps=2",
+    ]
+    few = ["sft.batch_size=8", "evaluation.num_episodes=2", "logging.tensorboard=false", f"cache_dir={tmp_path}/cache"]
+    assert train(expert(tmp_path / "run", *small, *few)) == 0
+    (step,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert step["num_infra_faults"] == 0 and step["rollout_logprob_gap"] < 1e-4
+    (demos,) = (tmp_path / "cache").glob("demos-*")
+    assert json.loads((demos / "meta" / "info.json").read_text())["total_episodes"] == 2

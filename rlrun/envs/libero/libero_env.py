@@ -17,10 +17,19 @@ import numpy as np
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.libero.controller import ArmViews, PoseController, arm_views
+from rlrun.envs.libero.experts import Expert, ExpertView
 from rlrun.envs.libero.painter import MAX_PIXELS
 from rlrun.envs.libero.scenes import Scene, Suite, Task, contacts_differ
 from rlrun.envs.libero.spec import Backend, LiberoConfig, Pictures
-from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, axis_angle, check_renderer, chosen_tasks
+from rlrun.envs.libero.tasks import (
+    ACTION_NAMES,
+    NUM_PROPRIO,
+    action_limits,
+    axis_angle,
+    check_renderer,
+    chosen_tasks,
+    start_of,
+)
 from rlrun.envs.pictures import draw_without_display
 from rlrun.envs.rows import Step, as_float32, step_info
 from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv
@@ -32,6 +41,7 @@ OTHER_CONTACTS = (
     "paths part where things touch. For published numbers, give the env workers an interpreter with mujoco==%s "
     "(`python:` of their node group; docs/libero.md)."
 )
+NO_EXPERT = "this world has no expert: name one in env.libero.expert, or give demos.path or policy.path"
 _BROKEN = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
 
 
@@ -78,6 +88,7 @@ class LiberoVectorEnv(VectorEnv):
         if contacts_differ(made_by):
             log.warning(OTHER_CONTACTS, mujoco.__version__, made_by["mujoco"], made_by["mujoco"])
         self.instructions = tuple(dict.fromkeys(self._suite.described(i)["instruction"] for i in self._tasks))
+        self._expert = None if self._settings.expert is None else Expert(self._settings.expert)
         self._rows: list[_Row] = []
         for i in range(num_envs):
             self._rows.append(self._opened(self._tasks[i % len(self._tasks)]))
@@ -119,7 +130,7 @@ class LiberoVectorEnv(VectorEnv):
         row = self._rows[i]
         row.task = task
         mujoco.mj_resetData(scene.model, row.data)
-        start = task.starts[seed // len(self._tasks) % len(task.starts)]
+        start = task.starts[start_of(seed, len(self._tasks), len(task.starts), self._settings)]
         row.data.time, row.data.qpos[:] = start[0], start[1 : 1 + scene.model.nq]
         row.data.qvel[:] = start[1 + scene.model.nq :]
         mujoco.mj_forward(scene.model, row.data)
@@ -205,7 +216,16 @@ class LiberoVectorEnv(VectorEnv):
         return self._draw(self._rows[env_id], "agentview", height, width)[:, ::-1]
 
     def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
-        raise NotImplementedError("LIBERO has no expert: give demonstrations in demos.path, or a policy (policy.path)")
+        if self._expert is None:
+            raise NotImplementedError(NO_EXPERT)
+        actions = np.stack([self._expert.action(self._view(self._rows[i])) for i in env_ids])
+        if self._settings.has_openness:
+            actions[:, -1] = actions[:, -1] < 0.0
+        return actions
+
+    def _view(self, row: _Row) -> ExpertView:
+        robot = row.task.scene.robot
+        return ExpertView(row.task.scene.model, row.data, row.arm.hand, np.array(robot.max_increment[:3]))
 
     def close(self) -> None:
         self._rows = []

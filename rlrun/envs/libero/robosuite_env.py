@@ -18,7 +18,7 @@ from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Spaces
 from rlrun.envs.libero.painter import ScenePainter
 from rlrun.envs.libero.spec import LiberoConfig, Pictures
-from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, axis_angle, chosen_tasks
+from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, axis_angle, chosen_tasks, start_of
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 from rlrun.envs.vector_env import VectorEnv
 from rlrun.system.errors import ExitStatus, RunError
@@ -109,8 +109,8 @@ class RobosuiteEnv(SingleEnv):
             self._open(task)
         self._reset_scene()
         states = self._suite.get_task_init_states(task)
-        self._env.set_init_state(states[seed // len(self._tasks) % len(states)])
         settings = self._config.section(LiberoConfig)
+        self._env.set_init_state(states[start_of(seed, len(self._tasks), len(states), settings)])
         idle = np.array([0, 0, 0, 0, 0, 0, settings.idle_gripper])
         for _ in range(settings.settle_steps):  # objects come to rest
             self._env.step(idle)

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.envs.libero.spec import LiberoConfig
+from rlrun.envs.libero.spec import LiberoConfig, start_range
 from rlrun.system.errors import ExitStatus, RunError
 
 ACTION_NAMES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # increments of the hand; gripper: 1 closes
@@ -40,6 +40,23 @@ def chosen_tasks(config: EnvConfig, num_tasks: int) -> tuple[int, ...]:
             exit_status=ExitStatus.bad_config,
         )
     return tuple(settings.task_ids) or tuple(range(num_tasks))
+
+
+def start_of(seed: int, num_tasks: int, num_starts: int, settings: LiberoConfig) -> int:
+    """Return which published start of a task an episode with reset seed `seed` has; seeds choose tasks first.
+
+    num_tasks: of the world; num_starts: of the task. Raises RunError if `env.libero.starts` names others.
+    """
+    first, end = (0, num_starts) if settings.starts is None else start_range(settings.starts)
+    if end > num_starts:
+        raise RunError(
+            f"A task of the suite {settings.suite} has {num_starts} published starts.",
+            key="env.libero.starts",
+            value=settings.starts,
+            remedy=f"Take a range within 0:{num_starts}.",
+            exit_status=ExitStatus.bad_config,
+        )
+    return first + seed // num_tasks % (end - first)
 
 
 def action_limits(settings: LiberoConfig) -> tuple[np.ndarray, np.ndarray]:
