@@ -8,7 +8,7 @@ from dataclasses import asdict
 import numpy as np
 
 from rlrun.config import provenance
-from rlrun.config.schema import RunConfig, SelectionStarts
+from rlrun.config.schema import EnvConfig, RunConfig, SelectionStarts
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.messages import EpisodeReport
 from rlrun.data.seeds import TEST_SEEDS, VALIDATION_SEEDS, InstanceResult, results_by_instance
@@ -89,9 +89,11 @@ def evaluate_alone(session: Session, policy: str) -> None:
     content = asdict(summary) | ({"instances": [asdict(one) for one in instances]} if instances else {})
     if meaning := simulator_spec(config.env).meaning_of_success(config.env):
         content["success_means"] = meaning
+    if trained_on_test := simulator_spec(config.env).splits(config.env).trained_on_test:
+        content["trained_on_test"] = trained_on_test
     path = session.run_dir / "evaluation.json"
     path.write_text(json.dumps(content, indent=2) + "\n")
-    session.console.result("\n".join([*instance_lines(instances), sentence(summary), str(path)]))
+    session.console.result("\n".join([*instance_lines(instances), sentence(summary, config.env), str(path)]))
 
 
 def instance_results(config: RunConfig, episodes: list[EpisodeReport]) -> list[InstanceResult]:
@@ -111,10 +113,15 @@ def instance_lines(results: list[InstanceResult]) -> list[str]:
     return [*lines, f"mean q-score over {len(results)} instances: {mean:.3f}"] if results else []
 
 
-def sentence(record: EvaluationRecord) -> str:
-    """Return the result in words. Example: success 58/64 = 91 % (95 % interval 81-96 %), mean return 1.31."""
+def sentence(record: EvaluationRecord, env: EnvConfig) -> str:
+    """Return the result in words, with what stands on every number of this world.
+
+    Example: success 58/64 = 91 % (95 % interval 81-96 %), mean return 1.31
+    """
+    trained_on_test = simulator_spec(env).splits(env).trained_on_test
     return (
         f"success {record.successes}/{record.episodes} = {100 * record.success_rate:.0f} % "
         f"(95 % interval {100 * record.ci_low:.0f}-{100 * record.ci_high:.0f} %), mean return {record.mean_return:.4g}"
         + (", on test starts" if record.is_on_test else "")
+        + (f". {trained_on_test}" if trained_on_test else "")
     )

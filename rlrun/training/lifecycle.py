@@ -271,7 +271,7 @@ class Run:
         except KeyboardInterrupt:
             raise (StopRequested if stop.is_requested else KeyboardInterrupt) from None
         progress.is_evaluation_owed = False
-        self.session.console.note(f"evaluation after step {progress.step}: {sentence(record)}")
+        self.session.console.note(f"evaluation after step {progress.step}: {sentence(record, self.config.env)}")
         self.checkpoints.is_best = record.success_rate > progress.best_success_rate
         progress.best_success_rate = max(progress.best_success_rate, record.success_rate)
         self.callbacks.call("on_evaluation", record)

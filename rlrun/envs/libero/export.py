@@ -18,9 +18,12 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+STATES_AND_SCENE = ("scene.xml", "starts.npy", "sampled.npy")
 FORMAT = 1  # rlrun.envs.libero.scenes reads it
 DEFAULT_OUT = ".cache/rlrun/libero"
 MAX_RESETS = 20  # attempts to place the objects without a collision
+DEFAULT_SAMPLED = 200
+ARM_NOISE = {"type": "gaussian", "magnitude": 0.02}  # rad
 RESET_SEED = 0  # LIBERO's evaluation seeds with 0; a published start follows, which keeps the fixtures' places
 
 
@@ -29,22 +32,24 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m rlrun.envs.libero.export", description=__doc__.partition("\n")[0])
     parser.add_argument("suites", nargs="+", metavar="SUITE[:TASK,…]", help="libero_goal, or libero_goal:0,3")
     parser.add_argument("--out", type=Path, default=Path(DEFAULT_OUT), help="folder (default: %(default)s)")
+    sampled = "starts that LIBERO's own reset draws, for training (default: %(default)s)"
+    parser.add_argument("--sampled", type=int, default=DEFAULT_SAMPLED, metavar="N", help=sampled)
     parser.add_argument("--python", help="the interpreter that has LIBERO; else this one")
     given = parser.parse_args(arguments)
     if given.python:
-        command = [given.python, __file__, "--out", str(given.out), *given.suites]
+        command = [given.python, __file__, "--out", str(given.out), "--sampled", str(given.sampled), *given.suites]
         return subprocess.run(command, check=False).returncode
     try:
         for asked in given.suites:
             name, _, tasks = asked.partition(":")
-            export_suite(name, [int(task) for task in tasks.split(",") if task], given.out)
+            export_suite(name, [int(task) for task in tasks.split(",") if task], given.out, given.sampled)
     except (ImportError, ValueError) as error:
         print(f"rlrun.envs.libero.export: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def export_suite(name, tasks, out):
+def export_suite(name, tasks, out, num_sampled=0):
     """Write tasks of a suite ([]: all) to out/NAME/NUMBER, with the files of their scenes in out/assets.
 
     Raises ImportError without LIBERO, and ValueError for a suite or task that it does not have.
@@ -61,13 +66,13 @@ def export_suite(name, tasks, out):
         raise ValueError(f"{name} has no task {unknown[0]}; it has 0 to {suite.n_tasks - 1}")
     _write_licences(out / "licences")
     for task in tasks or range(suite.n_tasks):
-        folder = export_task(suite, name, task, out)
+        folder = export_task(suite, name, task, out, num_sampled)
         print(f"{name} {task}: {folder}", flush=True)
     described = {"format": FORMAT, "suite": name, "tasks": [task.name for task in suite.tasks]}
     _write(out / name / "suite.json", json.dumps(described, indent=1).encode())
 
 
-def export_task(suite, suite_name, task, out):
+def export_task(suite, suite_name, task, out, num_sampled=0):
     """Build a task in robosuite, and write its scene, its starts, its goal and its controller. Returns its folder."""
     import mujoco
     import numpy as np
@@ -104,18 +109,48 @@ def export_task(suite, suite_name, task, out):
         "lamps": _lamps(env),
         "bddl": Path(bddl).read_text(),
         "made_by": _versions(),
-        "sha256": {name: _digest((folder / name).read_bytes()) for name in ("scene.xml", "starts.npy")},
     }
+    np.save(folder / "sampled.npy", sampled_starts(world, num_sampled))
+    described["sha256"] = {name: _digest((folder / name).read_bytes()) for name in STATES_AND_SCENE}
     world.close()
     _write(folder / "task.json", json.dumps(described, indent=1).encode())
     return folder
 
 
-def _reset(world):
+def sampled_starts(world, count):
+    """Return float64 [count, 1 + nq + nv]: starts as LIBERO's reset draws them from the regions of the BDDL file.
+
+    Fixtures keep their places, which are part of the scene. Raises ValueError if LIBERO moves one nevertheless.
+    """
+    import numpy as np
+
+    env, model = world.env, world.env.sim.model._model
+    places = {name: model.body(thing.root_body).id for name, thing in env.fixtures_dict.items()}
+    before = {name: (model.body_pos[body].copy(), model.body_quat[body].copy()) for name, body in places.items()}
+    for sampler in env.placement_initializer.samplers.values():
+        (thing,) = sampler.mujoco_objects
+        if thing.name in before:
+            x, y, _ = before[thing.name][0] - np.asarray(sampler.reference_pos)
+            sampler.x_ranges, sampler.y_ranges = [(x, x)] * len(sampler.x_ranges), [(y, y)] * len(sampler.y_ranges)
+    for robot in env.robots:  # as robosuite does by default, and the published starts have it
+        robot.initialization_noise = ARM_NOISE
+    starts = np.zeros((count, 1 + model.nq + model.nv))
+    for number in range(count):
+        _reset(world, RESET_SEED + 1 + number)
+        starts[number] = world.get_sim_state()
+    for name, body in places.items():
+        position, turn = before[name]
+        if not (np.allclose(model.body_pos[body], position) and np.allclose(model.body_quat[body], turn)):
+            raise ValueError(f"the place of {name} cannot be kept while starts are drawn: take --sampled 0")
+        model.body_pos[body], model.body_quat[body] = position, turn
+    return starts
+
+
+def _reset(world, seed=RESET_SEED):
     """Reset as LIBERO's evaluation does before it sets a published start."""
     from robosuite.utils.errors import RandomizationError
 
-    world.seed(RESET_SEED)
+    world.seed(seed)
     for attempt in range(MAX_RESETS):
         try:
             world.env.reset()

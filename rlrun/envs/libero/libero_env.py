@@ -72,7 +72,7 @@ class _Row:
 
 
 class LiberoVectorEnv(VectorEnv):
-    """B rows of a suite; the reset seed selects the task and one of its published starts."""
+    """B rows of a suite; the reset seed selects the task, the split and one of its starts."""
 
     def __init__(self, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None):
         """Raises RunError if the tasks were not exported (`rlrun.envs.libero.export`)."""
@@ -130,7 +130,8 @@ class LiberoVectorEnv(VectorEnv):
         row = self._rows[i]
         row.task = task
         mujoco.mj_resetData(scene.model, row.data)
-        start = task.starts[start_of(seed, len(self._tasks), len(task.starts), self._settings)]
+        chosen = start_of(seed, len(self._tasks), len(task.starts), len(task.sampled), self._settings)
+        start = (task.sampled if chosen.is_sampled else task.starts)[chosen.number]
         row.data.time, row.data.qpos[:] = start[0], start[1 : 1 + scene.model.nq]
         row.data.qvel[:] = start[1 + scene.model.nq :]
         mujoco.mj_forward(scene.model, row.data)

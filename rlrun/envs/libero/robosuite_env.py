@@ -88,11 +88,11 @@ class RobosuiteEnv(SingleEnv):
         self._painter = painter_of(scene, self._env.sim.model._model, has_reflections)
         self._task = task
 
-    def _reset_scene(self) -> None:
-        """Reset to seed 0, since an initial state follows. LIBERO's own `reset` retries forever, whatever the error."""
+    def _reset_scene(self, seed: int) -> None:
+        """Reset to 0 if a published start follows, or to a drawn one. LIBERO's own `reset` retries forever."""
         from robosuite.utils.errors import RandomizationError
 
-        self._env.seed(0)
+        self._env.seed(seed)
         for attempt in range(MAX_RESETS):
             try:
                 self._env.env.reset()
@@ -107,10 +107,12 @@ class RobosuiteEnv(SingleEnv):
         task = self._tasks[seed % len(self._tasks)]
         if task != self._task:
             self._open(task)
-        self._reset_scene()
         states = self._suite.get_task_init_states(task)
         settings = self._config.section(LiberoConfig)
-        self._env.set_init_state(states[start_of(seed, len(self._tasks), len(states), settings)])
+        chosen = start_of(seed, len(self._tasks), len(states), 1 << 31, settings)
+        self._reset_scene(1 + seed % (1 << 31) if chosen.is_sampled else 0)
+        if not chosen.is_sampled:
+            self._env.set_init_state(states[chosen.number])
         idle = np.array([0, 0, 0, 0, 0, 0, settings.idle_gripper])
         for _ in range(settings.settle_steps):  # objects come to rest
             self._env.step(idle)

@@ -21,6 +21,7 @@ from rlrun.envs.libero.goals import Goal
 from rlrun.envs.libero.painter import ScenePainter
 from rlrun.system.errors import ExitStatus, RunError
 
+SAMPLED = "sampled.npy"
 MAX_OPEN = 2  # tasks that a process keeps beside those of its rows: a scene takes 0.7 GB, and twice that without a card
 # its sparse factorization, taken for 60 and more degrees of freedom, gives wrong accelerations; mended in 4.0.1
 _WRONG_SPARSE = "4.0.0"
@@ -51,7 +52,8 @@ class Task:
 
     scene: Scene
     instruction: str
-    starts: np.ndarray  # float64 [S, 1 + nq + nv]: time, positions, velocities
+    starts: np.ndarray  # float64 [S, 1 + nq + nv], published: time, positions, velocities
+    sampled: np.ndarray  # float64 [N, 1 + nq + nv]: as LIBERO's reset draws them
     goal: Goal
     lamps: dict[int, str]  # site that is shown while a thing is on: site id -> the thing
 
@@ -89,12 +91,19 @@ class Suite:
         if scene is None:
             scene = self._scenes[digest] = _compiled(folder / "scene.xml", shared, self._has_reflections)
         model = scene.model
-        starts = np.load(io.BytesIO(content["starts.npy"]), allow_pickle=False)
-        if starts.ndim != 2 or starts.shape[1] != 1 + model.nq + model.nv:
-            raise _changed_file(folder / "starts.npy", f"its rows have {starts.shape[-1]} numbers")
+        starts = self._states(folder / "starts.npy", content["starts.npy"], model)
+        none = np.zeros((0, starts.shape[1]))  # exported without --sampled, or by an older rlrun
+        sampled = self._states(folder / SAMPLED, content[SAMPLED], model) if SAMPLED in content else none
         lamps = {model.site(lamp["site"]).id: lamp["thing"] for lamp in described["lamps"]}
         goal = Goal(model, described["goal"], described["things"])
-        return Task(scene, described["instruction"], starts, goal, lamps)
+        return Task(scene, described["instruction"], starts, sampled, goal, lamps)
+
+    @staticmethod
+    def _states(file: Path, content: bytes, model: mujoco.MjModel) -> np.ndarray:
+        states = np.load(io.BytesIO(content), allow_pickle=False)
+        if states.ndim != 2 or states.shape[1] != 1 + model.nq + model.nv:
+            raise _changed_file(file, f"its rows have {states.shape[-1]} numbers")
+        return states
 
 
 def contacts_differ(made_by: dict[str, str]) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 
 import mujoco
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.envs.libero.spec import LiberoConfig, start_range
+from rlrun.data.seeds import split_of
+from rlrun.envs.libero.spec import SAMPLED, LiberoConfig, start_range
 from rlrun.system.errors import ExitStatus, RunError
 
 ACTION_NAMES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # increments of the hand; gripper: 1 closes
@@ -42,21 +44,41 @@ def chosen_tasks(config: EnvConfig, num_tasks: int) -> tuple[int, ...]:
     return tuple(settings.task_ids) or tuple(range(num_tasks))
 
 
-def start_of(seed: int, num_tasks: int, num_starts: int, settings: LiberoConfig) -> int:
-    """Return which published start of a task an episode with reset seed `seed` has; seeds choose tasks first.
+@dataclass(frozen=True)
+class StartChoice:
+    """The start of an episode. Example: StartChoice(is_sampled=False, number=17), the published start 17."""
 
-    num_tasks: of the world; num_starts: of the task. Raises RunError if `env.libero.starts` names others.
+    is_sampled: bool
+    number: int
+
+
+def start_of(seed: int, num_tasks: int, num_published: int, num_sampled: int, settings: LiberoConfig) -> StartChoice:
+    """Return the start of an episode by its reset seed, from the starts of its split; seeds choose tasks first.
+
+    num_tasks: of the world; num_published, num_sampled: of the task. Raises RunError if the task has no such starts.
     """
-    first, end = (0, num_starts) if settings.starts is None else start_range(settings.starts)
-    if end > num_starts:
+    split = split_of(seed)
+    key = f"{split.value}_starts"
+    wanted = start_range(getattr(settings, key))
+    if wanted is None and num_sampled == 0:
         raise RunError(
-            f"A task of the suite {settings.suite} has {num_starts} published starts.",
-            key="env.libero.starts",
-            value=settings.starts,
-            remedy=f"Take a range within 0:{num_starts}.",
+            f"No starts were sampled for a task of the suite {settings.suite}.",
+            key=f"env.libero.{key}",
+            value=SAMPLED,
+            remedy="Export the suite again, without --sampled 0 (docs/libero.md). Or take published starts, as "
+            f"env.libero.{key}='\"0:{num_published}\"'.",
             exit_status=ExitStatus.bad_config,
         )
-    return first + seed // num_tasks % (end - first)
+    if wanted is not None and wanted.stop > num_published:
+        raise RunError(
+            f"A task of the suite {settings.suite} has {num_published} published starts.",
+            key=f"env.libero.{key}",
+            value=getattr(settings, key),
+            remedy=f"Take a range within 0:{num_published}.",
+            exit_status=ExitStatus.bad_config,
+        )
+    at = seed // num_tasks
+    return StartChoice(True, at % num_sampled) if wanted is None else StartChoice(False, wanted[at % len(wanted)])
 
 
 def action_limits(settings: LiberoConfig) -> tuple[np.ndarray, np.ndarray]:

@@ -18,6 +18,7 @@ needs_opengl = pytest.mark.skipif(
     not (find_library("EGL") or find_library("OSMesa")), reason="LIBERO's pictures need EGL or OSMesa"
 )
 NAME = "small"
+SAMPLED_SHIFT = 0.005  # m along y, of sampled starts from the published ones
 GOALS = [[["open", "drawer_region"]], [["on", "box", "shelf_region"], ["turnoff", "knob"]]]
 REST = [0.0, 0.3, 0.0, 1.2, 0.0, 1.64, 0.7]  # the hand looks down
 
@@ -70,7 +71,7 @@ def scene() -> bytes:
     return ElementTree.tostring(root)
 
 
-def write(folder: Path) -> Path:
+def write(folder: Path, num_sampled: int = 3) -> Path:
     """Write the suite "small" with a task for each of GOALS, and return the folder of suites."""
     content = scene()
     model = mujoco.MjModel.from_xml_string(content.decode())
@@ -122,12 +123,15 @@ def write(folder: Path) -> Path:
     starts = np.zeros((3, 1 + model.nq + model.nv))
     starts[:, 1 : 1 + model.nq] = data.qpos
     starts[:, 1 + model.joint("box_joint").qposadr[0]] += [0.0, 0.01, 0.02]
+    sampled = starts[:num_sampled].copy()
+    sampled[:, 2 + model.joint("box_joint").qposadr[0]] += SAMPLED_SHIFT
     for task, goal in enumerate(GOALS):
         place = folder / NAME / str(task)
         place.mkdir(parents=True, exist_ok=True)
         (place / "scene.xml").write_bytes(content)
         np.save(place / "starts.npy", starts)
-        files = {name: (place / name).read_bytes() for name in ("scene.xml", "starts.npy")}
+        np.save(place / "sampled.npy", sampled)
+        files = {name: (place / name).read_bytes() for name in export.STATES_AND_SCENE}
         digests = {name: hashlib.sha256(written).hexdigest() for name, written in files.items()}
         described = {
             "format": export.FORMAT,

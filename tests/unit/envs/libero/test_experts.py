@@ -10,8 +10,10 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.config.simulator_spec import simulator_spec
+from rlrun.data.seeds import Split
 from rlrun.envs.libero.experts import CLOSED, ExpertView, turn_on_the_stove
 from rlrun.envs.libero.libero_env import LiberoVectorEnv, make_libero
+from rlrun.envs.libero.spec import LiberoConfig, start_ranges
 from rlrun.system.errors import RunError
 from rlrun.workers.demo_recording import demonstrate
 from tests.unit.envs.libero import small_suite
@@ -118,37 +120,14 @@ def test_the_stove_is_turned_on_from_wherever_the_hand_is(hand: tuple, direction
     assert (action[3:6] == 0).all() and action[6] == -1.0
 
 
-def test_seeds_take_starts_of_the_range_only(scenes: Path) -> None:
-    env = made(scenes, "env.libero.starts='1:3'", "env.libero.task_ids=[0]", "env.libero.settle_steps=0")
-    at = env._rows[0].task.scene.model.joint("box_joint").qposadr[0]
-    seen = []
-    for seed in range(4):
-        env.reset(ONE, np.array([seed]))
-        seen.append(float(env._rows[0].data.qpos[at]))
-    assert seen == pytest.approx([0.41, 0.42, 0.41, 0.42])
-
-
-def test_starts_that_a_task_does_not_have_are_refused(scenes: Path) -> None:
-    env = made(scenes, "env.libero.starts='0:4'")
-    with pytest.raises(RunError, match="3 published starts") as caught:
-        env.reset(ONE, ONE)
-    assert caught.value.key == "env.libero.starts"
-
-
-@pytest.mark.parametrize("starts", ["'40'", "'4:2'", "'a:b'", "'-1:3'"])
-def test_a_range_that_cannot_be_read_is_refused_early(starts: str) -> None:
-    with pytest.raises(RunError) as caught:
-        load(["env=libero", "policy.kind=cnn", f"env.libero.starts={starts}"])
-    assert caught.value.key == "env.libero.starts"
-
-
 def test_robosuite_has_no_expert() -> None:
     with pytest.raises(RunError) as caught:
         load(["run=libero_small", "env.libero.backend=robosuite"])
     assert caught.value.key == "env.libero.expert"
 
 
-def test_the_recipe_begins_with_demonstrations_of_starts_that_evaluations_may_hold_out() -> None:
+def test_the_recipe_holds_out_the_starts_of_its_evaluations() -> None:
     config = load(["run=libero_small"])
     assert simulator_spec(config.env).has_expert(config.env)
-    assert config.env.sections["libero"].starts == "0:40"
+    ranges = start_ranges(config.env.section(LiberoConfig))
+    assert ranges == {Split.train: range(40), Split.validation: range(40, 50), Split.test: None}

@@ -168,7 +168,7 @@ def test_a_changed_mesh_is_refused(tmp_path: Path) -> None:
 
 def test_a_start_that_diverges_is_no_start(scenes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env = made(scenes, num_envs=1)
-    monkeypatch.setattr(env._rows[0].task, "starts", np.full_like(env._rows[0].task.starts, 1e12))
+    monkeypatch.setattr(env._rows[0].task, "sampled", np.full_like(env._rows[0].task.sampled, 1e12))
     with pytest.raises(SimulatorFault, match="diverged while objects came to rest in row 0"):
         reset(env, 0)
 

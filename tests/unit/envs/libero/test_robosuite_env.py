@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rlrun.config.loader import load
+from rlrun.data.seeds import TEST_SEEDS, VALIDATION_SEEDS
 from rlrun.envs.libero.robosuite_env import RobosuiteEnv
 
 
@@ -29,16 +30,22 @@ def row_of(monkeypatch: pytest.MonkeyPatch, *keys: str) -> RobosuiteEnv:
     row._config = load(["env=libero", "policy.kind=cnn", *keys]).env
     row._tasks, row._task, row._env = (0,), 0, Scene()
     row._suite = SimpleNamespace(get_task_init_states=lambda task: ["first", "second"])
-    monkeypatch.setattr(row, "_reset_scene", lambda: None)
+    monkeypatch.setattr(row, "_reset_scene", lambda seed: None)
     return row
 
 
 @pytest.mark.parametrize(("gripper", "steps"), [(-1.0, 10), (0.0, 15)])
 def test_the_gripper_while_objects_come_to_rest(gripper: float, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = row_of(monkeypatch, f"env.libero.idle_gripper={gripper}", f"env.libero.settle_steps={steps}")
-    row.start(1)
+    row = row_of(
+        monkeypatch,
+        f"env.libero.idle_gripper={gripper}",
+        f"env.libero.settle_steps={steps}",
+        "env.libero.validation_starts='1:2'",
+    )
+    row.start(VALIDATION_SEEDS.start + 1)
     np.testing.assert_array_equal(row._env.actions, [[0, 0, 0, 0, 0, 0, gripper]] * steps)
 
 
-def test_seeds_take_starts_of_the_range_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    row_of(monkeypatch, "env.libero.starts='1:2'").start(0)  # the scene accepts the second only
+def test_seeds_take_published_starts_of_their_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = row_of(monkeypatch, "env.libero.test_starts='1:2'")
+    row.start(TEST_SEEDS.start)  # the scene accepts the second start only
