@@ -120,7 +120,7 @@ class WarpLiberoEnv(SuiteEnv):
             if self._settings.settle_steps and condition[row] != FINE:
                 raise SimulatorFault(f"{_FAULTS[condition[row]]} while objects came to rest in row {row}")
         self._physics.keep(rows, np.array(starts))
-        images, proprio = self._pictures.draw(), self._proprio(rows)
+        images, proprio = self.draw(), self._proprio(rows)
         for k, (start, row) in enumerate(zip(starts, rows.tolist(), strict=True)):
             self._begun[start] = images[row].copy(), as_float32(proprio[k])
 
@@ -162,10 +162,14 @@ class WarpLiberoEnv(SuiteEnv):
 
     # --- frames --------------------------------------------------------------------------------------------------
 
+    def draw(self) -> np.ndarray:
+        """Return uint8 [B, N, H, W, 3]: what the cameras of all rows saw in their last steps."""
+        return self._pictures.draw()
+
     def _frames(self, shown: np.ndarray) -> Frames:
         """Return the frames of all rows; zeros of those that are not shown."""
         rows = np.flatnonzero(shown)
-        images = self._pictures.draw() if rows.size else self._pictures.empty
+        images = self.draw() if rows.size else self._pictures.empty
         images[~shown] = 0
         proprio, texts = np.zeros((self.num_envs, NUM_PROPRIO), np.float32), [""] * self.num_envs
         proprio[rows] = as_float32(self._proprio(rows))
@@ -187,6 +191,12 @@ class WarpLiberoEnv(SuiteEnv):
         data = self._physics.data
         hand = data.site_xpos.numpy()[i, self._physics.controller.site]
         return data.qpos.numpy()[i].copy(), hand.copy(), bool(self._goals.success.numpy()[i])
+
+    def num_contacts(self) -> np.ndarray:
+        """Return how many contacts each row has, int [B]; for comparisons."""
+        data = self._physics.data
+        rows = data.contact.worldid.numpy()[: int(data.nacon.numpy()[0])]
+        return np.bincount(rows, minlength=self.num_envs)
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
         """Draw by OpenGL: the ray tracer would draw all rows. Raises NoPicture where it does not work."""

@@ -45,6 +45,8 @@ class RayTracer:
                 cam_active=list(cameras),
                 enable_specular=False,
             )
+            lights = physics.model.light_diffuse
+            lights.assign(lights.numpy() * dimming(model))
             self._pictures = wp.zeros((physics.num_rows, len(cameras) * size * size, 3), dtype=wp.uint8)
 
     @property
@@ -64,3 +66,15 @@ class RayTracer:
                 outputs=[self._pictures],
             )
         return self._pictures.numpy().reshape(self._shape).copy()  # of the CPU's device it is the memory itself
+
+
+def dimming(model: mujoco.MjModel) -> float:
+    """Return the factor for a scene's lights with which the headlight and the sun together do not overexpose.
+
+    OpenGL limits the light on a surface to 1 before it takes the surface's texture; the ray tracer only after it.
+    """
+    head = model.vis.headlight
+    left = 1.0 - float(head.ambient.max() + head.diffuse.max()) * bool(head.active)
+    suns = model.light_active.astype(bool) & (model.light_type == mujoco.mjtLightType.mjLIGHT_DIRECTIONAL)
+    bright = float(model.light_diffuse[suns].max(1, initial=0.0).sum())
+    return min(1.0, left / bright) if bright else 1.0

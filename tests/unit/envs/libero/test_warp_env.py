@@ -70,6 +70,15 @@ def test_pictures_show_the_same_as_opengl_s(pair: tuple[Any, Any]) -> None:
     assert np.abs(overviews[0].astype(float) - overviews[1]).mean() < 1
 
 
+@pytest.mark.parametrize(("light", "expected"), [("directional", 0.625), ("spot", 1.0)])
+def test_a_sun_beside_the_headlight_does_not_overexpose(light: str, expected: float) -> None:
+    from rlrun.envs.libero.warp_pictures import dimming
+
+    lamp = f'<light type="{light}" diffuse=".8 .8 .8"/>'
+    model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{lamp}</worldbody></mujoco>")
+    assert dimming(model) == pytest.approx(expected)  # ambient 0.1 and diffuse 0.4 of the headlight
+
+
 def test_successes_of_64_starts_are_those_of_mujoco(tmp_path: Path) -> None:
     scenes = small_suite.write(tmp_path)
     model = mujoco.MjModel.from_xml_string(small_suite.scene().decode())
