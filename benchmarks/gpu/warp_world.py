@@ -12,10 +12,8 @@ import numpy as np
 
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import LeftOut, Row, Seen, row
-from rlrun.config.loader import load
-from tests.unit.envs.libero import small_suite
 
-NEEDS = ("mujoco", "mujoco_warp", "warp")
+NEEDS = ("hydra", "mujoco", "mujoco_warp", "pytest", "warp")
 EXPORTED, SUITE, TASK = Path(".cache/rlrun/libero"), "libero_goal", 3  # else the small suite of the tests
 CHUNK, NUM_COMPARED, SAME = 8, 16, 1e-5
 ROWS_COUNTED, PRETENDED_SHARE = (64, 512, 4096), 64  # the CPU device steps a 64th of the rows
@@ -26,12 +24,15 @@ def _suite() -> tuple[str, str, int]:
     """Return the folder, the suite and the task that are measured."""
     if (EXPORTED / SUITE / str(TASK)).is_dir():
         return str(EXPORTED), SUITE, TASK
+    from tests.unit.envs.libero import small_suite
+
     return str(small_suite.write(Path(tempfile.mkdtemp(prefix="rlrun-gpu-")))), small_suite.NAME, 0
 
 
 def _made(num_rows: int, physics: str, machine: Machine) -> Any:
     import warp
 
+    from rlrun.config.loader import load
     from rlrun.envs.libero.libero_env import make_libero
 
     if not machine.is_pretended and not warp.get_cuda_device_count():
