@@ -101,6 +101,6 @@ $(LEROBOT): | $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'installing into $(VENV): once, some minutes'
 	@options=$$($(BIN)/python -m rlrun.system.torch_index) && $(BIN)/pip install -qq --no-compile $$options "$(TORCH)"
-	@$(BIN)/pip install -qq --no-compile -c constraints.txt -e '.[dev]'
+	@$(BIN)/pip install -qq --no-compile -c constraints.txt -e '.[dev,warp]'
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # on all cores; some packages ship files of other Pythons
 	@touch $@

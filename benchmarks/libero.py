@@ -2,11 +2,12 @@
 
     python -m benchmarks.libero equal --python LIBERO_PYTHON [--starts 3] [--steps 200] SUITE:TASK[,TASK…] …
     python -m benchmarks.libero speed --python LIBERO_PYTHON [--rows 8] SUITE:TASK
+    python -m benchmarks.libero warp [--starts 3] [--steps 200] SUITE:TASK[,TASK…] …
 
 `equal` records robosuite, and steps rlrun's world with the same actions under the MuJoCo of both interpreters. `speed`
 prints CPU milliseconds of a control step, without and with pictures, and memory of a row, of both backends and of one
-process for each row that draws after every control step, as SubprocVectorEnv of other trainers does. It needs the tasks
-exported: `python -m rlrun.envs.libero.export`.
+process for each row that draws after every control step, as SubprocVectorEnv of other trainers does. `warp` steps
+MuJoCo Warp and MuJoCo with the same actions. All need the tasks exported: `python -m rlrun.envs.libero.export`.
 """
 
 from __future__ import annotations
@@ -53,17 +54,11 @@ def settings(asked: str, scenes: str, size: int = 128, **own):
 
 def compared(recorded: Path, scenes: str) -> list[dict]:
     """Step rlrun's world with the actions of a recording; return a line for each task, start and kind of actions."""
-    import importlib.util
-
     import mujoco
 
     from rlrun.envs.libero.libero_env import LiberoVectorEnv
 
-    described = importlib.util.spec_from_file_location("oracle", ORACLE)
-    assert described is not None and described.loader is not None
-    oracle = importlib.util.module_from_spec(described)
-    described.loader.exec_module(oracle)
-    paths = np.load(recorded)
+    oracle, paths = _oracle(), np.load(recorded)
     lines = []
     for asked in sorted({name.split("/")[0] for name in paths.files}):
         keys = sorted({name.rpartition("/")[0] for name in paths.files if name.startswith(f"{asked}/")})
@@ -142,6 +137,57 @@ def _parts_without_contact(line: dict) -> bool:
     return line["parted"] is not None and (line["contacts"] is None or line["parted"] < line["contacts"])
 
 
+def on_warp(tasks: list[str], num_starts: int, num_steps: int, scenes: str) -> int:
+    """Print a line for each task, start and kind of actions: how far Warp's positions are from MuJoCo's."""
+    from rlrun.envs.libero.libero_env import make_libero
+    from rlrun.envs.libero.spec import Physics, Pictures
+
+    oracle, paths = _oracle(), [(kind, start) for start in range(num_starts) for kind in KINDS]
+    ids = np.arange(len(paths))
+    print("| task | actions, start | at rest | until contacts differ | contacts differ at | at the end | rewards |")
+    print("|---|---|---|---|---|---|---|")
+    for asked in tasks:
+        own = {"pictures": Pictures.fast}
+        chosen = [settings(asked, scenes, 16, physics=physics, **own) for physics in Physics]
+        in_mujoco, on_card = (make_libero(one, len(paths)) for one in chosen)
+        for env in (in_mujoco, on_card):
+            env.reset(ids, np.array([start for _, start in paths]))
+        actions = np.stack([oracle.actions_of(kind, start, num_steps) for kind, start in paths]).astype(np.float32)
+        errors, rest = np.zeros((num_steps, len(paths))), _apart(in_mujoco, on_card)
+        contacts, rewards = np.zeros((num_steps, len(paths)), bool), np.zeros(len(paths), int)
+        for k in range(num_steps):
+            chunks = [env.step_chunk(actions[:, k : k + 1]) for env in (in_mujoco, on_card)]
+            errors[k], contacts[k] = (
+                _apart(in_mujoco, on_card),
+                on_card.num_contacts() != [in_mujoco.state(i)[0].ncon for i in ids],
+            )
+            rewards += (chunks[0].rewards != chunks[1].rewards)[:, 0]
+        for i, (kind, start) in enumerate(paths):
+            parted = int(contacts[:, i].argmax()) if contacts[:, i].any() else num_steps
+            before = f"{max([rest[i], *errors[:parted, i]]):.1e}"
+            cells = (asked, f"{kind}, {start}", f"{rest[i]:.1e}", before, parted if parted < num_steps else "-")
+            print("|", " | ".join(map(str, cells)), f"| {errors[-1, i]:.1e} | {rewards[i]} differ |", flush=True)
+        in_mujoco.close(), on_card.close()
+    return 0
+
+
+def _apart(in_mujoco, on_card) -> np.ndarray:
+    """Return each row's largest difference of positions, m and rad."""
+    states = [(in_mujoco.state(i)[0].qpos, on_card.state(i)[0]) for i in range(in_mujoco.num_envs)]
+    return np.array([np.abs(one - other).max() for one, other in states])
+
+
+def _oracle():
+    """Return the module that records robosuite, which makes the actions too."""
+    import importlib.util
+
+    described = importlib.util.spec_from_file_location("oracle", ORACLE)
+    assert described is not None and described.loader is not None
+    oracle = importlib.util.module_from_spec(described)
+    described.loader.exec_module(oracle)
+    return oracle
+
+
 def measured(backend: str, asked: str, num_rows: int, scenes: str, every_step: bool) -> dict[str, float]:
     """Return CPU ms of a control step of a row with and without pictures, and bytes of a row, in this process."""
     from rlrun.envs.libero.libero_env import make_libero
@@ -196,7 +242,7 @@ def speed(python: str, asked: str, num_rows: int, scenes: str) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run a command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.libero", description=__doc__)
-    parser.add_argument("command", choices=("equal", "speed", "compare", "measure"))
+    parser.add_argument("command", choices=("equal", "speed", "warp", "compare", "measure"))
     parser.add_argument("what", nargs="+")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--starts", type=int, default=3)
@@ -209,6 +255,8 @@ def main(arguments: list[str] | None = None) -> int:
         return equal(given.python, tasks_of(given.what), given.starts, given.steps, scenes)
     if given.command == "speed":
         return speed(given.python, given.what[0], given.rows, scenes)
+    if given.command == "warp":
+        return on_warp(tasks_of(given.what), given.starts, given.steps, scenes)
     if given.command == "compare":
         print(json.dumps(compared(Path(given.what[0]), scenes)))
         return 0

@@ -28,6 +28,7 @@ LIMITS_S = {
     "training": 900.0,
     "seven_billion": 900.0,
     "policy_folder": 240.0,
+    "warp_world": 600.0,
 }
 
 

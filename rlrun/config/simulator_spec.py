@@ -130,7 +130,7 @@ class SimulatorSpec:
     make: str | Callable[..., Any]  # (EnvConfig, num_envs, progress) -> VectorEnv, or its module:NAME, imported then
     planned_spaces: Callable[[EnvConfig], PlannedSpaces]  # exact, or an upper bound if only a running env knows
     section: type[Section] | None = None  # dataclass of its settings
-    memory: DeviceMemory = DeviceMemory()
+    memory: Callable[[EnvConfig], DeviceMemory] = lambda env: DeviceMemory()  # accelerator memory of an env worker
     host_bytes: int = 500_000_000  # host memory of an env worker with its simulator
     time: Callable[[EnvConfig], SimulatorTime | None] = lambda env: None  # for the plan's estimate; None: unknown
     needs_own_process: bool = False  # it takes over the process that it runs in

@@ -178,7 +178,7 @@ def _accelerators(
         "rollout": {"policy copy": counts.num_parameters * NUM_BYTES[config.rollout.precision]}
         | ({_BASE: base_bytes(config, counts)} if has_base else {})
         | _key_values(config, counts),
-        "env": {"simulator": simulator_spec(config.env).memory.of(envs)},
+        "env": {"simulator": simulator_spec(config.env).memory(config.env).of(envs)},
     }
     needs: dict[tuple[str, int], list[Need]] = defaultdict(list)
     buckets = device_bytes(config, plan)

@@ -28,7 +28,7 @@ from rlrun.data.messages import Frames
 from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.libero.libero_env import LiberoVectorEnv
-from rlrun.envs.libero.spec import Backend, LiberoConfig
+from rlrun.envs.libero.spec import Backend, LiberoConfig, Physics, Pictures
 from rlrun.envs.make import make_env
 from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.envs.remote_env import RemoteEnv
@@ -37,6 +37,7 @@ from rlrun.envs.vector_env import VectorEnv
 from rlrun.testing.simulators import CHECKS, CHUNK, NUM_ENVS, TIME_LIMIT, EnvUnderTest, same
 from tests.integration.libero import libero_python
 from tests.unit.envs.libero import small_suite
+from tests.unit.envs.libero.warp import needs_warp
 
 Make = Callable[..., VectorEnv]
 
@@ -168,6 +169,13 @@ def _break_libero(env: VectorEnv, row: int) -> None:
     env.state(row)[0].qvel[0] = np.inf
 
 
+def _break_warp(env: VectorEnv, row: int) -> None:
+    qvel = env._physics.data.qvel  # type: ignore[attr-defined]
+    numbers = qvel.numpy().copy()
+    numbers[row, 0] = np.inf
+    qvel.assign(numbers)
+
+
 _SCENES = Path(tempfile.mkdtemp(prefix="rlrun-scenes-"))
 small_suite.write(_SCENES)
 atexit.register(shutil.rmtree, _SCENES, ignore_errors=True)
@@ -192,6 +200,11 @@ IMPLEMENTATIONS = {
         _break_libero,
         reward_part="task",
     ),
+    "libero-warp": Implementation(
+        _libero(suite=small_suite.NAME, scenes=str(_SCENES), physics=Physics.warp, pictures=Pictures.fast),
+        _break_warp,
+        reward_part="task",
+    ),
     "libero-robosuite": Implementation(
         _libero(task_ids=[0], backend=Backend.robosuite),
         _break_by_signal,
@@ -207,7 +220,11 @@ IMPLEMENTATIONS = {
 }
 
 
-MARKS = {"libero": [small_suite.needs_opengl], "libero-robosuite": [pytest.mark.long, pytest.mark.timeout(1200)]}
+MARKS = {
+    "libero": [small_suite.needs_opengl],
+    "libero-warp": [small_suite.needs_opengl, needs_warp, pytest.mark.timeout(900)],  # the first start compiles
+    "libero-robosuite": [pytest.mark.long, pytest.mark.timeout(1200)],
+}
 
 
 @pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in IMPLEMENTATIONS], scope="module")

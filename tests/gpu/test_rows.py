@@ -1,16 +1,16 @@
-"""The rows of `make gpu` that need no run: kernels, updates and offloading on the first card, against the CPU."""
+"""The rows of `make gpu` that need no run: kernels, updates, offloading and MuJoCo Warp on the first card."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from benchmarks.gpu import kernels, memory, updates
+from benchmarks.gpu import kernels, memory, updates, warp_world
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import Outcome, Row
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None or not torch.cuda.is_available(), reason="no GPU is here")
-ROWS = [*kernels.ROWS, *updates.ROWS, *memory.ROWS]
+ROWS = [*kernels.ROWS, *updates.ROWS, *memory.ROWS, *warp_world.ROWS]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

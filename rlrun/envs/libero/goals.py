@@ -22,7 +22,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
-class _Thing:
+class Thing:
     """An object or a fixture."""
 
     body: int
@@ -35,11 +35,11 @@ class _Thing:
 
 
 @dataclass(frozen=True, eq=False)
-class _Region:
+class Region:
     """A site of an object or of the table."""
 
     site: int
-    parent: _Thing | None
+    parent: Thing | None
     size: np.ndarray  # [3], half lengths
     joints: list[int]
     has_top: bool
@@ -52,7 +52,7 @@ class Goal:
     def __init__(self, model: mujoco.MjModel, goal: Sequence[Sequence[str]], things: dict[str, dict[str, Any]]):
         found = {name: _thing(model, about) for name, about in things.items() if "site" not in about}
         regions = {name: _region(model, about, found) for name, about in things.items() if "site" in about}
-        self._things: dict[str, _Thing | _Region] = {**found, **regions}
+        self.things: dict[str, Thing | Region] = {**found, **regions}
         self.literals = tuple(tuple(literal) for literal in goal)
         self._predicates = [self._predicate(*literal) for literal in goal]
 
@@ -62,18 +62,18 @@ class Goal:
 
     def is_on(self, data: mujoco.MjData, name: str) -> bool:
         """Return whether a thing such as a stove is turned on."""
-        return _any_joint(self._things[name], "turnon", data)
+        return _any_joint(self.things[name], "turnon", data)
 
     def _predicate(self, name: str, *arguments: str) -> Predicate:
-        things = [self._things[argument] for argument in arguments]
+        things = [self.things[argument] for argument in arguments]
         if name in ("open", "turnon") and len(things) == 1:
             return lambda data: _any_joint(things[0], name, data)
         if name in ("close", "turnoff") and len(things) == 1:
             return lambda data: _all_joints(things[0], name, data)
-        if name == "in" and isinstance(things[-1], _Region) and isinstance(things[0], _Thing):
+        if name == "in" and isinstance(things[-1], Region) and isinstance(things[0], Thing):
             inner, region = things[0], things[-1]
             return lambda data: _contains(region, inner.position(data), data)
-        if name == "on" and isinstance(things[0], _Thing) and len(things) == 2:
+        if name == "on" and isinstance(things[0], Thing) and len(things) == 2:
             upper, lower = things[0], things[1]
             return lambda data: _supports(lower, upper, data)
         raise ValueError(
@@ -81,16 +81,16 @@ class Goal:
         )
 
 
-def _thing(model: mujoco.MjModel, about: dict[str, Any]) -> _Thing:
+def _thing(model: mujoco.MjModel, about: dict[str, Any]) -> Thing:
     geoms = np.zeros(model.ngeom, bool)
     geoms[[model.geom(name).id for name in about["geoms"]]] = True
-    return _Thing(model.body(about["body"]).id, geoms, _positions(model, about["joints"]), _intervals(about))
+    return Thing(model.body(about["body"]).id, geoms, _positions(model, about["joints"]), _intervals(about))
 
 
-def _region(model: mujoco.MjModel, about: dict[str, Any], things: dict[str, _Thing]) -> _Region:
+def _region(model: mujoco.MjModel, about: dict[str, Any], things: dict[str, Thing]) -> Region:
     joints = _positions(model, about["joints"])
     parent = None if about["parent"] is None else things[about["parent"]]
-    return _Region(
+    return Region(
         model.site(about["site"]).id, parent, np.array(about["size"]), joints, about["has_top"], _intervals(about)
     )
 
@@ -108,17 +108,17 @@ def _intervals(about: dict[str, Any]) -> dict[str, Interval]:
     return found
 
 
-def _any_joint(thing: _Thing | _Region, name: str, data: mujoco.MjData) -> bool:
+def _any_joint(thing: Thing | Region, name: str, data: mujoco.MjData) -> bool:
     low, high = thing.intervals[name]
     return any(low <= data.qpos[joint] <= high for joint in thing.joints)
 
 
-def _all_joints(thing: _Thing | _Region, name: str, data: mujoco.MjData) -> bool:
+def _all_joints(thing: Thing | Region, name: str, data: mujoco.MjData) -> bool:
     low, high = thing.intervals[name]
     return all(low <= data.qpos[joint] <= high for joint in thing.joints)
 
 
-def _contains(region: _Region, position: np.ndarray, data: mujoco.MjData) -> bool:
+def _contains(region: Region, position: np.ndarray, data: mujoco.MjData) -> bool:
     """Return whether a point is in a region's box, which is taken as parallel to the axes of the world."""
     centre = data.site_xpos[region.site]
     size = np.abs(data.site_xmat[region.site].reshape(3, 3) @ region.size)
@@ -127,8 +127,8 @@ def _contains(region: _Region, position: np.ndarray, data: mujoco.MjData) -> boo
     return bool((position > low).all() and (position < high).all())
 
 
-def _supports(lower: _Thing | _Region, upper: _Thing, data: mujoco.MjData) -> bool:
-    if isinstance(lower, _Thing):
+def _supports(lower: Thing | Region, upper: Thing, data: mujoco.MjData) -> bool:
+    if isinstance(lower, Thing):
         under, above = lower.position(data), upper.position(data)
         is_near = bool(np.linalg.norm(under[:2] - above[:2]) < CENTRE_DISTANCE)
         return bool(under[2] <= above[2]) and is_near and _touch(lower, upper, data)
@@ -142,7 +142,7 @@ def _supports(lower: _Thing | _Region, upper: _Thing, data: mujoco.MjData) -> bo
     return is_above and is_within and (lower.parent is None or _touch(lower.parent, upper, data))
 
 
-def _touch(one: _Thing, other: _Thing, data: mujoco.MjData) -> bool:
+def _touch(one: Thing, other: Thing, data: mujoco.MjData) -> bool:
     geoms = data.contact.geom  # int [ncon, 2]
     first, second = geoms[:, 0], geoms[:, 1]
     return bool(((one.geoms[first] & other.geoms[second]) | (other.geoms[first] & one.geoms[second])).any())

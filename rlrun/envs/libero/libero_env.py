@@ -6,10 +6,8 @@ once, and nothing is observed before the end of a chunk.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import mujoco
 import numpy as np
@@ -19,28 +17,14 @@ from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.libero.controller import ArmViews, PoseController, arm_views
 from rlrun.envs.libero.experts import Expert, ExpertView
 from rlrun.envs.libero.painter import MAX_PIXELS
-from rlrun.envs.libero.scenes import Scene, Suite, Task, contacts_differ
-from rlrun.envs.libero.spec import Backend, LiberoConfig, Pictures
-from rlrun.envs.libero.tasks import (
-    ACTION_NAMES,
-    NUM_PROPRIO,
-    action_limits,
-    axis_angle,
-    check_renderer,
-    chosen_tasks,
-    start_of,
-)
+from rlrun.envs.libero.scenes import Scene, Task
+from rlrun.envs.libero.spec import Backend, LiberoConfig, Physics
+from rlrun.envs.libero.suite_env import SuiteEnv
+from rlrun.envs.libero.tasks import NUM_PROPRIO, axis_angle, check_renderer
 from rlrun.envs.pictures import draw_without_display
 from rlrun.envs.rows import Step, as_float32, step_info
 from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv
 
-log = logging.getLogger(__name__)
-
-OTHER_CONTACTS = (
-    "MuJoCo %s computes contacts of boxes otherwise than LIBERO's %s: objects come to rest 0.01 mm elsewhere, and "
-    "paths part where things touch. For published numbers, give the env workers an interpreter with mujoco==%s "
-    "(`python:` of their node group; docs/libero.md)."
-)
 NO_EXPERT = "this world has no expert: name one in env.libero.expert, or give demos.path or policy.path"
 _BROKEN = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
 
@@ -53,6 +37,10 @@ def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None] =
         from rlrun.envs.libero.robosuite_env import make_in_robosuite
 
         return make_in_robosuite(config, num_envs, progress)
+    if config.section(LiberoConfig).physics is Physics.warp:
+        from rlrun.envs.libero.warp_start import make_with_warp
+
+        return make_with_warp(config, num_envs, progress)
     return LiberoVectorEnv(config, num_envs, progress)
 
 
@@ -71,31 +59,19 @@ class _Row:
         return not (np.isfinite(self.data.qpos.sum()) and np.isfinite(self.data.qvel.sum()))
 
 
-class LiberoVectorEnv(VectorEnv):
-    """B rows of a suite; the reset seed selects the task, the split and one of its starts."""
+class LiberoVectorEnv(SuiteEnv):
+    """B rows of a suite in MuJoCo; the reset seed selects the task, the split and one of its starts."""
 
     def __init__(self, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None):
         """Raises RunError if the tasks were not exported (`rlrun.envs.libero.export`)."""
-        self._config, self._settings, self.num_envs = config, config.section(LiberoConfig), num_envs
-        has_reflections = self._settings.pictures is Pictures.exact
-        self._suite = Suite(Path(self._settings.scenes).expanduser(), self._settings.suite, has_reflections)
-        self._tasks = chosen_tasks(config, len(self._suite.tasks))
-        self.num_actions, self.num_proprio, self.action_names = len(ACTION_NAMES), NUM_PROPRIO, ACTION_NAMES
-        self.num_images, self.cameras = len(config.cameras), tuple(config.cameras)
-        self.action_low, self.action_high = action_limits(self._settings)
-        self.control_hz, self.largest_reward = float(config.action_hz), 1.0
-        made_by = self._suite.described(self._tasks[0])["made_by"]
-        if contacts_differ(made_by):
-            log.warning(OTHER_CONTACTS, mujoco.__version__, made_by["mujoco"], made_by["mujoco"])
-        self.instructions = tuple(dict.fromkeys(self._suite.described(i)["instruction"] for i in self._tasks))
+        super().__init__(config, num_envs)
         self._expert = None if self._settings.expert is None else Expert(self._settings.expert)
         self._rows: list[_Row] = []
         for i in range(num_envs):
             self._rows.append(self._opened(self._tasks[i % len(self._tasks)]))
             progress()
         self._controller = PoseController(num_envs, self._rows[0].task.scene.robot)
-        timestep = self._rows[0].task.scene.model.opt.timestep
-        self._num_substeps = int(1.0 / config.action_hz / timestep)  # rounded down, as robosuite does
+        self._num_substeps = self.num_substeps(self._rows[0].task.scene.model)
 
     def _opened(self, number: int) -> _Row:
         task = self._suite.task(number)
@@ -122,7 +98,7 @@ class LiberoVectorEnv(VectorEnv):
             raise SimulatorFault(f"the physics diverged while objects came to rest in row {broken[0]}")
 
     def _restart(self, i: int, seed: int) -> None:
-        number = self._tasks[seed % len(self._tasks)]
+        number = self.task_of(seed)
         task = self._suite.task(number)
         scene = task.scene
         if self._rows[i].task.scene is not scene:
@@ -130,8 +106,7 @@ class LiberoVectorEnv(VectorEnv):
         row = self._rows[i]
         row.task = task
         mujoco.mj_resetData(scene.model, row.data)
-        chosen = start_of(seed, len(self._tasks), len(task.starts), len(task.sampled), self._settings)
-        start = (task.sampled if chosen.is_sampled else task.starts)[chosen.number]
+        start = task.states[self.start_of(seed, task)]
         row.data.time, row.data.qpos[:] = start[0], start[1 : 1 + scene.model.nq]
         row.data.qvel[:] = start[1 + scene.model.nq :]
         mujoco.mj_forward(scene.model, row.data)
@@ -141,9 +116,7 @@ class LiberoVectorEnv(VectorEnv):
     def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
         actions = self.checked(actions, active, np.array([row.is_over for row in self._rows]))
-        native = actions.astype(np.float64)
-        if self._settings.has_openness:
-            native[..., -1] = np.where(native[..., -1] > 0.5, -1.0, 1.0)
+        native = self.native(actions)
         chunk = ChunkBuilder(*actions.shape[:2])
         running = np.flatnonzero(active)
         for k in range(actions.shape[1]):

@@ -14,7 +14,7 @@ from rlrun.envs.opengl import MUJOCO_GL, WITHOUT_DISPLAY
 
 MAX_PIXELS = 640  # to each side
 _MAX_GEOMS = 1000  # as robosuite
-_COLLISION_GROUP = 0  # group of collision shapes, which are not shown
+VISIBLE_GROUPS = (1, 2)  # of geoms; collision shapes are in group 0
 
 
 class ScenePainter:
@@ -29,7 +29,7 @@ class ScenePainter:
         if not has_reflections:
             self._scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
             self._scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
-        self._option.geomgroup[_COLLISION_GROUP] = 0
+        self._option.geomgroup[:] = [group in VISIBLE_GROUPS for group in range(len(self._option.geomgroup))]
         self._camera = mujoco.MjvCamera()
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         self._resources = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150)

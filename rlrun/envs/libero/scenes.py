@@ -22,6 +22,7 @@ from rlrun.envs.libero.painter import ScenePainter
 from rlrun.system.errors import ExitStatus, RunError
 
 SAMPLED = "sampled.npy"
+_OF_SCENE = ("changed", "multiccd", "robot")  # what a scene has beside its file
 MAX_OPEN = 2  # tasks that a process keeps beside those of its rows: a scene takes 0.7 GB, and twice that without a card
 # its sparse factorization, taken for 60 and more degrees of freedom, gives wrong accelerations; mended in 4.0.1
 _WRONG_SPARSE = "4.0.0"
@@ -57,6 +58,11 @@ class Task:
     goal: Goal
     lamps: dict[int, str]  # site that is shown while a thing is on: site id -> the thing
 
+    @property
+    def states(self) -> np.ndarray:
+        """All starts, float64 [S + N, 1 + nq + nv]: the published ones, then the sampled ones."""
+        return np.concatenate([self.starts, self.sampled])
+
 
 class Suite:
     """The exported tasks of a suite."""
@@ -82,14 +88,19 @@ class Suite:
         """Return what was written of a task, without compiling its scene."""
         return _read_json(self._folder / self.name / str(number) / "task.json", self._folder, f"{self.name}:{number}")
 
+    def scene_of(self, number: int) -> str:
+        """Return the digest of a task's scene, which tasks share; nothing is compiled."""
+        described = self.described(number)
+        shared = {key: described[key] for key in _OF_SCENE} | {"scene.xml": described["sha256"]["scene.xml"]}
+        return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
+
     def _read(self, number: int) -> Task:
         folder, described = self._folder / self.name / str(number), self.described(number)
         content = {name: _checked(folder / name, digest) for name, digest in described["sha256"].items()}
-        shared = {key: described[key] for key in ("changed", "multiccd", "robot")}
-        digest = hashlib.sha256(content["scene.xml"] + json.dumps(shared, sort_keys=True).encode()).hexdigest()
+        digest = self.scene_of(number)
         scene = self._scenes.get(digest)
         if scene is None:
-            scene = self._scenes[digest] = _compiled(folder / "scene.xml", shared, self._has_reflections)
+            scene = self._scenes[digest] = _compiled(folder / "scene.xml", described, self._has_reflections)
         model = scene.model
         starts = self._states(folder / "starts.npy", content["starts.npy"], model)
         none = np.zeros((0, starts.shape[1]))  # exported without --sampled, or by an older rlrun

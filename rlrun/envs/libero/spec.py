@@ -8,7 +8,15 @@ from enum import Enum
 
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import NOT_NEGATIVE, Range, Section, bounded, named
-from rlrun.config.simulator_spec import DeviceMemory, PlannedSpaces, SimulatorSpec, SimulatorTime, Splits
+from rlrun.config.simulator_spec import (
+    Decided,
+    DeviceMemory,
+    PlannedSpaces,
+    SimulatorSpec,
+    SimulatorTime,
+    Splits,
+    Variable,
+)
 from rlrun.data.seeds import Split
 from rlrun.envs import opengl
 from rlrun.system.errors import RunError
@@ -16,12 +24,27 @@ from rlrun.system.errors import RunError
 SAMPLED = "sampled"
 NUM_PUBLISHED = 50  # starts of each task
 PRO_SUITES = ("lan", "object", "swap", "task", "env")  # suffixes of LIBERO-PRO's suites
+WARP_CACHE = Variable(
+    "WARP_CACHE_PATH", ("env",), Decided.node, "the env workers of a node share the kernels that MuJoCo Warp compiles"
+)
+# Of one env worker on MuJoCo Warp. Seconds are estimates; bytes are those of the arrays for libero_goal.
+WARP_STEP_S, WARP_ROW_S, WARP_PICTURE_S = 0.03, 1 / 30_000, 1 / 10_000  # a picture of 224 px
+WARP_FIRST_BYTES, WARP_ROW_BYTES = 1_500_000_000, 500_000
+WARP_COMPILE_S = 120  # once for each card's architecture and for each kind of scene
+WARP_PIXEL_BYTES = 7  # packed by the ray tracer, and as the policy sees them
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 
 
 class Backend(Enum):
     native = "native"  # MuJoCo with rlrun's controller and predicates, from scenes exported once
     robosuite = "robosuite"  # LIBERO's own code, in an interpreter that has it
+
+
+class Physics(Enum):
+    mujoco = "mujoco"  # on the CPU, row by row
+    warp = (
+        "warp"  # MuJoCo Warp: all rows together, and pictures by its ray tracer, on the worker's GPU; else on the CPU
+    )
 
 
 class Pictures(Enum):
@@ -43,6 +66,7 @@ class LiberoConfig(Section):
     idle_gripper: float = bounded(-1.0, Range(-1, 1))  # gripper in these steps: -1 opens, 0 holds, 1 closes
     backend: Backend = Backend.native
     scenes: str = ".cache/rlrun/libero"  # folder of the exported tasks on the nodes of the env workers (backend=native)
+    physics: Physics = Physics.mujoco  # what steps the exported tasks (backend=native)
     pictures: Pictures = Pictures.exact
     expert: str | None = None  # module:FUNCTION of expert(view) -> action, for rlrun.demos; None: no expert
     has_openness: bool = False  # True: gripper 1 open, 0 closed, as OpenVLA's checkpoints; False: -1 open, 1 closed
@@ -53,10 +77,22 @@ def planned_spaces(env: EnvConfig) -> PlannedSpaces:
     return PlannedSpaces(len(env.cameras), 8, 7, tuple(env.cameras), float(env.action_hz))
 
 
+def is_warp(env: EnvConfig) -> bool:
+    """Return whether MuJoCo Warp steps the world."""
+    return env.section(LiberoConfig).physics is Physics.warp
+
+
 def control_time(env: EnvConfig) -> SimulatorTime:
-    """Return the seconds of a control step by benchmarks/libero.py; a picture's are assumed, of a card's EGL."""
+    """Return the seconds of a control step by benchmarks/libero.py; a picture's are assumed, of a card's EGL.
+
+    Those of Warp are estimates from what its authors report of other scenes: it ran here on its CPU device only.
+    """
     if env.section(LiberoConfig).backend is Backend.robosuite:
         return SimulatorTime(env_step_s=0.04, picture_s=0.01)
+    if is_warp(env):  # rows step together, and the more there are, the longer it takes
+        rows = env.num_envs // max(1, env.num_workers)
+        picture_s = WARP_PICTURE_S * (env.image_size / 224) ** 2
+        return SimulatorTime(step_s=WARP_STEP_S + rows * WARP_ROW_S, picture_s=picture_s)
     return SimulatorTime(step_s=0.0045, env_step_s=0.006, picture_s=0.01)  # rows are controlled together
 
 
@@ -90,13 +126,38 @@ def checks(config: RunConfig) -> Iterator[RunError]:
                 cause=str(error),
                 remedy='Write "0:40" for the first forty published starts of each task, quoted in YAML, or sampled.',
             )
-    if own.expert is not None and own.backend is Backend.robosuite:
+    if own.expert is not None and (own.backend is Backend.robosuite or is_warp(config.env)):
         yield RunError(
             "'env.libero.expert' would have no effect.",
             key="env.libero.expert",
             value=own.expert,
-            cause="env.libero.backend=robosuite has no expert: experts read the state of rlrun's own world.",
-            remedy="Set env.libero.backend=native, or drop it.",
+            cause="Experts read the state of rlrun's own world on MuJoCo.",
+            remedy="Set env.libero.backend=native env.libero.physics=mujoco, or drop it.",
+        )
+    yield from _warp_checks(config)
+
+
+def _warp_checks(config: RunConfig) -> Iterator[RunError]:
+    """Yield an error for settings that Warp cannot fulfil."""
+    own = config.env.section(LiberoConfig)
+    if not is_warp(config.env):
+        return
+    if own.backend is Backend.robosuite:
+        yield RunError(
+            "robosuite's LIBERO does not run on MuJoCo Warp.",
+            key="env.libero.physics",
+            value="warp",
+            cause="env.libero.backend=robosuite is LIBERO's own code, on MuJoCo.",
+            remedy="Take env.libero.backend=native, or env.libero.physics=mujoco.",
+        )
+    if own.pictures is Pictures.exact:
+        yield RunError(
+            "MuJoCo Warp cannot draw LIBERO's pictures exactly.",
+            key="env.libero.pictures",
+            value="exact",
+            cause="Its ray tracer draws no reflections, no highlights and no soft edges.",
+            remedy="Set env.libero.pictures=fast for a policy that is trained on such pictures, or "
+            "env.libero.physics=mujoco.",
         )
 
 
@@ -138,21 +199,29 @@ def perturbations(env: EnvConfig) -> dict[str, EnvConfig]:
     }
 
 
+def device_memory(env: EnvConfig) -> DeviceMemory:
+    """Return the accelerator memory of an env worker: OpenGL's, or Warp's arrays and pictures as they are allocated."""
+    if not is_warp(env):
+        return DeviceMemory(500_000_000, 200_000_000)
+    pictures = len(env.cameras) * env.image_size**2 * WARP_PIXEL_BYTES
+    return DeviceMemory(WARP_FIRST_BYTES + WARP_ROW_BYTES + pictures, WARP_ROW_BYTES + pictures)
+
+
 SPEC = SimulatorSpec(
     "libero",
     "rlrun.envs.libero.libero_env:make_libero",
     planned_spaces,
     LiberoConfig,
-    memory=DeviceMemory(500_000_000, 200_000_000),
+    memory=device_memory,
     host_bytes=2_500_000_000,  # three scenes, drawn by a card
     time=control_time,
     cameras=CAMERAS,
-    packages=("mujoco", "robosuite"),
+    packages=("mujoco", "robosuite", "mujoco-warp", "warp-lang"),
     splits=splits,
     perturbations=perturbations,
     has_expert=lambda env: env.section(LiberoConfig).expert is not None,
     checks=checks,
-    variables=opengl.VARIABLES,
+    variables=(*opengl.VARIABLES, WARP_CACHE),
     environment=opengl.environment,
-    node_checks="rlrun.doctor.simulator_checks:MUJOCO_RENDERER",
+    node_checks="rlrun.doctor.libero_checks:INSPECTION",
 )

@@ -113,7 +113,7 @@ SPEC = SimulatorSpec(
     "rlrun.envs.omnigibson.omnigibson_env:OmniGibsonVectorEnv",
     r1pro_keys.planned_spaces,
     OmniGibsonConfig,
-    memory=DeviceMemory(8_200_000_000, 500_000_000),
+    memory=lambda env: DeviceMemory(8_200_000_000, 500_000_000),
     host_bytes=12_000_000_000,
     time=lambda env: SimulatorTime(step_s=0.02, picture_s=0.005),  # assumed, within what RLinf reports of its 4090s
     needs_own_process=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -39,6 +40,7 @@ from tests.unit.doctor.healthy import (
     with_simulator,
     with_spaces,
     with_versions,
+    with_warp,
 )
 
 
@@ -625,6 +627,23 @@ FAULTS = [  # check, cluster, status, where, words of the cause, words of the fi
         ["NVIDIA_DRIVER_CAPABILITIES=graphics"],
     ),
     ("simulator data", lambda: with_simulator(has_key=False), FAILED, "peer", ["omnigibson.key"], ["download"]),
+    (
+        "simulator physics",
+        lambda: with_warp(error="MuJoCo Warp is not installed."),
+        FAILED,
+        "peer",
+        ["is not installed"],
+        ["rlrun[warp]", "env.libero.physics=mujoco"],
+    ),
+    ("simulator physics", lambda: with_warp(device=""), WARNING, "peer", ["have no GPU"], ["placement.roles"]),
+    (
+        "simulator physics",
+        lambda: with_warp(num_compiled=0),
+        WARNING,
+        "peer",
+        ["/data/warp", "2 minutes"],
+        ["WARP_CACHE_PATH"],
+    ),
     ("simulator licence", lambda: with_simulator(eula=""), FAILED, "peer", ["OMNI_KIT_ACCEPT_EULA"], ["=YES"]),
 ]
 
@@ -660,6 +679,11 @@ def test_every_check_that_can_fail_has_a_failing_fault() -> None:
 def test_renderer_and_its_time_are_reported() -> None:
     values = [finding.value for finding in run_checks(with_renderer(), []) if finding.check == "renderer"]
     assert values == ["peer: NVIDIA A100-SXM4-80GB/PCIe/SSE2, 833 images/s"]
+
+
+def test_rows_that_fit_on_a_card_are_reported() -> None:
+    (value,) = [finding.value for finding in run_checks(with_warp(), []) if finding.check == "simulator physics"]
+    assert re.fullmatch(r"peer: MuJoCo Warp 4.0.0 on NVIDIA A100\S+, room for some 1\d{5} rows, 61 compiled .*", value)
 
 
 def test_proxies_that_exclude_the_nodes_pass() -> None:

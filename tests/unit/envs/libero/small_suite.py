@@ -63,7 +63,7 @@ def scene() -> bytes:
     ElementTree.SubElement(hand, "camera", name="robot0_eye_in_hand", pos="0 .1 0", xyaxes="0 1 0 1 0 0")
     for k, (low, high) in enumerate(((0.0, 0.04), (-0.04, 0.0))):
         finger = ElementTree.SubElement(hand, "body", name=f"finger{k}", pos="0 0 0.05")
-        limits = {"type": "slide", "axis": "0 1 0", "range": f"{low} {high}", "damping": "20"}
+        limits = {"type": "slide", "axis": "0 1 0", "range": f"{low} {high}", "damping": "8"}
         ElementTree.SubElement(finger, "joint", limits, name=f"finger_joint{k}")
         ElementTree.SubElement(finger, "geom", name=f"pad{k}", type="box", size=".01 .005 .02", mass=".05", group="1")
         moved = {"joint": f"finger_joint{k}", "kp": "500", "ctrlrange": f"{low} {high}"}
@@ -123,6 +123,8 @@ def write(folder: Path, num_sampled: int = 3) -> Path:
     starts = np.zeros((3, 1 + model.nq + model.nv))
     starts[:, 1 : 1 + model.nq] = data.qpos
     starts[:, 1 + model.joint("box_joint").qposadr[0]] += [0.0, 0.01, 0.02]
+    for k, apart in enumerate((0.02, -0.02)):  # where fingers overlap, their contact has no direction
+        starts[:, 1 + model.joint(f"finger_joint{k}").qposadr[0]] = apart
     sampled = starts[:num_sampled].copy()
     sampled[:, 2 + model.joint("box_joint").qposadr[0]] += SAMPLED_SHIFT
     for task, goal in enumerate(GOALS):
