@@ -1,12 +1,13 @@
 """Creates an interpreter with LeRobot's GR00T N1.7: python scripts/gr00t_environment.py FOLDER CLONE_OF_LEROBOT.
 
-LeRobot needs Python 3.12; its files of the network do not, and are taken out of the clone as they are. Of what they
-import of LeRobot, STANDINS has the few names that they use. Beside them the interpreter has diffusers, which rlrun does
-not need, and all that this interpreter has. CLONE is one of github.com/huggingface/lerobot that contains COMMIT.
+LeRobot needs Python 3.12; its files of GR00T do not, and are taken out of the clone as they are. Of what they import of
+LeRobot, gr00t_standins has the names that they use. Beside them the interpreter has diffusers and OpenCV, which rlrun
+does not need, and all that this interpreter has. CLONE is one of github.com/huggingface/lerobot that contains COMMIT.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,20 +15,12 @@ from pathlib import Path
 
 COMMIT = "7427f31801f944f5ec9ce53cda02862ce7d1638b"  # of August 2026
 SOURCE = "src/lerobot/policies/groot"
-FILES = ("groot_n1_7.py", "action_head/cross_attention_dit.py")
-STANDINS = {
-    "utils/import_utils.py": """\
-_transformers_available = _diffusers_available = True
-
-
-def require_package(*names, **options):
-    pass
-""",
-    "policies/groot/configuration_groot.py": """\
-N1_7_DEFAULT_IMAGE_CROP_SIZE, N1_7_DEFAULT_IMAGE_TARGET_SIZE = (230, 230), (256, 256)
-""",
-}
-PACKAGES = ("diffusers==0.42.1",)
+FILES = (
+    *("groot_n1_7.py", "action_head/cross_attention_dit.py"),
+    *("configuration_groot.py", "processor_groot.py", "utils.py"),
+)
+STANDINS = Path(__file__).with_name("gr00t_standins")
+PACKAGES = ("diffusers==0.42.1", "einops==0.8.2", "opencv-python-headless==5.0.0.93")
 INSTALL_S = 600
 
 
@@ -40,15 +33,13 @@ def main() -> None:
     (packages / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-qq", "--no-deps", *PACKAGES]
     subprocess.run(pip, check=True, timeout=INSTALL_S)
-    sources = dict(STANDINS)
+    shutil.copytree(STANDINS / "lerobot", packages / "lerobot", dirs_exist_ok=True)
     for name in FILES:
         shown = ["git", "-C", str(clone), "show", f"{COMMIT}:{SOURCE}/{name}"]
-        found = subprocess.run(shown, check=True, capture_output=True, text=True, timeout=INSTALL_S)
-        sources[f"policies/groot/{name}"] = found.stdout
-    for name, source in sources.items():
-        file = packages / "lerobot" / name
+        found = subprocess.run(shown, check=True, capture_output=True, timeout=INSTALL_S)
+        file = packages / "lerobot" / "policies" / "groot" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(source, encoding="utf-8")
+        file.write_bytes(found.stdout)
     (folder / "installed").touch()
 
 

@@ -43,9 +43,11 @@ def _squared(x: Tensor) -> Tensor:
 
 
 def _bicubic(x: Tensor, side: int) -> Tensor:
-    if x.shape[2:] == (side, side):
-        return x
-    return F.interpolate(x, size=(side, side), mode="bicubic", antialias=True).round().clamp(0.0, 255.0)
+    """Resize columns, then rows, each to whole numbers within 0 … 255, as PIL does."""
+    for size in ((x.shape[2], side), (side, side)):
+        if x.shape[2:] != size:
+            x = F.interpolate(x, size=size, mode="bicubic", antialias=True).round().clamp(0.0, 255.0)
+    return x
 
 
 def by_area(x: Tensor, side: int) -> Tensor:
