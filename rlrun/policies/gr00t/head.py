@@ -9,6 +9,7 @@ of actions.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -80,8 +81,8 @@ class TimeEncoder(nn.Module):
         self.timestep_embedder = nn.ModuleDict({"linear_1": first, "linear_2": second})
 
     def forward(self, bucket: Tensor) -> Tensor:
-        first, second = self.timestep_embedder["linear_1"], self.timestep_embedder["linear_2"]
-        assert isinstance(first, nn.Linear)
+        first: Any = self.timestep_embedder["linear_1"]  # with adapters it is no nn.Linear
+        second = self.timestep_embedder["linear_2"]
         half = BUCKET_WIDTH // 2
         exponents = torch.arange(half, dtype=torch.float32, device=bucket.device) * (
             -math.log(MAX_WAVELENGTH) / (half - 1)
