@@ -37,7 +37,7 @@ MACHINES = {
 }
 RUNS = (
     *("behavior_ppo_openvla_oft", "behavior_2026", "libero_rlinf"),
-    *("libero_simplevla_rl", "libero_pi05", "libero_smolvla"),
+    *("libero_simplevla_rl", "libero_pi05", "libero_smolvla", "libero_gr00t"),
 )
 ALONE = ("actor.num_workers=1", "placement.offload=true")  # of a machine with one accelerator
 

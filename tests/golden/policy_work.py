@@ -24,6 +24,7 @@ POLICIES = {
     "pi0": ["policy=pi0"],
     "pi05": ["policy=pi05"],
     "pi05, learned noise": ["policy=pi05", "policy.pi.sampling=flow_noise"],
+    "gr00t": ["policy=gr00t"],
     "smolvla": ["policy=smolvla"],
     "smolvla, steered": ["policy=smolvla_dsrl"],
     "mlp": ["run=cartpole"],

@@ -118,8 +118,8 @@ def test_a_flow_policy_learns_its_noise(run):
     assert json.loads((folder / "policy" / "flow_policy.json").read_text())["learned_range"] == [0.16, 0.32]
 
 
-@pytest.mark.parametrize("kind", ["smolvla", "pi05"])
-def test_a_flow_policy_imitates_learns_and_keeps_to_its_start(run, kind):
+@pytest.mark.parametrize(("kind", "in_lerobot"), [("smolvla", "smolvla"), ("pi05", "pi05"), ("gr00t", "groot")])
+def test_a_flow_policy_imitates_learns_and_keeps_to_its_start(run, kind, in_lerobot):
     """By Flow-SDE: log-probabilities of acting and learning agree, the KL is the closed one, and its folder opens
     again."""
     flow = [f"policy={kind}", "sft.num_steps=4", "actor.lr=1e-3", "algorithm.ppo.critic_warmup_steps=0"]
@@ -128,7 +128,7 @@ def test_a_flow_policy_imitates_learns_and_keeps_to_its_start(run, kind):
     assert all(line["rollout_logprob_gap"] < 1e-3 for line in metrics)
     assert metrics[-1]["kl_reference"] > 1e-6
     assert all(1e-6 < line["kl_exact"] < 10 for line in metrics)  # the second epoch moves on from what acted
-    assert json.loads((folder / "policy" / "config.json").read_text())["type"] == kind
+    assert json.loads((folder / "policy" / "config.json").read_text())["type"] == in_lerobot
 
 
 def test_a_frozen_flow_policy_is_steered(run):

@@ -25,6 +25,7 @@ from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.policies import distributions
 from rlrun.policies.flow.method import ChunkShape, FlowMethod, FlowSde, VelocityFn
 from rlrun.policies.flow.model import FlowInput, FlowOutput
+from rlrun.policies.flow.time import NOISE_AT_ONE, FlowTime
 
 NODES, WEIGHTS = (torch.tensor(x) for x in np.polynomial.hermite_e.hermegauss(16))  # of the entropy's integral
 
@@ -110,6 +111,7 @@ class Dsrl(FlowMethod):
 
     num_steps: int
     bound: float
+    flow_time: FlowTime = NOISE_AT_ONE
 
     def sampler(
         self, shape: ChunkShape, output: FlowOutput, velocity_fn: VelocityFn, temperature: float
@@ -117,7 +119,7 @@ class Dsrl(FlowMethod):
         summary = output.prefix.summary()
 
         def act(raw: Tensor) -> NoiseAction:
-            ode, num_rows = FlowSde(self.num_steps, noise_level=1.0), len(raw)
+            ode, num_rows = FlowSde(self.num_steps, 1.0, self.flow_time), len(raw)
             x = raw.new_zeros(num_rows, shape.num_steps, shape.num_dims)
             x[..., : shape.num_actions] = self.bound * raw.tanh()[:, None]
             for time in ode.times:

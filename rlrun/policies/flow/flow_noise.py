@@ -1,6 +1,6 @@
 """Flow-Noise: a flow sampler in which every Euler step is random, with a learned deviation.
 
-Sources: pi-RL (arXiv 2510.25889), ReinFlow (2505.22094). Time and sign as in `method`.
+Sources: pi-RL (arXiv 2510.25889), ReinFlow (2505.22094).
 
 The mean of a step is that of the ODE; its deviation is given by a head on the hidden of the action tokens, so that the
 entropy can be trained. The log-probability of a number is the sum over the steps, the likelihood of its chain; pi-RL
@@ -24,6 +24,7 @@ from rlrun.policies import distributions
 from rlrun.policies.flow.method import ChunkShape, FlowChain, FlowMethod, VelocityFn, normal_logprobs
 from rlrun.policies.flow.model import FlowInput, FlowOutput
 from rlrun.policies.flow.spec import FirstNoise
+from rlrun.policies.flow.time import NOISE_AT_ONE, FlowTime
 
 ENTROPY = 0.5 * math.log(2 * math.pi * math.e)  # of a standard normal number
 
@@ -34,11 +35,16 @@ class FlowNoise(FlowMethod):
 
     num_steps: int
     first_noise: FirstNoise = FirstNoise.drawn
+    flow_time: FlowTime = NOISE_AT_ONE
 
     @property
     def times(self) -> tuple[float, ...]:
         """Time before each step."""
-        return tuple(1.0 - k / self.num_steps for k in range(self.num_steps))
+        return tuple(self.flow_time.after(k, self.num_steps) for k in range(self.num_steps))
+
+    def euler(self, x: Tensor, velocity: Tensor) -> Tensor:
+        """Return x after a step without noise; all [...]."""
+        return self.flow_time.to_action(x, velocity, 1.0 / self.num_steps)
 
     def sampler(
         self, shape: ChunkShape, output: FlowOutput, velocity_fn: VelocityFn, temperature: float
@@ -53,7 +59,7 @@ class FlowNoise(FlowMethod):
         assert output.velocity is not None
         assert output.noise is not None
         chain = FlowChain.from_tokens(tokens, self.num_steps, shape.num_steps, shape.num_dims)
-        mean = shape.executed(chain.before - output.velocity / self.num_steps)
+        mean = shape.executed(self.euler(chain.before, output.velocity))
         return Chain(self, shape, mean, shape.executed(output.noise) * temperature)
 
 
@@ -129,12 +135,12 @@ class ChainSampler(ActionDistribution):
 
     def _flow(self, x: Tensor, noise: Tensor) -> Tensor:
         """Run all steps from x [B, S, D]. noise: standard normal or zero, [B, F, K], times the temperature."""
-        shape, num_steps = self._shape, self._method.num_steps
+        shape = self._shape
         before, means, stds = [], [], []
         for k, time in enumerate(self._method.times):
             velocity, std = self._at(x, torch.full((self._num_rows,), time))
             x, noise = x.to(velocity.device), noise.to(velocity.device)
-            following = x - velocity / num_steps
+            following = self._method.euler(x, velocity)
             before.append(x)
             means.append(shape.executed(following))
             stds.append(shape.executed(std))

@@ -19,6 +19,7 @@ from rlrun.policies.flow.lerobot_config import LeRobotConfig, Statistics
 from rlrun.policies.flow.method import ChunkShape, FlowMethod, FlowSde, FlowSdeMethod
 from rlrun.policies.flow.model import HeadSizes
 from rlrun.policies.flow.spec import CriticInput, FirstNoise, FlowSettings, Steering, learned_range, steering
+from rlrun.policies.flow.time import FlowTime
 from rlrun.policies.weight_files import WeightFiles, read_json, refuse
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -75,13 +76,13 @@ class RunSettings:
         critic = (self.value_hidden_sizes, self.critic_input, self.critic_detached)
         return HeadSizes(*critic, self.learned_range, self.steering, self.num_actions)
 
-    def method(self) -> FlowMethod:
-        """Return how actions are sampled."""
+    def method(self, flow_time: FlowTime) -> FlowMethod:
+        """Return how actions are sampled. flow_time: the network's."""
         if self.steering is not None:
-            return Dsrl(self.num_flow_steps, self.steering.bound)
+            return Dsrl(self.num_flow_steps, self.steering.bound, flow_time)
         if self.learned_range is not None:
-            return FlowNoise(self.num_flow_steps, self.first_noise)
-        return FlowSdeMethod(FlowSde(self.num_flow_steps, self.noise_level), self.first_noise)
+            return FlowNoise(self.num_flow_steps, self.first_noise, flow_time)
+        return FlowSdeMethod(FlowSde(self.num_flow_steps, self.noise_level, flow_time), self.first_noise)
 
 
 def save_policy(
@@ -205,7 +206,7 @@ def stored_tensors(weights: WeightFiles) -> Iterator[tuple[str, Tensor]]:
 
 def write_first_noise(folder: Path, config: LeRobotConfig, settings: RunSettings) -> None:
     """Write the noise from which rlrun evaluates, float32 [1, S, D], as LeRobot's methods take it."""
-    shape = ChunkShape(config.chunk_size, config.max_action_dim, settings.num_action_chunks, settings.num_actions)
+    shape = ChunkShape(config.horizon, config.max_action_dim, settings.num_action_chunks, settings.num_actions)
     save_file({NOISE: shape.fixed_noise(1)}, folder / NOISE_FILE)
 
 

@@ -51,6 +51,11 @@ class LeRobotConfig:
             raise ValueError(f"n_action_steps={self.n_action_steps} exceeds chunk_size={self.chunk_size}")
 
     @property
+    def horizon(self) -> int:
+        """Control steps of the network's own chunk."""
+        return self.chunk_size
+
+    @property
     def cameras(self) -> list[str]:
         """Names of the pictures' features, in the order of the prefix."""
         named = [name for name, feature in self.input_features.items() if feature["type"] == VISUAL]
@@ -65,6 +70,11 @@ class LeRobotConfig:
     def num_actions(self) -> int:
         """Action dimensions before padding; 0 if the folder does not say."""
         return _size(self.output_features, ACTION)
+
+    @classmethod
+    def of_features(cls, found: Mapping[str, Any]) -> LeRobotConfig:
+        """Return what a config.json says of the robot, without the network."""
+        return LeRobotConfig(found.get("input_features") or {}, found.get("output_features") or {})
 
     @classmethod
     def read(cls, found: Mapping[str, Any], **own: Any) -> Self:
@@ -99,7 +109,7 @@ def cameras_in(folder: Path) -> tuple[str, ...]:
     A `rename_map` of its preprocessor says what the robot calls them, which is what a simulator is asked for.
     """
     with suppress(*_DAMAGES):
-        described = LeRobotConfig(input_features=read_json(folder / CONFIG_FILE).get("input_features") or {})
+        described = LeRobotConfig.of_features(read_json(folder / CONFIG_FILE))
         return tuple(_renamed(folder).get(name, name) for name in described.cameras)
     return ()
 

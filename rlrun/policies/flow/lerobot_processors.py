@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -45,11 +45,13 @@ DONE = {  # rlrun does what these do, for every kind that it opens
 IDLE_UNLESS_ENABLED = {"relative_actions_processor", "absolute_actions_processor"}  # of LeRobot 0.5
 
 
-def read_steps(folder: Path, name: str, mapping: Mapping[str, str]) -> list[dict[str, Any]] | None:
+def read_steps(
+    folder: Path, name: str, mapping: Mapping[str, str], done: Set[str] = DONE
+) -> list[dict[str, Any]] | None:
     """Return the steps of a processor; None: the folder is older, and has no such file.
 
-    name: PREPROCESSOR or POSTPROCESSOR; mapping: normalization_mapping of config.json. Raises RunError for a step that
-    rlrun does not do, and for one that scales otherwise than config.json says.
+    name: PREPROCESSOR or POSTPROCESSOR; mapping: normalization_mapping of config.json; done: the steps that rlrun does.
+    Raises RunError for another one, and for one that scales otherwise than config.json says.
     """
     file = folder / f"{name}.json"
     if not file.is_file():
@@ -58,16 +60,16 @@ def read_steps(folder: Path, name: str, mapping: Mapping[str, str]) -> list[dict
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         _refuse_steps(file, "Its `steps` are no list of steps.", "Take the file that LeRobot wrote with the weights.")
     for step in steps:
-        _require_known(file, step)
+        _require_known(file, step, done)
         if step.get("registry_name") in SCALING:
             _require_agreement(file, step, mapping)
     return steps
 
 
-def _require_known(file: Path, step: Mapping[str, Any]) -> None:
+def _require_known(file: Path, step: Mapping[str, Any], done: Set[str]) -> None:
     name = step.get("registry_name", step.get("class"))
     is_idle = name in IDLE_UNLESS_ENABLED and not _settings(step).get("enabled", False)
-    if not (isinstance(name, str) and (name in DONE or is_idle)):
+    if not (isinstance(name, str) and (name in done or is_idle)):
         _refuse_steps(
             file,
             f"It has the step {name!r}, which rlrun does not do: the policy would see or do something else.",
@@ -129,10 +131,14 @@ def write_processors(folder: Path, config: LeRobotConfig, statistics: Statistics
     filled = [step | {"config": described} if step is NORMALIZE else dict(step) for step in before]
     own = {"registry_name": UNNORMALIZER, "config": described | {"features": dict(config.output_features)}}
     for name, steps in ((PREPROCESSOR, filled), (POSTPROCESSOR, [own, dict(DEVICE)])):
-        _write(folder, name, steps, statistics)
+        write_steps(folder, name, steps, statistics)
 
 
-def _write(folder: Path, name: str, steps: list[Step], statistics: Statistics) -> None:
+def write_steps(
+    folder: Path, name: str, steps: Sequence[Step], statistics: Statistics, scaling: Sequence[str] = SCALING
+) -> None:
+    """Write a processor. scaling: names of the steps that have the statistics."""
+    steps = [dict(step) for step in steps]
     state = {
         f"{feature}.{part}": np.ascontiguousarray(values, np.float32)
         for feature, normalizer in ((STATE, statistics.state), (ACTION, statistics.action))
@@ -140,7 +146,7 @@ def _write(folder: Path, name: str, steps: list[Step], statistics: Statistics) -
         for part, values in normalizer.stored().items()
     }
     for index, step in enumerate(steps):
-        if step["registry_name"] in SCALING and state:
+        if step["registry_name"] in scaling and state:
             step["state_file"] = f"{name}_step_{index}_{step['registry_name']}.safetensors"
             save_file(state, folder / step["state_file"])
     (folder / f"{name}.json").write_text(json.dumps({"name": name, "steps": steps}, indent=2) + "\n")
@@ -177,7 +183,7 @@ def read_statistics(folder: Path, config: LeRobotConfig, weights: WeightFiles) -
     after = _of_processor(folder, POSTPROCESSOR, config)
     found = _of_buffers(folder, weights) if before is None else before
     if after is not None and before is not None:
-        _require_equal_actions(before, after)
+        require_equal_actions(before, after)
     return Statistics(
         _normalizer(folder, config, found, STATE, "STATE", config.num_proprio),
         _normalizer(folder, config, found, ACTION, "ACTION", config.num_actions),
@@ -187,10 +193,13 @@ def read_statistics(folder: Path, config: LeRobotConfig, weights: WeightFiles) -
 def _of_processor(folder: Path, name: str, config: LeRobotConfig) -> Stored | None:
     """Return the statistics of a processor's scaling step; None: there is no such processor."""
     steps = read_steps(folder, name, config.normalization_mapping)
-    if steps is None:
-        return None
+    return None if steps is None else stored_statistics(folder, name, steps, SCALING)
+
+
+def stored_statistics(folder: Path, name: str, steps: Sequence[Step], scaling: Sequence[str]) -> Stored:
+    """Return the statistics that a processor has: those of the first step of `scaling` that has any."""
     for step in steps:
-        if step.get("registry_name") in SCALING and "state_file" in step:
+        if step.get("registry_name") in scaling and "state_file" in step:
             file = folder / inside(folder, step["state_file"])
             try:
                 return Stored(file, load_file(file))
@@ -210,7 +219,7 @@ def _of_buffers(folder: Path, weights: WeightFiles) -> Stored:
     return Stored(folder / WEIGHTS_FILE, found)
 
 
-def _require_equal_actions(before: Stored, after: Stored) -> None:
+def require_equal_actions(before: Stored, after: Stored) -> None:
     """Raise RunError if actions are scaled otherwise after the policy than its training scaled them before it."""
     for name in sorted(after.values.keys() & before.values.keys()):
         one, other = before.values[name], after.values[name]
@@ -241,12 +250,12 @@ def _normalizer(
     if not present or all(np.isinf(found.values[name]).all() for name in present):
         logger.warning("%s has no statistics of %s: its numbers are used as they are.", folder, feature)
         return None
-    one, other = (_checked(found, name, size) for name in names)
+    one, other = (checked(found, name, size) for name in names)
     return MODES[mode](one, other)
 
 
-def _checked(found: Stored, name: str, size: int) -> np.ndarray:
-    """Return float32 [D]. Raises RunError if it is missing, of another size, or not finite."""
+def checked(found: Stored, name: str, size: int) -> np.ndarray:
+    """Return float32 [D]. Raises RunError if it is missing, of another size (0: any), or not finite."""
     if name not in found.values:
         _refuse(found.file, f"{name} is missing.", "Take the file of the same checkpoint as config.json.")
     values = found.values[name]

@@ -19,6 +19,7 @@ from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.policies import distributions
 from rlrun.policies.flow.model import FlowInput, FlowOutput
 from rlrun.policies.flow.spec import FirstNoise
+from rlrun.policies.flow.time import NOISE_AT_ONE, FlowTime
 
 # (x [B, S, D], time [B], number of first rows B) -> (velocity, standard deviation of learned noise or None)
 VelocityFn = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
@@ -80,6 +81,7 @@ class FlowSde:
 
     num_steps: int  # K
     noise_level: float  # a
+    flow_time: FlowTime = NOISE_AT_ONE
 
     @property
     def size(self) -> float:
@@ -89,13 +91,18 @@ class FlowSde:
     @cached_property
     def times(self) -> tuple[float, ...]:
         """Time before each of the K steps."""
+        return tuple(self.flow_time.after(k, self.num_steps) for k in range(self.num_steps))
+
+    @cached_property
+    def shares(self) -> tuple[float, ...]:
+        """Share of noise before each of the K steps."""
         return tuple(1.0 - k / self.num_steps for k in range(self.num_steps))
 
     @cached_property
     def stds(self) -> tuple[float, ...]:
         """Deviation that the random step adds, if it is step k."""
-        second = 1.0 - self.size  # stands for the first time, 1, in the denominator
-        rates = (t / (1.0 - min(t, second)) for t in self.times)
+        second = 1.0 - self.size  # stands for the first share of noise, 1, in the denominator
+        rates = (share / (1.0 - min(share, second)) for share in self.shares)
         return tuple(self.noise_level * (rate * self.size) ** 0.5 for rate in rates)
 
     def time_of(self, step: Tensor) -> Tensor:
@@ -108,14 +115,14 @@ class FlowSde:
 
     def euler(self, x: Tensor, velocity: Tensor) -> Tensor:
         """Return x after one deterministic step; all [...]."""
-        return x - self.size * velocity
+        return self.flow_time.to_action(x, velocity, self.size)
 
     def mean(self, x: Tensor, velocity: Tensor, step: Tensor) -> Tensor:
         """Return the mean after a random step: x, velocity [B, ...], step int64 [B]."""
         shape = (-1, *(1,) * (x.ndim - 1))
-        time, std = self.time_of(step).view(shape), self.std_of(step).view(shape)
-        noise = x + (1.0 - time) * velocity
-        return self.euler(x, velocity) - std.square() / (2.0 * time) * noise
+        share, std = _taken(self.shares, step).view(shape), self.std_of(step).view(shape)
+        noise = self.flow_time.to_noise(x, velocity, 1.0 - share)
+        return self.euler(x, velocity) - std.square() / (2.0 * share) * noise
 
 
 def _taken(values: tuple[float, ...], step: Tensor) -> Tensor:
@@ -260,7 +267,7 @@ class FlowSampler(ActionDistribution):
         """Run all steps from x [B, S, D]. noise: [B, K], of the random step; None: no step is random, and the first
         one is stored."""
         sde, shape = self._sde, self._shape
-        time = torch.ones(self._num_rows)
+        time = torch.full((self._num_rows,), sde.times[0])
         probe, _ = self._velocity_fn(x, time, self._num_rows)
         x, noise = x.to(probe.device), noise.to(probe.device)
         chosen = torch.zeros(self._num_rows, dtype=torch.int64) if random_step is None else random_step

@@ -22,6 +22,7 @@ from rlrun.data.seeds import splitmix64
 from rlrun.policies import distributions
 from rlrun.policies.distributions import ValueHead, linear_in_float32
 from rlrun.policies.flow.spec import NOISE_SIZES, CriticInput, Steering, Trains
+from rlrun.policies.flow.time import FlowTime
 
 
 class Perceptron(nn.Module):
@@ -111,9 +112,13 @@ class FlowNetwork(Protocol):
 
     summary_width: int  # of the prefix's summary
     hidden_width: int  # of the hidden of an action token
+    flow_time: FlowTime  # which way the time of `velocity` runs
 
     def prefix(self, pixels: Tensor, image_masks: Tensor, tokens: Tensor, token_masks: Tensor, state: Tensor) -> Prefix:
         """Return the prefix of an observation, as `FlowProcessor` prepares it."""
+
+    def completed(self, prefix: Any) -> Prefix:
+        """Return the prefix with what layers that train with the expert make of it, once for all flow steps."""
 
     def velocity(self, x: Tensor, time: Tensor, prefix: Any) -> tuple[Tensor, Tensor]:
         """Return (velocity float32 [B, S, D], hidden of the action tokens) at x float32 [B, S, D], time float32 [B]."""
@@ -192,6 +197,7 @@ class FlowModel(nn.Module):
         network: Any = self.network
         with torch.set_grad_enabled(self.trains is Trains.everything and torch.is_grad_enabled()):
             prefix = network.prefix(*observed)
+        prefix = network.completed(prefix)
         values = None if self.value_head is None else self.value_head(self._critic_input(prefix))
         noise_action = None if self.noise_actor is None else self.noise_actor(prefix.summary())
         if flow_input is None:
@@ -218,8 +224,9 @@ class FlowModel(nn.Module):
             read = prefix.summary()
         else:
             num_rows, config = len(prefix.mask), network.config
-            x = torch.zeros(num_rows, config.chunk_size, config.max_action_dim, device=prefix.mask.device)
-            read = network.velocity(x, torch.ones(num_rows, device=x.device), prefix)[1].float().mean(1)
+            x = torch.zeros(num_rows, config.horizon, config.max_action_dim, device=prefix.mask.device)
+            noise = torch.full((num_rows,), network.flow_time.noise, device=x.device)
+            read = network.velocity(x, noise, prefix)[1].float().mean(1)
         return read.detach() if self._heads.critic_detached else read
 
     def new_heads(self) -> dict[str, Tensor]:
@@ -251,8 +258,8 @@ class FlowModel(nn.Module):
         return value_head, noise_head, noise_actor
 
 
-TIME_ALPHA = 1.5  # times are Beta(1.5, 1): more of them near the noise, as openpi and LeRobot draw them
-TIME_RANGE = (0.001, 1.0)  # of the drawn times
+SHARE_ALPHA = 1.5  # the share of noise is Beta(1.5, 1): more of it, as openpi, LeRobot and NVIDIA draw it
+SHARE_RANGE = (0.001, 1.0)  # of the drawn shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,7 +270,7 @@ class Matching:
     target: Tensor  # float32 [B, S, D]
 
     @classmethod
-    def sample(cls, actions: Tensor, count: int) -> Matching:
+    def sample(cls, actions: Tensor, count: int, flow_time: FlowTime) -> Matching:
         """Sample a time and noise for each row. actions: normalised, float32 [B, S, D].
 
         count: of losses before this one. The same count gives the same draws, so that a resumed run repeats itself.
@@ -272,11 +279,12 @@ class Matching:
         keys = splitmix64((np.uint64(count) << np.uint64(32)) + np.arange(num_rows, dtype=np.uint64))
         numbers = distributions.normals(keys, num_numbers + 1).float()
         noise = numbers[:, 1:].view(actions.shape).to(actions)
-        low, high = TIME_RANGE
+        low, high = SHARE_RANGE
         uniform = torch.special.ndtr(numbers[:, 0])
-        time = (low + (high - low) * uniform.pow(1.0 / TIME_ALPHA)).to(actions)
-        at = time[:, None, None]
-        return cls(FlowInput((at * noise + (1.0 - at) * actions)[:, None], time[:, None]), noise - actions)
+        share = (low + (high - low) * uniform.pow(1.0 / SHARE_ALPHA)).to(actions)
+        at = share[:, None, None]
+        x, time = at * noise + (1.0 - at) * actions, flow_time.of_share(share)
+        return cls(FlowInput(x[:, None], time[:, None]), flow_time.velocity(noise, actions))
 
     def loss(self, velocity: Tensor, step_valid: Tensor, num_actions: int) -> Tensor:
         """Return the mean square over real dimensions of valid control steps; 0 if none is valid.

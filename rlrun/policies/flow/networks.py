@@ -14,6 +14,7 @@ from transformers.models.smolvlm.configuration_smolvlm import SmolVLMVisionConfi
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionTransformer
 
 from rlrun.policies.flow.spec import PatchPositions, VisionSizes
+from rlrun.policies.flow.time import NOISE_AT_ONE
 
 MAX_WAVELENGTH = 10_000.0  # LeRobot's, whatever rope_theta the VLM was trained with
 
@@ -103,6 +104,16 @@ class LayeredPrefix:
 
 
 torch.export.register_dataclass(LayeredPrefix)  # so that FSDP finds the tensors of an output
+
+
+class LayeredNetwork(nn.Module):
+    """A network whose expert reads keys and values of the VLM's layers, from t = 1, noise, to t = 0, an action."""
+
+    flow_time = NOISE_AT_ONE
+
+    def completed(self, prefix: LayeredPrefix) -> LayeredPrefix:
+        """Return the prefix: the expert reads it as the VLM made it."""
+        return prefix
 
 
 def token_summary(hidden: Tensor, mask: Tensor) -> Tensor:

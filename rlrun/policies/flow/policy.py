@@ -58,9 +58,10 @@ class FlowPolicy(ImitationPolicy):
     ):
         config = processor.config
         self.module = FlowModel(network, settings.heads, trains)
-        self.processor, self.settings, self.method = processor, settings, settings.method()
+        self.processor, self.settings, self.method = processor, settings, settings.method(network.flow_time)
+        self.flow_time = network.flow_time
         self.num_actions, self.num_action_chunks = settings.num_actions, settings.num_action_chunks
-        self.shape = ChunkShape(config.chunk_size, config.max_action_dim, self.num_action_chunks, self.num_actions)
+        self.shape = ChunkShape(config.horizon, config.max_action_dim, self.num_action_chunks, self.num_actions)
         self.num_proprio = processor.num_proprio
         self.device = next(self.module.parameters()).device
         self._num_losses = 0  # of imitation, which draws by it
@@ -195,7 +196,7 @@ class FlowPolicy(ImitationPolicy):
         chunk = shown.new_zeros(len(actions), shape.num_steps, shape.num_dims)
         chunk[:, : shape.num_executed, : shape.num_actions] = shown
         chunk[:, shape.num_executed :, : shape.num_actions] = shown[:, -1:]
-        matching = Matching.sample(chunk, self._num_losses)
+        matching = Matching.sample(chunk, self._num_losses, self.flow_time)
         self._num_losses += 1
         output = self.module(self.processor(images, instructions, proprio, self.device), matching.flow_input)
         assert output.velocity is not None

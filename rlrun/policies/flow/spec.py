@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config.checks import Faults
+from rlrun.config.registry import no_faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, POSITIVE, Section, bounded, load_object
 from rlrun.config.simulator_spec import PlannedSpaces
@@ -212,16 +213,21 @@ def flow_spec(
     projections: tuple[str, ...],
     num_parameters: Callable[[RunConfig, PlannedSpaces], int],
     to_lerobot: str,
+    trained_whole: tuple[str, ...] = ("action_in_proj", "action_out_proj"),
+    cameras: Callable[[Path], tuple[str, ...]] = cameras_in,
+    check_own: Callable[[RunConfig], Faults] = no_faults,
 ) -> PolicySpec:
     """Return the spec of a kind; arguments as of PolicySpec.
 
-    vlm_parts, expert_part, projections: modules of its network, by the names that actor.lora takes.
+    vlm_parts, expert_part, projections: modules of its network, by the names that actor.lora takes. trained_whole: of
+    the projections, those beside adapters. check_own: checks beside those of all kinds.
     """
 
     def check(config: RunConfig) -> Faults:
         own = config.policy.section(section)
         yield from check_flow(config, own, vlm_parts)
         yield from check_head_sizes(config, f"policy.{name}.", own)
+        yield from check_own(config)
 
     heads = ("value_head", "noise_head")
     return PolicySpec(
@@ -237,9 +243,9 @@ def flow_spec(
             adaptable=(*vlm_parts, expert_part),
             whole=(*vlm_parts, expert_part, *projections, *heads),
             targets=(expert_part,),
-            trained_whole=(*heads, "action_in_proj", "action_out_proj"),
+            trained_whole=(*heads, *trained_whole),
         ),
         num_parameters=num_parameters,
-        cameras=cameras_in,
+        cameras=cameras,
         to_lerobot=to_lerobot,
     )

@@ -19,6 +19,7 @@ from transformers import GemmaConfig
 from transformers.models.gemma.modeling_gemma import GemmaDecoderLayer, GemmaRMSNorm
 
 from rlrun.policies.flow.networks import (
+    LayeredNetwork,
     LayeredPrefix,
     LinearInFloat32,
     LinearInOwnType,
@@ -226,7 +227,7 @@ class FlowMatching(nn.Module):
             self.action_time_mlp_out = nn.Linear(width, width)
 
 
-class PiNetwork(nn.Module):
+class PiNetwork(LayeredNetwork):
     """The whole network, with new weights; used like SmolVLANetwork."""
 
     def __init__(self, config: PiConfig):

@@ -18,6 +18,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMS
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMConnector
 
 from rlrun.policies.flow.networks import (
+    LayeredNetwork,
     LayeredPrefix,
     LinearInFloat32,
     LinearInOwnType,
@@ -197,7 +198,7 @@ class FlowMatching(nn.Module):
         self.action_time_mlp_out = nn.Linear(width, width)
 
 
-class SmolVLANetwork(nn.Module):
+class SmolVLANetwork(LayeredNetwork):
     """The whole network, with new weights.
 
     Example::

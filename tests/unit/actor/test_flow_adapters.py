@@ -28,7 +28,11 @@ from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import B, T, share, trajectory
 from tests.unit.policies.flow.test_policies import SENTENCES, config, new_policy, section
 
-PARTS = {"smolvla": ("text_model", "lm_expert"), "pi05": ("language_model", "gemma_expert")}
+PARTS = {
+    "smolvla": ("text_model", "lm_expert"),
+    "pi05": ("language_model", "gemma_expert"),
+    "gr00t": ("language_model", "action_head"),
+}
 
 
 def run(kind: str, of_vlm: bool, is_merged: bool) -> RunConfig:
@@ -95,6 +99,8 @@ def followed(folder: str, kind: str, of_vlm: bool, is_merged: bool) -> tuple[flo
     [
         ("smolvla", True, False),
         ("pi05", False, True),
+        ("gr00t", True, False),
+        ("gr00t", False, True),
         pytest.param("smolvla", True, True, marks=pytest.mark.long),
         pytest.param("smolvla", False, True, marks=pytest.mark.long),
         pytest.param("pi05", True, True, marks=pytest.mark.long),
@@ -133,6 +139,7 @@ def test_adapters_that_would_never_train_are_refused() -> None:
     [
         ("smolvla", ["lm_expert"]),
         ("pi0", ["gemma_expert"]),
+        ("gr00t", ["action_head"]),
         ("openvla_oft", ["language_model", "vision_backbone"]),
     ],
 )

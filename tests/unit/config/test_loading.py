@@ -30,6 +30,7 @@ NEEDS = {  # what else a file asks for, as a run that takes it does
     "env=omnigibson": ELSEWHERE,
     "run=behavior_2026": ELSEWHERE,
     "run=behavior_ppo_openvla_oft": ELSEWHERE,
+    "run=libero_gr00t": ELSEWHERE,
     "run=libero_pi05": ELSEWHERE,
     "run=libero_rlinf": ELSEWHERE,
     "run=libero_simplevla_rl": ELSEWHERE,

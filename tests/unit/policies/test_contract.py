@@ -29,7 +29,7 @@ def breaches(spec: PolicySpec) -> list[str]:
     return [breach.what for breach in PolicyContract(spec, config, SPACES).breaches()]
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "openvla_oft", "smolvla", "pi"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "openvla_oft", "smolvla", "pi", "gr00t"])
 def test_those_of_rlrun_keep_it(name: str) -> None:
     assert breaches(POLICIES.get(name)) == []
 

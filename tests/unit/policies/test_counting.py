@@ -117,6 +117,7 @@ SMALL = {
     "pi0": ["policy=pi0"],
     "pi05": ["policy=pi05"],
     "smolvla": ["policy=smolvla"],
+    "gr00t": ["policy=gr00t"],
     "cnn": ["run=cartpole", "policy.kind=cnn", "env.simulator=embedded"],
 }
 

@@ -16,6 +16,7 @@ from rlrun.policies.counting import count
 from rlrun.policies.flow.method import FlowChoice
 from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.flow.spec import FlowSettings, Trains, trained_parts
+from rlrun.policies.gr00t.spec import Gr00tSettings
 from rlrun.policies.opening import open_policy, open_to_shard
 from rlrun.policies.spec import DemonstratedTask, policy_spec
 from rlrun.policies.weight_files import fill
@@ -25,7 +26,7 @@ A, P, ROWS = 3, 5, 4
 SENTENCES = ("turn on the radio", "pick up the small red can")
 
 
-KINDS = ("smolvla", "pi0", "pi05")
+KINDS = ("smolvla", "pi0", "pi05", "gr00t")
 
 
 def config(kind: str, *overrides: str) -> RunConfig:
@@ -36,7 +37,8 @@ def config(kind: str, *overrides: str) -> RunConfig:
 def task() -> DemonstratedTask:
     def moments(size: int) -> dict:
         mean, std = np.linspace(-1, 1, size), np.linspace(0.5, 2, size)
-        return {"mean": list(mean), "std": list(std), "q01": list(mean - std), "q99": list(mean + std)}
+        ends = {low: list(mean - std) for low in ("q01", "min")} | {high: list(mean + std) for high in ("q99", "max")}
+        return {"mean": list(mean), "std": list(std)} | ends
 
     return DemonstratedTask(A, P, {"action": moments(A), "proprio": moments(P)}, SENTENCES, ("zed_link",))
 
@@ -49,7 +51,7 @@ def new_policy(kind: str, *overrides: str) -> FlowPolicy:
 
 
 def section(kind: str) -> str:
-    return "policy.smolvla" if kind == "smolvla" else "policy.pi"
+    return f"policy.{kind}" if kind in ("smolvla", "gr00t") else "policy.pi"
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -99,6 +101,8 @@ def test_actions_are_the_last_numbers_in_simulator_units(policy: FlowPolicy) -> 
     action = (
         FlowChoice.from_tokens(tokens, policy.shape.num_steps, policy.shape.num_dims).action.view(ROWS, 2, A).numpy()
     )
+    if policy.section is Gr00tSettings:
+        action = action.clip(-1, 1)
     wanted = action * np.linspace(0.5, 2, A) + np.linspace(-1, 1, A)  # the quantiles are at one deviation
     assert np.linalg.norm(policy.decode_actions(tokens.numpy()) - wanted) < 1e-5 * np.linalg.norm(wanted)
 
@@ -129,9 +133,10 @@ def test_training_the_expert_only_leaves_the_vlm_and_its_gradients_alone(
         "action_out_proj.",
         "time_mlp_",
         "network.model.state_proj.",
+        "action_head.",
     )
     assert all(any(part in name for part in trained) for name in reached)
-    assert any("vision_model" in name for name in frozen)
+    assert any("vision_model" in name or ".visual." in name for name in frozen)
     assert any("state_proj" in name for name in frozen) == (kind == "smolvla")  # in its prefix; pi0's expert reads it
 
 
@@ -232,6 +237,8 @@ def test_imitation_learns_the_demonstrated_action(kind: str) -> None:
     learned = new_policy(kind)
     images, sentences, proprio = frames()
     actions = np.random.default_rng(1).standard_normal((ROWS, 2, A)).astype(np.float32)
+    action = task().norm_stats["action"]
+    actions = actions.clip(action["min"], action["max"], dtype=np.float32)  # GR00T cuts what lies beyond
     valid, settings = np.ones((ROWS, 2), bool), config(kind).sft
     optimizer = torch.optim.AdamW(learned.module.parameters(), lr=1e-3)
     gaps = []
@@ -280,8 +287,8 @@ def test_the_plan_knows_the_bytes_of_a_choice(kind: str, sampling: str) -> None:
     further = {"flow_sde": 3, "flow_noise": 1, "dsrl": 1}[sampling] * run.policy.num_action_chunks
     further += {"dsrl": 1}.get(sampling, 0)
     more = 4 * further * (spaces.num_actions - A)
-    if sampling == "dsrl" and kind != "smolvla":  # pi's state has at least 32 numbers
-        more += 4 * (spaces.num_proprio - 32)
+    if sampling == "dsrl" and kind != "smolvla":  # pi's state has at least 32 numbers, GR00T's 24
+        more += 4 * (spaces.num_proprio - (24 if kind == "gr00t" else 32))
     assert count(run).choice_bytes == tokens[0].numpy().nbytes + more
 
 

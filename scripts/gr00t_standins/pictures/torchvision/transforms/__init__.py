@@ -1,0 +1,7 @@
+"""Stands in for torchvision's names of interpolations."""
+
+from enum import Enum
+
+
+class InterpolationMode(Enum):
+    BICUBIC = "bicubic"

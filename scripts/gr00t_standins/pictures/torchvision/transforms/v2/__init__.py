@@ -1,0 +1,1 @@
+"""Stands in for torchvision's second version of transforms."""
