@@ -76,9 +76,10 @@ def outcome(folder: Path, seed: int, overrides: list[str], held_out: str | None)
         wanted += [
             (place, policy, held_out) for place, policy in zip(held_out_dirs, (warm_start, run_dir), strict=True)
         ]
+    others = [one for one in overrides if not one.startswith("run=")]  # a policy's folder says which run it is of
     for place, policy, key in wanted:
         if not (place / EVALUATIONS).exists():
-            _run("rlrun.eval", *overrides, *same, f"checkpoint={policy}", key, f"output_dir={place}")
+            _run("rlrun.eval", *others, *same, f"checkpoint={policy}", key, f"output_dir={place}")
     return read(folder, seed)
 
 
