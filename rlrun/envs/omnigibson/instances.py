@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.data.seeds import listed_instance
+from rlrun.data.seeds import Split, listed_instance, split_of
 from rlrun.envs.omnigibson.configuration import task_config, to_numpy, to_tensor
 from rlrun.envs.omnigibson.generations import Simulation
 from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig
@@ -50,9 +50,14 @@ class InstanceLoader:
         """Return the instance from which an episode with this reset seed starts; None: objects are placed anew."""
         if self._own.instances is Instances.online:
             return None
-        if self._own.instances is Instances.sampled:
-            return self.ids[int(np.random.default_rng(seed).integers(len(self.ids)))]
-        return listed_instance(seed, self.ids)
+        ids = self._ids_of(split_of(seed))
+        if self._own.instances is Instances.sampled and ids is self.ids:
+            return ids[int(np.random.default_rng(seed).integers(len(ids)))]
+        return listed_instance(seed, ids)
+
+    def _ids_of(self, split: Split) -> list[int]:
+        kept = {Split.validation: self._own.validation_instance_ids, Split.test: self._own.test_instance_ids}
+        return kept.get(split) or self.ids
 
     def prepare(self, row: int, seed: int) -> None:
         """Prepare `row` so that its next reset starts as `seed` determines."""
@@ -218,18 +223,22 @@ def _challenge_files(stem: str, config: EnvConfig) -> list[Path]:
 
 
 def chosen_ids(config: EnvConfig, files: dict[int, Path]) -> list[int]:
-    """Return the instances from which episodes may start."""
+    """Return the instances from which training may start."""
     own = config.section(OmniGibsonConfig)
     if own.instances is Instances.online:
         return []
-    if own.instances is Instances.sampled:
-        if not files:
-            raise _no_instances("There is nothing to sample from.", config)
-        return list(files)
-    missing = [one for one in own.instance_ids if one not in files and (files or one != 0)]
+    is_sampled = own.instances is Instances.sampled
+    if is_sampled and not files:
+        raise _no_instances("There is nothing to sample from.", config)
+    kept = [*own.validation_instance_ids, *own.test_instance_ids]
+    named = kept if is_sampled else [*own.instance_ids, *kept]
+    missing = [one for one in named if one not in files and (files or one != 0)]
     if missing:
         raise _no_instances(f"Instance {missing[0]} is not among {_short(list(files))}.", config)
-    return list(own.instance_ids)
+    training = [one for one in (files if is_sampled else own.instance_ids) if one not in kept]
+    if not training:
+        raise _no_instances("All of them are kept for validation or test.", config)
+    return training
 
 
 def _short(ids: list[int]) -> str:

@@ -7,7 +7,7 @@ from enum import Enum
 
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import COUNT, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Range, Section, bounded, named
-from rlrun.config.simulator_spec import Decided, DeviceMemory, Setting, SimulatorSpec, SimulatorTime, Variable
+from rlrun.config.simulator_spec import Decided, DeviceMemory, Setting, SimulatorSpec, SimulatorTime, Splits, Variable
 from rlrun.envs import r1pro_keys
 from rlrun.envs.omnigibson.kit_files import KNOWN_LINES, log_of
 
@@ -45,6 +45,9 @@ class OmniGibsonConfig(Section):
     definition_id: int = bounded(0, NOT_NEGATIVE)  # definition of the activity
     instances: Instances = Instances.listed
     instance_ids: list[int] = bounded([0], NOT_NEGATIVE)  # the challenge of 2026 tests 301-340
+    # instances of evaluations within runs and of rlrun.certify, from which training then never begins; []: as training
+    validation_instance_ids: list[int] = bounded([], NOT_NEGATIVE)
+    test_instance_ids: list[int] = bounded([], NOT_NEGATIVE)
     instance_dir: str | None = None  # folder of *-tro_state.json files; None: the dataset's
     instance_year: int | None = bounded(None, COUNT)  # of the challenge, where the data set has several
     use_presampled_robot_pose: bool = True  # the robot starts where the instance says; False: where the scene puts it
@@ -105,7 +108,22 @@ def for_evaluation(env: EnvConfig) -> EnvConfig:
 def listed_instances(env: EnvConfig) -> list[int] | None:
     """Return the instances by which an evaluation is reported; None if episodes do not start from listed ones."""
     own = env.section(OmniGibsonConfig)
+    if own.validation_instance_ids:
+        return own.validation_instance_ids
     return own.instance_ids if own.instances is Instances.listed else None
+
+
+def splits(env: EnvConfig) -> Splits:
+    """Return from which instances the episodes of each split begin."""
+    own = env.section(OmniGibsonConfig)
+    if own.instances is Instances.online:
+        return Splits()
+    train = f"instances {own.instance_ids}" if own.instances is Instances.listed else "all instances of the folder"
+    kept = [*own.validation_instance_ids, *own.test_instance_ids]
+    validation = f"instances {own.validation_instance_ids}" if own.validation_instance_ids else train
+    test = f"instances {own.test_instance_ids}" if own.test_instance_ids else train
+    same = "" if own.test_instance_ids else f"Trained on test starts: both are {train}"
+    return Splits(train + (f" without {sorted(kept)}" if kept else ""), validation, test, same)
 
 
 SPEC = SimulatorSpec(
@@ -129,5 +147,6 @@ SPEC = SimulatorSpec(
     for_evaluation=for_evaluation,
     failure_log=log_of,
     listed_instances=listed_instances,
+    splits=splits,
     node_checks="rlrun.doctor.omnigibson_checks:INSPECTION",
 )

@@ -12,13 +12,13 @@ import pytest
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import EpisodeReport
-from rlrun.data.seeds import InstanceResult, results_by_instance
+from rlrun.data.seeds import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, InstanceResult, results_by_instance
 from rlrun.envs.omnigibson.configuration import instruction, needed_rooms, rooms_of, scene_config, task_config, to_rgb
 from rlrun.envs.omnigibson.generations import robot_kind
 from rlrun.envs.omnigibson.instances import InstanceLoader, chosen_ids, instance_files
 from rlrun.envs.omnigibson.launch import set_macros
 from rlrun.envs.omnigibson.omnigibson_env import is_terminated, q_score, step_info
-from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig, for_evaluation
+from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig, for_evaluation, splits
 from rlrun.system.errors import RunError
 
 SHARED = Path(__file__).parents[3] / "standins" / "shared"
@@ -31,6 +31,14 @@ def standin(monkeypatch: pytest.MonkeyPatch):
     import standin
 
     return standin
+
+
+FIRST_SEEDS = {
+    "train": TRAINING_SEEDS.start,
+    "demos": 1_000_000,
+    "validation": VALIDATION_SEEDS.start,
+    "test": TEST_SEEDS.start,
+}
 
 
 def test_macros_are_set_before_they_are_read(standin) -> None:
@@ -202,3 +210,25 @@ def test_results_by_instance() -> None:
     first, second = results_by_instance(reports, [301, 302, 303], action_hz=30)
     assert first == InstanceResult(301, 2, 1, 0.5, 800.0, pytest.approx(800 / 30))
     assert second == InstanceResult(302, 1, 0, pytest.approx(1 / 3), 2000.0, pytest.approx(2000 / 30))
+
+
+@pytest.mark.parametrize("instances", [Instances.listed, Instances.sampled])
+def test_instances_that_are_kept_for_validation_and_test_never_begin_training(instances, tmp_path, monkeypatch):
+    ids = list(range(1, 9))
+    monkeypatch.setattr("rlrun.envs.omnigibson.instances.instance_files", lambda config: dict.fromkeys(ids, tmp_path))
+    kept = {"validation_instance_ids": [2, 4], "test_instance_ids": [7, 8]}
+    loader = InstanceLoader(None, behavior(instances=instances, instance_ids=ids, **kept))
+    begun = {name: {loader.instance_of(first + i) for i in range(100)} for name, first in FIRST_SEEDS.items()}
+    assert begun == {"train": {1, 3, 5, 6}, "demos": {1, 3, 5, 6}, "validation": {2, 4}, "test": {7, 8}}
+
+
+def test_instances_that_are_all_kept_leave_none_to_train_on(tmp_path):
+    with pytest.raises(RunError, match="not there") as refusal:
+        chosen_ids(behavior(instance_ids=[7], test_instance_ids=[7]), {7: tmp_path})
+    assert "kept for validation or test" in refusal.value.cause
+
+
+def test_splits_say_whether_training_takes_the_test_instances():
+    honest = splits(behavior(instance_ids=[1, 2, 3], test_instance_ids=[3]))
+    assert honest.trained_on_test == "" and honest.test == "instances [3]" and "without [3]" in honest.train
+    assert splits(behavior(instance_ids=[1, 2, 3])).trained_on_test.startswith("Trained on test starts")
