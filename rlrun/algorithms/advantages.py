@@ -81,15 +81,23 @@ def group_advantages(scores_B: Tensor, group_B: Tensor, valid_B: Tensor, eps: fl
 
     Example: scores [1, 0, 5], group [7, 7, 8], all valid -> [0.707, -0.707, 0].
     """
+    total, count = group_sums(scores_B, group_B, valid_B)
+    centred = torch.where(valid_B, scores_B - total / count.clamp(min=1), 0.0)
+    square, _ = group_sums(centred**2, group_B, valid_B)
+    std = (square / (count - 1).clamp(min=1)).sqrt()
+    return torch.where(count > 1, centred / (std + eps), 0.0)
+
+
+def group_sums(scores_B: Tensor, group_B: Tensor, valid_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (sum, count), both float [B]: of the valid rows of each row's group.
+
+    Example: scores [1, 0, 5], group [7, 7, 8], valid [1, 1, 0] -> ([1, 1, 0], [2, 2, 0]).
+    """
     _, member = torch.unique(group_B, return_inverse=True)
-    weight = valid_B.to(scores_B.dtype)
-    scores = torch.where(valid_B, scores_B, 0.0)
-    sums = torch.zeros(int(member.max()) + 1, dtype=scores.dtype, device=scores.device)
-    count = sums.index_add(0, member, weight)
-    mean = sums.index_add(0, member, scores) / count.clamp(min=1)
-    centred = (scores - mean[member]) * weight
-    std = (sums.index_add(0, member, centred**2) / (count - 1).clamp(min=1)).sqrt()
-    return torch.where(count[member] > 1, centred / (std[member] + eps), 0.0)
+    sums = torch.zeros(int(member.max()) + 1, dtype=scores_B.dtype, device=scores_B.device)
+    count = sums.index_add(0, member, valid_B.to(scores_B.dtype))
+    total = sums.index_add(0, member, torch.where(valid_B, scores_B, 0.0))
+    return total[member], count[member]
 
 
 def normalize(x: Tensor, mask: Tensor, reduce: Reduce = on_one_rank, eps: float = 1e-5) -> Tensor:

@@ -82,10 +82,31 @@ class PPOConfig(Section):
 
 
 @dataclass
-class GRPOConfig(Section):
+class GroupSection(Section):
+    """Settings of an algorithm that compares episodes with equal starts."""
+
+    group_size: int = bounded(1, COUNT)
+
+
+@dataclass
+class GRPOConfig(GroupSection):
     """Settings of algorithm.name=grpo."""
 
     group_size: int = bounded(8, COUNT)  # envs that share a reset seed
+
+
+@dataclass
+class RlooConfig(GroupSection):
+    """Settings of algorithm.name=rloo."""
+
+    group_size: int = bounded(4, COUNT)  # envs that share a reset seed; the paper takes 2 and 4
+
+
+@dataclass
+class ReinforcePlusPlusConfig(GroupSection):
+    """Settings of algorithm.name=reinforce_plus_plus."""
+
+    group_size: int = bounded(1, COUNT)  # envs that share a reset seed, whose mean return is a baseline; 1: none
 
 
 @dataclass
@@ -105,49 +126,60 @@ class DsrlConfig(Section):
     target_entropy: float = bounded(-0.5, FINITE)  # per number of the noise over its bound, in nats
 
 
-def _grpo_rule(config: AlgorithmConfig) -> RolloutRule:
-    return RolloutRule(needs_values=False, one_episode=True, group_size=config.section(GRPOConfig).group_size)
+def _in_groups(section: type[GroupSection]) -> Callable[[AlgorithmConfig], RolloutRule]:
+    """Return the rollout rule of an algorithm that learns from whole episodes of groups."""
+    return lambda config: RolloutRule(
+        needs_values=False, one_episode=True, group_size=config.section(section).group_size
+    )
 
 
-def check_groups(config: RunConfig) -> Iterator[RunError]:
-    """GRPO compares whole episodes of a group, and each group belongs to one actor rank."""
-    algorithm, size = config.algorithm, config.algorithm.section(GRPOConfig).group_size
-    per_rank = config.env.num_envs // config.actor.num_workers
-    if size < 2:
-        yield RunError(
-            "GRPO needs groups of at least two envs.",
-            key="algorithm.grpo.group_size",
-            value=size,
-            cause="The advantage is the return relative to the rest of the group.",
-            remedy="Take 4 or 8.",
-        )
-    if per_rank % size:
-        yield RunError(
-            f"Groups of {size} envs would be cut across actor ranks of {per_rank} envs.",
-            key="algorithm.grpo.group_size",
-            value=size,
-            cause=f"env.num_envs ({config.env.num_envs}) / actor.num_workers ({config.actor.num_workers}) "
-            f"is {per_rank}, no multiple of {size}.",
-            remedy=f"Take {nearest_divisor(per_rank, size)}, or more envs.",
-        )
-    steps = algorithm.horizon * config.policy.num_action_chunks
-    if steps < config.env.max_control_steps:
-        yield RunError(
-            "GRPO would see episodes without their end.",
-            key="algorithm.horizon",
-            value=algorithm.horizon,
-            cause=f"{algorithm.horizon} chunks of {config.policy.num_action_chunks} control steps are {steps}, "
-            f"fewer than env.max_control_steps ({config.env.max_control_steps}).",
-            remedy=f"Take at least {-(-config.env.max_control_steps // config.policy.num_action_chunks)}.",
-        )
-    if algorithm.carry_episodes:
-        yield RunError(
-            "GRPO cannot carry episodes over.",
-            key="algorithm.carry_episodes",
-            value=True,
-            cause="Episodes of a group start together, from one reset seed.",
-            remedy="Set algorithm.carry_episodes=false, or algorithm.name=ppo.",
-        )
+def _check_episodes(name: str, section: type[GroupSection], least: int) -> Callable[[RunConfig], Iterator[RunError]]:
+    """Return the checks of an algorithm that learns from whole episodes of groups; each belongs to one actor rank.
+
+    least: the smallest group.
+    """
+    key = f"algorithm.{name}.group_size"
+
+    def check(config: RunConfig) -> Iterator[RunError]:
+        algorithm, size = config.algorithm, config.algorithm.section(section).group_size
+        per_rank = config.env.num_envs // config.actor.num_workers
+        if size < least:
+            yield RunError(
+                f"{algorithm.name} needs groups of at least {least} envs.",
+                key=key,
+                value=size,
+                cause="The advantage is the return relative to the rest of the group.",
+                remedy="Take 4 or 8.",
+            )
+        if per_rank % size:
+            yield RunError(
+                f"Groups of {size} envs would be cut across actor ranks of {per_rank} envs.",
+                key=key,
+                value=size,
+                cause=f"env.num_envs ({config.env.num_envs}) / actor.num_workers ({config.actor.num_workers}) "
+                f"is {per_rank}, no multiple of {size}.",
+                remedy=f"Take {nearest_divisor(per_rank, size)}, or more envs.",
+            )
+        steps = algorithm.horizon * config.policy.num_action_chunks
+        if steps < config.env.max_control_steps:
+            yield RunError(
+                f"{algorithm.name} would see episodes without their end.",
+                key="algorithm.horizon",
+                value=algorithm.horizon,
+                cause=f"{algorithm.horizon} chunks of {config.policy.num_action_chunks} control steps are {steps}, "
+                f"fewer than env.max_control_steps ({config.env.max_control_steps}).",
+                remedy=f"Take at least {-(-config.env.max_control_steps // config.policy.num_action_chunks)}.",
+            )
+        if algorithm.carry_episodes:
+            yield RunError(
+                f"{algorithm.name} cannot carry episodes over.",
+                key="algorithm.carry_episodes",
+                value=True,
+                cause="A row has one whole episode in each rollout epoch.",
+                remedy="Set algorithm.carry_episodes=false, or algorithm.name=ppo.",
+            )
+
+    return check
 
 
 def _check_steerable(config: RunConfig) -> Iterator[RunError]:
@@ -170,7 +202,30 @@ def _kept_bytes(config: RunConfig, choice_bytes: int) -> int:
 
 
 PPO = AlgorithmSpec("ppo", "rlrun.algorithms.ppo:PPO", section=PPOConfig)
-GRPO = AlgorithmSpec("grpo", "rlrun.algorithms.ppo:GRPO", _grpo_rule, GRPOConfig, has_critic=False, check=check_groups)
+GRPO = AlgorithmSpec(
+    "grpo",
+    "rlrun.algorithms.ppo:GRPO",
+    _in_groups(GRPOConfig),
+    GRPOConfig,
+    has_critic=False,
+    check=_check_episodes("grpo", GRPOConfig, least=2),
+)
+RLOO = AlgorithmSpec(
+    "rloo",
+    "rlrun.algorithms.reinforce:Rloo",
+    _in_groups(RlooConfig),
+    RlooConfig,
+    has_critic=False,
+    check=_check_episodes("rloo", RlooConfig, least=2),
+)
+REINFORCE_PLUS_PLUS = AlgorithmSpec(
+    "reinforce_plus_plus",
+    "rlrun.algorithms.reinforce:ReinforcePlusPlus",
+    _in_groups(ReinforcePlusPlusConfig),
+    ReinforcePlusPlusConfig,
+    has_critic=False,
+    check=_check_episodes("reinforce_plus_plus", ReinforcePlusPlusConfig, least=1),
+)
 DSRL = AlgorithmSpec(
     "dsrl",
     "rlrun.algorithms.dsrl:Dsrl",

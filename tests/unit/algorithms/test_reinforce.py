@@ -1,0 +1,126 @@
+"""RLOO and REINFORCE++ against their definitions, written as loops in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlrun.algorithms.advantages import group_sums, on_one_rank
+from rlrun.algorithms.algorithm import Advantages, ChunkSteps
+from rlrun.config.loader import load
+from rlrun.config.registry import ALGORITHMS
+from rlrun.system.errors import RunError
+from tests.numerics import assert_norm_close
+
+T, B, HORIZON = 12, 8, 6
+
+
+def steps(seed: int = 0, num_dropped: int = 2) -> ChunkSteps:
+    """Two rollout epochs of six chunk steps in eight rows; some episodes end early, some rows are invalid."""
+    random = torch.Generator().manual_seed(seed)
+    ends = torch.randint(1, HORIZON, (T // HORIZON, B), generator=random)
+    terminated = torch.zeros(T, B, dtype=torch.bool)
+    for epoch, row in ((e, b) for e in range(T // HORIZON) for b in range(B)):
+        terminated[epoch * HORIZON + ends[epoch, row], row] = True
+    valid = torch.ones(T, B, dtype=torch.bool)
+    valid[:HORIZON, :num_dropped] = False
+    numbers = {name: torch.randn(T, B, generator=random) for name in ("rewards", "values", "next_values")}
+    return ChunkSteps(
+        **numbers,
+        discount=torch.full((T, B), 0.9),
+        terminated=terminated & valid,
+        truncated=torch.zeros(T, B, dtype=torch.bool),
+        goes_on=torch.zeros(T, B, dtype=torch.bool),
+        valid=valid,
+        group=torch.arange(B) // 4,
+        horizon=HORIZON,
+    )
+
+
+def advantages(name: str, given: ChunkSteps, *keys: str) -> Advantages:
+    config = load(["policy.kind=cnn", f"algorithm.name={name}", *keys])
+    return ALGORITHMS.get(name).make(config.algorithm).advantages(given, on_one_rank)
+
+
+def episodes(given: ChunkSteps) -> list[tuple[int, int, list[int]]]:
+    """Return (epoch, row, chunk steps) of each episode: up to its first end."""
+    found = []
+    for epoch in range(T // HORIZON):
+        for row in range(B):
+            times = []
+            for t in range(epoch * HORIZON, (epoch + 1) * HORIZON):
+                if not given.valid[t, row]:
+                    break
+                times.append(t)
+                if given.terminated[t, row]:
+                    break
+            found.append((epoch, row, times))
+    return found
+
+
+def test_rloo_compares_with_the_mean_of_the_others():
+    given = steps()
+    found = advantages("rloo", given, "algorithm.rloo.group_size=4")
+    scores = {(e, b): given.rewards.double()[times, b].sum() for e, b, times in episodes(given) if times}
+    expected, mask = torch.zeros(T, B, dtype=torch.float64), torch.zeros(T, B, dtype=torch.bool)
+    for epoch, row, times in episodes(given):
+        others = [value for (e, b), value in scores.items() if e == epoch and b != row and b // 4 == row // 4]
+        for t in times:
+            expected[t, row] = scores[epoch, row] - sum(others) / len(others)
+            mask[t, row] = True
+    assert torch.equal(found.mask, mask)
+    assert_norm_close(found.advantages, expected, rtol=1e-5)
+
+
+def test_an_episode_without_others_teaches_rloo_nothing():
+    given = steps(num_dropped=3)  # in the first epoch the first group has one row left
+    found = advantages("rloo", given, "algorithm.rloo.group_size=4")
+    assert (found.advantages[:HORIZON, 3] == 0).all() and found.mask[:HORIZON, 3].any()
+
+
+@pytest.mark.parametrize("group_size", [1, 4])
+def test_reinforce_plus_plus_normalises_returns_over_the_batch(group_size):
+    given = steps()
+    keys = [f"algorithm.reinforce_plus_plus.group_size={group_size}"]
+    found = advantages("reinforce_plus_plus", given, *keys)
+    rewards = given.rewards.double()
+    raw, mask = torch.zeros(T, B, dtype=torch.float64), torch.zeros(T, B, dtype=torch.bool)
+    scores = {(e, b): rewards[times, b].sum() for e, b, times in episodes(given) if times}
+    for epoch, row, times in episodes(given):
+        group = [value for (e, b), value in scores.items() if e == epoch and b // 4 == row // 4]
+        baseline = sum(group) / len(group) if group_size > 1 else 0.0
+        for t in times:
+            raw[t, row] = sum(0.9 ** (u - t) * rewards[u, row] for u in times if u >= t) - baseline
+            mask[t, row] = True
+    kept = raw[mask]
+    expected = torch.where(mask, (raw - kept.mean()) / (kept.std() + 1e-5), 0.0)
+    assert torch.equal(found.mask, mask)
+    assert_norm_close(found.raw, raw, rtol=1e-5)
+    assert_norm_close(found.advantages, expected, rtol=1e-5)
+
+
+def test_group_sums_leave_invalid_rows_out():
+    total, count = group_sums(torch.tensor([1.0, 0.0, 5.0]), torch.tensor([7, 7, 8]), torch.tensor([True, True, False]))
+    assert total.tolist() == [1, 1, 0] and count.tolist() == [2, 2, 0]
+
+
+CASES = {
+    "a group of one": (["algorithm.name=rloo", "algorithm.rloo.group_size=1"], "algorithm.rloo.group_size"),
+    "a group across ranks": (
+        ["algorithm.name=reinforce_plus_plus", "algorithm.reinforce_plus_plus.group_size=3"],
+        "algorithm.reinforce_plus_plus.group_size",
+    ),
+    "episodes without their end": (
+        ["algorithm.name=reinforce_plus_plus", "algorithm.horizon=4", "algorithm.global_batch_size=64"],
+        "algorithm.horizon",
+    ),
+    "episodes that are carried": (["algorithm.name=rloo", "algorithm.carry_episodes=true"], "algorithm.carry_episodes"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_whole_episodes_cannot_have_is_refused(case):
+    overrides, key = CASES[case]
+    with pytest.raises(RunError) as refusal:
+        load(["policy.kind=cnn", *overrides])
+    assert key in [error.key for error in getattr(refusal.value, "errors", [refusal.value])]
