@@ -42,16 +42,20 @@ def processors() -> Any:
 
 
 class Policy(nn.Module):
-    """LeRobot's class, as far as weights are concerned."""
+    """LeRobot's class, as far as weights are concerned: the network of the base model, in float32."""
 
     def __init__(self, config: GrootConfig):
         super().__init__()
-        base = json.loads((Path(config.base_model_path) / "config.json").read_text())
-        self._groot_model = groot_n1_7.GR00TN17(groot_n1_7.GR00TN17Config(**base), load_backbone_weights=False)
+        self._groot_model = groot_n1_7.GR00TN17.from_pretrained(
+            config.base_model_path, num_inference_timesteps=config.num_inference_timesteps
+        )
+        groot_n1_7._tie_unused_qwen_lm_head(self._groot_model.backbone.model)  # as LeRobot's class does
+        for parameter in self._groot_model.parameters():
+            parameter.data = parameter.data.float()
 
 
-def opened(folder: Path) -> tuple[Policy, GrootConfig]:
-    """Return the policy and its configuration, whose fields must be those of LeRobot's class."""
+def opened(folder: Path) -> Policy:
+    """Return the policy, of a configuration whose fields must be those of LeRobot's class."""
     values = json.loads((folder / "config.json").read_text())
     assert values.pop("type") == "groot"
     for name in ("input_features", "output_features"):
@@ -67,7 +71,7 @@ def opened(folder: Path) -> tuple[Policy, GrootConfig]:
     stored = load_file(folder / "model.safetensors")
     for name, tensor in policy.state_dict().items():
         assert name.endswith("lm_head.weight") or torch.equal(tensor, stored[name]), name
-    return policy, config
+    return policy
 
 
 def steps(folder: Path, name: str) -> list[Any]:
@@ -95,13 +99,12 @@ def processor(name: str) -> Qwen3VLProcessor:
 @torch.no_grad()
 def acted(folder: Path, observed: dict[str, np.ndarray]) -> np.ndarray:
     """Return the chunk [B, S, A] from the stored noise, row by row: each has a prompt of its own length."""
-    policy, config = opened(folder)
+    policy = opened(folder)
     save_model(policy, folder.with_name(f"{folder.name}_saved.safetensors"))
     (pack, encode), (unpack,) = steps(folder, "policy_preprocessor"), steps(folder, "policy_postprocessor")
     encode._proc = processor(encode.model_name)
     noise = load_file(folder / "first_noise.safetensors")["noise"]
     model, chunks = policy._groot_model, []
-    model.action_head.num_inference_timesteps = config.num_inference_timesteps
     for row, sentence in enumerate(observed["sentences"]):
         given = {name: torch.from_numpy(x[row : row + 1]) for name, x in observed.items() if name != "sentences"}
         transition = {TransitionKey.OBSERVATION: given, TransitionKey.COMPLEMENTARY_DATA: {"task": [str(sentence)]}}

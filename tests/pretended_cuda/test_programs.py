@@ -24,6 +24,10 @@ PROGRAMS = {
     "pi0.5 by Flow-SDE, expert only, shard_grad_op": [
         *("policy=pi05", "sft.num_steps=2", "actor.sharding=shard_grad_op", "policy.pi.train_expert_only=true"),
     ],
+    "GR00T by Flow-Noise, expert only, full_shard, checkpointing": [
+        *("policy=gr00t", "sft.num_steps=2", "policy.gr00t.train_expert_only=true"),
+        *("policy.gr00t.sampling=flow_noise", "actor.activation_checkpointing=true"),
+    ],
     "SmolVLA by DSRL": [
         *("policy=smolvla_dsrl", "sft.num_steps=2", "num_steps=2"),
         *("algorithm.dsrl.warmup_steps=0", "algorithm.dsrl.num_updates=2", "algorithm.dsrl.batch_size=4"),
@@ -62,7 +66,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pretended")
 
 
-LONG = {name: [pytest.mark.long] for name in PROGRAMS if "Flow-SDE" in name or "DSRL" in name}
+LONG = {name: [pytest.mark.long] for name in PROGRAMS if "Flow" in name or "DSRL" in name}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, [])) for name in PROGRAMS])
