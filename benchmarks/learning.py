@@ -1,8 +1,5 @@
 """Whether a run learns, over several seeds: `python -m benchmarks.learning FOLDER [--seeds N] [key=value …]`.
 
-`--held-out key=value` also evaluates the warm start and the trained policy with that key, such as a range of starts
-that training does not take.
-
 Runs `rlrun.train` once per seed into FOLDER/seed_0, FOLDER/seed_1, …; each makes its own demonstrations and warm
 start. Then it evaluates the trained policy at temperature 0: the most likely actions, of a flow policy the ODE. A seed
 that is already complete there is only read. Prints a Markdown table and how long successful episodes took at the
@@ -38,7 +35,6 @@ class Outcome:
     metrics: list[dict]
     episodes: list[dict]  # of training, EpisodeReport as written
     most_likely: dict  # EvaluationRecord of the trained policy at temperature 0
-    held_out: tuple[dict, ...] = ()  # of the warm start and of the trained policy, with --held-out
 
     @property
     def minutes(self) -> float:
@@ -51,9 +47,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0")
-    parser.add_argument("--held-out", metavar="KEY=VALUE", help="what else to evaluate with, before and after training")
     known, overrides = parser.parse_known_args()
-    outcomes = [outcome(known.folder, seed, overrides, known.held_out) for seed in range(known.seeds)]
+    outcomes = [outcome(known.folder, seed, overrides) for seed in range(known.seeds)]
     print(table(outcomes))
     print(f"\n{pace(outcomes)}")
     picture = known.folder / "learning.svg"
@@ -63,49 +58,40 @@ def main() -> None:
     print(f"\ncurves: {picture}\npicture: {stills}")
 
 
-def outcome(folder: Path, seed: int, overrides: list[str], held_out: str | None) -> Outcome:
-    """Train with `seed`, and evaluate, unless that has been done."""
-    run_dir, calm_dir, *held_out_dirs = _places(folder, seed)
-    cache = folder / f"cache_{seed}"
-    same = [f"seed={seed}", f"cache_dir={cache}"]
+def outcome(folder: Path, seed: int, overrides: list[str]) -> Outcome:
+    """Train with `seed`, unless the run exists."""
+    run_dir, calm_dir = _places(folder, seed)
+    same = [f"seed={seed}", f"cache_dir={folder / f'cache_{seed}'}"]
     if not (run_dir / REPORT).exists():
         _run("rlrun.train", *overrides, *same, f"output_dir={run_dir}")
-    wanted = [(calm_dir, run_dir, "evaluation.temperature=0")]
-    if held_out is not None:
-        (warm_start,) = cache.glob("sft-*")
-        wanted += [
-            (place, policy, held_out) for place, policy in zip(held_out_dirs, (warm_start, run_dir), strict=True)
-        ]
-    others = [one for one in overrides if not one.startswith("run=")]  # a policy's folder says which run it is of
-    for place, policy, key in wanted:
-        if not (place / EVALUATIONS).exists():
-            _run("rlrun.eval", *others, *same, f"checkpoint={policy}", key, f"output_dir={place}")
+    if not (calm_dir / EVALUATIONS).exists():
+        settings = [f"checkpoint={run_dir}", "evaluation.temperature=0", f"output_dir={calm_dir}"]
+        others = [one for one in overrides if not one.startswith("run=")]  # the policy's folder says which run it is of
+        _run("rlrun.eval", *others, *same, *settings)
     return read(folder, seed)
 
 
 def is_finished(folder: Path, seed: int) -> bool:
     """Return whether this seed has been trained and evaluated."""
-    run_dir, calm_dir, *_ = _places(folder, seed)
+    run_dir, calm_dir = _places(folder, seed)
     return (run_dir / REPORT).exists() and (calm_dir / EVALUATIONS).exists()
 
 
 def read(folder: Path, seed: int) -> Outcome:
     """Read a finished seed."""
-    run_dir, calm_dir, *held_out = _places(folder, seed)
+    run_dir, calm_dir = _places(folder, seed)
     return Outcome(
         seed,
         list(read_json_lines(run_dir / EVALUATIONS)),
         list(read_json_lines(run_dir / METRICS)),
         list(read_json_lines(run_dir / EPISODES)),
         list(read_json_lines(calm_dir / EVALUATIONS))[-1],
-        tuple(list(read_json_lines(place / EVALUATIONS))[-1] for place in held_out if (place / EVALUATIONS).exists()),
     )
 
 
-def _places(folder: Path, seed: int) -> tuple[Path, ...]:
-    """Return the folders of the run, of the evaluation at temperature 0, and of both with --held-out."""
-    names = ("seed", "most_likely", "held_out_before", "held_out_after")
-    return tuple(folder / f"{name}_{seed}" for name in names)
+def _places(folder: Path, seed: int) -> tuple[Path, Path]:
+    """Return the folders of the run, and of the evaluation at temperature 0."""
+    return folder / f"seed_{seed}", folder / f"most_likely_{seed}"
 
 
 def _run(module: str, *words: str) -> None:
@@ -115,11 +101,14 @@ def _run(module: str, *words: str) -> None:
 def table(outcomes: list[Outcome]) -> str:
     """Print one row per seed: the success rate at every evaluation, and the time."""
     steps = [evaluation["step"] for evaluation in outcomes[0].evaluations]
-    titles = ["warm start" if step == 0 else f"step {step}" for step in steps] + ["at temperature 0"]
-    titles += ["held out: warm start", "held out: trained"][: len(outcomes[0].held_out)]
-    lines = ["| seed | " + " | ".join(titles) + " | env steps | min |", "|---" * (len(titles) + 3) + "|"]
+    lines = [
+        "| seed | "
+        + " | ".join("warm start" if step == 0 else f"step {step}" for step in steps)
+        + " | at temperature 0 | env steps | min |",
+        "|---" * (len(steps) + 4) + "|",
+    ]
     for run in outcomes:
-        evaluations = [*run.evaluations, run.most_likely, *run.held_out]
+        evaluations = [*run.evaluations, run.most_likely]
         rates = [f"{e['successes']}/{e['episodes']} = {100 * e['success_rate']:.0f} %" for e in evaluations]
         cells = [str(run.seed), *rates, f"{run.metrics[-1]['env_steps']:,.0f}", f"{run.minutes:.1f}"]
         lines.append("| " + " | ".join(cells) + " |")

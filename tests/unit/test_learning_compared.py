@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from benchmarks import learning
 from benchmarks.learning import Outcome
 from benchmarks.learning_compared import Setting, chart, table
 
@@ -30,13 +29,3 @@ def test_the_picture_has_a_line_and_a_name_for_each_and_a_band_where_seeds_diffe
     drawn = ElementTree.fromstring(picture)
     assert "a <new> one" in "".join(drawn.itertext())
     assert picture.count('class="line"') == 2 and picture.count('class="band"') == 1
-
-
-def test_what_was_held_out_is_beside_what_training_saw() -> None:
-    seen = {"step": 0, "successes": 3, "episodes": 4, "success_rate": 0.75}
-    other = {"successes": 1, "episodes": 4, "success_rate": 0.25}
-    run = Outcome(0, [seen], [{"elapsed_s": 60.0, "env_steps": 1000}], [], other, (other, seen))
-    first, _, row = learning.table([run]).splitlines()
-    assert "| at temperature 0 | held out: warm start | held out: trained | env steps |" in first
-    assert row == "| 0 | 3/4 = 75 % | 1/4 = 25 % | 1/4 = 25 % | 3/4 = 75 % | 1,000 | 1.0 |"
-    assert "held out" not in learning.table([Outcome(0, [seen], run.metrics, [], other)])
