@@ -1,5 +1,4 @@
-"""Policy gradients without a critic: RLOO (Ahmadian et al., 2024, arXiv 2402.14740) and REINFORCE++ (Hu, 2025,
-arXiv 2501.03262).
+"""Policy gradients without a critic: RLOO (arXiv 2402.14740) and REINFORCE++ (arXiv 2501.03262).
 
 Both learn from whole episodes. With one minibatch and one update epoch, the clipped surrogate that they share with PPO
 is REINFORCE's gradient. Shape legend: T chunk steps, B rows (envs).

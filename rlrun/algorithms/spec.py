@@ -128,9 +128,12 @@ class DsrlConfig(Section):
 
 def _in_groups(section: type[GroupSection]) -> Callable[[AlgorithmConfig], RolloutRule]:
     """Return the rollout rule of an algorithm that learns from whole episodes of groups."""
-    return lambda config: RolloutRule(
-        needs_values=False, one_episode=True, group_size=config.section(section).group_size
-    )
+
+    def rule(config: AlgorithmConfig) -> RolloutRule:
+        own: GroupSection = config.section(section)
+        return RolloutRule(needs_values=False, one_episode=True, group_size=own.group_size)
+
+    return rule
 
 
 def _check_episodes(name: str, section: type[GroupSection], least: int) -> Callable[[RunConfig], Iterator[RunError]]:
@@ -141,7 +144,9 @@ def _check_episodes(name: str, section: type[GroupSection], least: int) -> Calla
     key = f"algorithm.{name}.group_size"
 
     def check(config: RunConfig) -> Iterator[RunError]:
-        algorithm, size = config.algorithm, config.algorithm.section(section).group_size
+        algorithm = config.algorithm
+        own: GroupSection = algorithm.section(section)
+        size = own.group_size
         per_rank = config.env.num_envs // config.actor.num_workers
         if size < least:
             yield RunError(

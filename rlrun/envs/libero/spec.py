@@ -108,21 +108,25 @@ def start_range(text: str) -> range | None:
 
 def start_ranges(own: LiberoConfig) -> dict[Split, range | None]:
     """Return the published starts of each split; None: sampled ones. Raises ValueError."""
-    return {split: start_range(getattr(own, f"{split.value}_starts")) for split in Split}
+    return {split: start_range(text) for split, text in start_texts(own).items()}
+
+
+def start_texts(own: LiberoConfig) -> dict[Split, str]:
+    """Return the starts of each split as they are configured."""
+    return {Split.train: own.train_starts, Split.validation: own.validation_starts, Split.test: own.test_starts}
 
 
 def checks(config: RunConfig) -> Iterator[RunError]:
     """Yield an error for a range of starts that is none, and for an expert that would have no effect."""
     own = config.env.section(LiberoConfig)
-    for split in Split:
-        key = f"{split.value}_starts"
+    for split, text in start_texts(own).items():
         try:
-            start_range(getattr(own, key))
+            start_range(text)
         except ValueError as error:
             yield RunError(
                 "The range of starts cannot be read.",
-                key=f"env.libero.{key}",
-                value=getattr(own, key),
+                key=f"env.libero.{split.value}_starts",
+                value=text,
                 cause=str(error),
                 remedy='Write "0:40" for the first forty published starts of each task, quoted in YAML, or sampled.',
             )

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.seeds import split_of
-from rlrun.envs.libero.spec import SAMPLED, LiberoConfig, start_range
+from rlrun.envs.libero.spec import SAMPLED, LiberoConfig, start_range, start_texts
 from rlrun.system.errors import ExitStatus, RunError
 
 ACTION_NAMES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # increments of the hand; gripper: 1 closes
@@ -59,7 +59,8 @@ def start_of(seed: int, num_tasks: int, num_published: int, num_sampled: int, se
     """
     split = split_of(seed)
     key = f"{split.value}_starts"
-    wanted = start_range(getattr(settings, key))
+    text = start_texts(settings)[split]
+    wanted = start_range(text)
     if wanted is None and num_sampled == 0:
         raise RunError(
             f"No starts were sampled for a task of the suite {settings.suite}.",
@@ -73,7 +74,7 @@ def start_of(seed: int, num_tasks: int, num_published: int, num_sampled: int, se
         raise RunError(
             f"A task of the suite {settings.suite} has {num_published} published starts.",
             key=f"env.libero.{key}",
-            value=getattr(settings, key),
+            value=text,
             remedy=f"Take a range within 0:{num_published}.",
             exit_status=ExitStatus.bad_config,
         )
