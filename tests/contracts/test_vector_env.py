@@ -222,7 +222,7 @@ IMPLEMENTATIONS = {
 
 MARKS = {
     "libero": [small_suite.needs_opengl],
-    "libero-warp": [small_suite.needs_opengl, needs_warp, pytest.mark.timeout(900)],  # the first start compiles
+    "libero-warp": [pytest.mark.long, small_suite.needs_opengl, needs_warp, pytest.mark.timeout(900)],  # it compiles
     "libero-robosuite": [pytest.mark.long, pytest.mark.timeout(1200)],
 }
 

@@ -111,7 +111,7 @@ def events_of(
         return SimpleNamespace(success_rate=0.5)
 
     monkeypatch.setattr(lifecycle, "evaluate", evaluate)
-    monkeypatch.setattr(lifecycle, "sentence", str)
+    monkeypatch.setattr(lifecycle, "sentence", lambda record, env: str(record))
     with nullcontext() if lost_in is broken_update is None else pytest.raises(RunError, match="gone"):
         loop(run)
     return events
