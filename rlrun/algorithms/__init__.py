@@ -1,1 +1,1 @@
-"""Algorithms: PPO, GRPO and DSRL, their settings, and advantages and losses as pure functions of tensors."""
+"""Algorithms: PPO, GRPO, RLOO, REINFORCE++ and DSRL, their settings, advantages and losses."""
