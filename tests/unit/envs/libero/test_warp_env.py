@@ -88,6 +88,7 @@ def test_successes_of_64_starts_are_those_of_mujoco(tmp_path: Path) -> None:
     starts[:, 1 + model.nq + slide.dofadr[0]] = generator.uniform(0.0, 0.6, STARTS)  # opens itself, or does not
     write_starts(scenes, 0, starts)
     keys = ["env.libero.task_ids=[0]", "env.libero.settle_steps=1", "env.image_size=16"]
+    keys.append(f"env.libero.train_starts='0:{STARTS}'")
     both = made(scenes, STARTS, *keys), made_in_mujoco(scenes, STARTS, *keys)
     chunks = []
     for env in both:
