@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlrun.certification.rules import broken_protocol
+from rlrun.certification.rules import fault_of_seeds
 from rlrun.config import provenance
 from rlrun.config.provenance import Author
 from rlrun.observability.records import wilson_interval
@@ -83,8 +83,8 @@ def read_card(file: Path) -> dict[str, Any]:
 def faults_of(card: Mapping[str, Any]) -> list[str]:
     """Return what proves that a card is not what a certification wrote; [] if nothing does.
 
-    A card whose every number, digest and mark was made anew by somebody else with rlrun's own code cannot be told from
-    a true one without running it again; the mark tells the user who made it whether it is theirs.
+    Somebody who runs rlrun's own code on invented episodes gets a card without faults. It lacks the mark of this user;
+    only repeating the certification shows the difference.
     """
     content = {key: value for key, value in card.items() if key != "seal"}
     text, seal = _canonical(content), card["seal"]
@@ -112,7 +112,7 @@ def _faults_of_numbers(card: Mapping[str, Any]) -> list[str]:
     for name, value in counted(episodes).items():
         if abs(float(card["result"][name]) - value) > 1e-9:
             found.append(f"its {name} is {card['result'][name]}, and its episodes give {value:.6g}")
-    wrong_seeds = broken_protocol([int(one["seed"]) for one in episodes])
+    wrong_seeds = fault_of_seeds([int(one["seed"]) for one in episodes])
     if wrong_seeds:
         found.append(wrong_seeds)
     outcomes = [bool(one["success"]) for one in sorted(episodes, key=lambda one: int(one["seed"]))]

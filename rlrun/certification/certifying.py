@@ -24,7 +24,7 @@ from rlrun.config.sections import freeze
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.messages import EpisodeReport
-from rlrun.data.seeds import TEST_SEEDS, Split, split_of
+from rlrun.data.starts import TEST_SEEDS, Split, split_of
 from rlrun.observability.records import read_starts, record_certification
 from rlrun.system.errors import RunError
 from rlrun.training.evaluation import record_world, run_episodes
@@ -42,7 +42,7 @@ def certify(config: RunConfig) -> Path:
     policy = policy_folder(config)
     worlds = _perturbed_worlds(config)
     history = History.of(Path(str(config.evaluation.checkpoint)).resolve())
-    waived = [] if history is None else rules.require(rules.broken_before(history), config.certify.waive)
+    waived = [] if history is None else rules.require(rules.check_record(history), config.certify.waive)
     config = with_run_folder(config)
     with open_session(config, Machines(config), ROLES) as session:
         rule = _write_rule(session)
@@ -99,7 +99,7 @@ def _checked_world(session: Session, history: History, fingerprints: list[dict[s
     with session.phase("compare the world"):
         drawn = session.controller.probe([one.seed for one in recorded])
     env = provenance.as_tree(session.config)["env"]
-    found = rules.broken_by_world(history, env, fingerprints, recorded, drawn)
+    found = rules.check_world(history, env, fingerprints, recorded, drawn)
     return rules.require(found, session.config.certify.waive)
 
 
@@ -122,7 +122,7 @@ class _Certifying:
             starts = [one for part in read_starts(self._session.run_dir) for one in part.starts]
             tested = {one.seed: one for one in starts if split_of(one.seed) is Split.test}
             if self._history is not None:
-                self.waived = rules.require(rules.broken_by_starts(self._history, tested.values()), wanted.waive)
+                self.waived = rules.require(rules.check_starts(self._history, tested.values()), wanted.waive)
             sound = sorted((one for one in reports if not one.infra_fault), key=lambda one: one.seed)
             self.num_void += len(reports) - len(sound)
             self.episodes += [_episode(one, tested[one.seed].digest) for one in sound]
@@ -209,8 +209,10 @@ def _training(history: History) -> dict[str, Any]:
         "steps": history.step,
         "seed": history.run.config.get("seed"),
         "num_starts": len(history.seeds),
+        "num_worlds": len(history.world),
         "starts_sha256": history.digest,
         "first_policy": history.origin,
+        "is_first_policy_known": history.is_origin_known,
     }
 
 

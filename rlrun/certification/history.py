@@ -12,10 +12,17 @@ from typing import Any
 from rlrun.config.provenance import CHECKPOINTS, selected
 from rlrun.data import checkpoint_folder
 from rlrun.data.starts import EpisodeStart
-from rlrun.observability.records import During, EvaluationRecord, RunRecord, SeenStarts, read_run, read_starts
+from rlrun.observability.records import (
+    During,
+    EvaluationRecord,
+    RunRecord,
+    SeenStarts,
+    read_run,
+    read_starts,
+    read_world,
+)
 from rlrun.observability.report.differences import group_runs
 from rlrun.observability.run_files import CERTIFICATIONS, METRICS, STARTS, WORLD, read_json_lines
-from rlrun.system.local_files import read_json
 
 MAX_ANCESTORS = 8  # runs from whose policies a run began, one after another
 
@@ -33,6 +40,9 @@ class History:
     seen: list[SeenStarts] = field(default_factory=list)  # of the run and its ancestors
     world: list[dict[str, str]] = field(default_factory=list)  # fingerprints of the simulators
     origin: str = ""  # the first policy of the eldest run
+    is_origin_known: bool = False  # whether it is on record what that policy was trained on
+    recorded_steps: set[int] = field(default_factory=set)  # training steps of this run whose starts are on record
+    damages: list[str] = field(default_factory=list)  # files of the record that are missing or damaged
 
     @classmethod
     def of(cls, place: Path) -> History | None:
@@ -46,29 +56,41 @@ class History:
         run = read_run(folder)
         checkpoint = place.parent if place.name == "policy" else place
         step = checkpoint_folder.step_of(checkpoint)
-        history = cls(folder, run.num_steps if step is None else step, run, world=_world(folder))
-        history.origin = history._add_ancestors()
+        history = cls(folder, run.num_steps if step is None else step, run, world=read_world(folder))
+        history.origin, history.is_origin_known = history._add_ancestors()
+        if not history.world:
+            history.damages.append(f"{folder / WORLD} is missing or damaged")
         return history
 
-    def _add_ancestors(self) -> str:
-        """Read the starts of this run and of those before it. Returns the policy with which the first one began."""
+    def _add_ancestors(self) -> tuple[str, bool]:
+        """Read the starts of this run and of those before it.
+
+        Returns the policy with which the first one began, and whether what it was trained on is on record.
+        """
         folder, config = self.folder, self.run.config
         for _ in range(MAX_ANCESTORS):
-            self.seen += read_starts(folder)
+            self._add_starts(folder)
+            if folder == self.folder:
+                self.recorded_steps = {part.step for part in self.seen if part.during is During.training}
             path = selected(config, "policy.path")
             if path is None:
                 return _own_origin(config)
             parent = next((one for one in _candidates(Path(path)) if (one / STARTS).is_file()), None)
             if parent is None or parent == folder:
-                return f"{path}, of whose training nothing is known here"
+                return f"{path}, of whose training nothing is on record", False
             folder, config = parent, read_run(parent).config
-        return f"a chain of more than {MAX_ANCESTORS} runs"
+        return f"a chain of more than {MAX_ANCESTORS} runs", False
+
+    def _add_starts(self, folder: Path) -> None:
+        try:
+            self.seen += read_starts(folder)
+        except (ValueError, LookupError, TypeError) as error:
+            self.damages.append(f"{folder / STARTS} is damaged: {type(error).__name__}: {error}")
 
     @property
     def missing_steps(self) -> list[int]:
         """Training steps of this policy whose starts are not on record."""
-        recorded = {part.step for part in read_starts(self.folder) if part.during is During.training}
-        return [step for step in range(1, self.step + 1) if step not in recorded]
+        return [step for step in range(1, self.step + 1) if step not in self.recorded_steps]
 
     @cached_property
     def starts(self) -> dict[str, tuple[EpisodeStart, SeenStarts]]:
@@ -113,19 +135,9 @@ def _candidates(place: Path) -> Iterator[Path]:
         yield inside.parent.parent
 
 
-def _own_origin(config: dict[str, Any]) -> str:
+def _own_origin(config: dict[str, Any]) -> tuple[str, bool]:
     demos = config.get("demos", {})
     if demos.get("path") is not None:
-        return f"imitation of {demos['path']}, whose starts are not on record"
-    if selected(config, "sft.num_steps"):
-        first, count = int(demos.get("seed", 0)), int(demos.get("num_episodes", 0))
-        return f"a new policy; if its kind imitates, rlrun's expert from seed {first} on, {count} episodes"
-    return "a new policy"
-
-
-def _world(folder: Path) -> list[dict[str, str]]:
-    try:
-        found = read_json(folder / WORLD)
-        return [{str(key): str(value) for key, value in one.items()} for one in found["fingerprints"]]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return []
+        return f"a new policy, and demonstrations in {demos['path']}, whose starts are not on record", False
+    first, count = int(demos.get("seed", 0)), int(demos.get("num_episodes", 0))
+    return f"a new policy; kinds that imitate had {count} episodes of rlrun's expert, from seed {first} on", True

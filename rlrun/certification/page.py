@@ -40,11 +40,18 @@ def page(card: Mapping[str, Any]) -> str:
 def headline(card: Mapping[str, Any]) -> str:
     """Return the number in words. Example: "success 182/200 = 91 % (95 % interval 86-94 %) on held-out test starts"."""
     result = card["result"]
-    where = "held-out test starts" if card["training"] and not _is_waived(card, "held_out") else "test starts"
+    where = "held-out test starts" if is_held_out(card) else "test starts"
     return (
         f"success {result['successes']}/{result['episodes']} = {100 * result['success_rate']:.0f} % "
         f"(95 % interval {100 * result['low']:.0f}-{100 * result['high']:.0f} %) on {where}"
     )
+
+
+def is_held_out(card: Mapping[str, Any]) -> bool:
+    """Return whether the card proves that neither training nor selection saw its test starts."""
+    training = card["training"]
+    known = training is not None and training["is_first_policy_known"]
+    return known and not any(one["rule"] in ("record", "held_out", "selection") for one in card["waived"])
 
 
 def remarks(card: Mapping[str, Any]) -> list[str]:
@@ -57,11 +64,16 @@ def remarks(card: Mapping[str, Any]) -> list[str]:
         found.append(
             "The training of this policy is not on record here: nothing proves that test starts were held out."
         )
-    elif not _is_waived(card, "held_out"):
-        found.append(
-            f"Held out: none of the {training['num_starts']} starts that training and selection saw is among the "
-            f"{result['num_starts']} test starts, by seed and by first observation."
-        )
+    else:
+        if not training["is_first_policy_known"]:
+            found.append(
+                f"Nothing proves that test starts were held out: the run began with {training['first_policy']}."
+            )
+        if is_held_out(card):
+            found.append(
+                f"Held out: none of the {training['num_starts']} starts that training and selection saw is among the "
+                f"{result['num_starts']} test starts, by seed and by first observation."
+            )
     if result["num_starts"] < result["episodes"]:
         found.append(f"{result['episodes']} episodes began from {result['num_starts']} different starts.")
     found.append(f"Rule, fixed at {card['rule']['fixed_at']}: {words_of(card['rule'])}, each test seed once.")
@@ -89,21 +101,21 @@ def training_words(card: Mapping[str, Any]) -> list[str]:
     chosen = f"It is {selection['chosen']} of the run, which was evaluated {selection['num_evaluations']} times"
     if selection["first_seed"] is not None:
         chosen += f" on seeds {selection['first_seed']} to {selection['last_seed']}"
-    before = selection["cards_before"]
+    before, is_mixed = selection["cards_before"], training["num_worlds"] > 1
     return [
         f"Run {training['run']}, seed {training['seed']}, {training['steps']} steps; it began with "
         f"{training['first_policy']}.",
         f"{chosen}.",
+        *(
+            [f"Its simulators changed during the training: {training['num_worlds']} fingerprints are on record."]
+            * is_mixed
+        ),
         f"{before} other checkpoints of this run were certified before."
         if before
         else "No other checkpoint of this run was certified before.",
         f"Starts: training {card['splits']['train']}; validation {card['splits']['validation']}; test "
         f"{card['splits']['test']}. Record: SHA-256 {training['starts_sha256'][:16]}….",
     ]
-
-
-def _is_waived(card: Mapping[str, Any], rule: str) -> bool:
-    return any(one["rule"] == rule for one in card["waived"])
 
 
 def _headline(card: Mapping[str, Any]) -> str:

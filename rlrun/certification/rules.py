@@ -8,13 +8,12 @@ from typing import Any
 
 from rlrun.certification.history import History
 from rlrun.config.provenance import changes
-from rlrun.data.seeds import TEST_SEEDS, Split, split_of
-from rlrun.data.starts import EpisodeStart
+from rlrun.data.starts import TEST_SEEDS, EpisodeStart, Split, split_of
 from rlrun.observability.records import During
 from rlrun.system.errors import ExitStatus, RunError
 
 RULES = {
-    "record": "the run has recorded the starts of all of its training steps",
+    "record": "the run has recorded the starts of all of its training steps, and what its simulators are",
     "held_out": "no test start was seen in training or selection",
     "selection": "no evaluation within the run, by which a checkpoint could be chosen, began from test starts",
     "same_world": "the test is made in the world of the training: same settings, versions, renderer, assets, pictures",
@@ -33,9 +32,9 @@ class Breach:
     sentence: str
 
 
-def broken_before(history: History) -> list[Breach]:
+def check_record(history: History) -> list[Breach]:
     """Return what the run's record breaks, before any episode."""
-    found = []
+    found = [Breach("record", damage) for damage in history.damages]
     missing = history.missing_steps
     if missing:
         which = f"step {missing[0]}" if len(missing) == 1 else f"{len(missing)} steps, first {missing[0]}"
@@ -51,7 +50,7 @@ def broken_before(history: History) -> list[Breach]:
     return found
 
 
-def broken_by_starts(history: History, starts: Iterable[EpisodeStart]) -> list[Breach]:
+def check_starts(history: History, starts: Iterable[EpisodeStart]) -> list[Breach]:
     """Return the rule that test starts break if training or selection saw one of them."""
     seen = [(one, history.starts.get(one.digest)) for one in starts]
     known = [(one, found) for one, found in seen if found is not None]
@@ -78,7 +77,7 @@ def probes(history: History) -> list[EpisodeStart]:
     return list(unique.values())[:NUM_PROBES]
 
 
-def broken_by_world(
+def check_world(
     history: History,
     env: Mapping[str, Any],
     fingerprints: Sequence[Mapping[str, str]],
@@ -95,7 +94,7 @@ def broken_by_world(
     ]
     for name in sorted({name for one in (*history.world, *fingerprints) for name in one}):
         was, now = ({one.get(name, "unknown") for one in worlds} for worlds in (history.world, fingerprints))
-        if history.world and not now <= was:
+        if not now <= was:
             found.append(f"{name} was {' or '.join(sorted(was))}, is {' or '.join(sorted(now))}")
     other = [one.seed for one, again in zip(recorded, drawn, strict=True) if one.digest != again.digest]
     if other:
@@ -110,7 +109,7 @@ def _is_how(key: str) -> bool:
     return key.split(".")[1] in _HOW
 
 
-def broken_protocol(seeds: Sequence[int]) -> str:
+def fault_of_seeds(seeds: Sequence[int]) -> str:
     """Return what is wrong with the reset seeds of a certification; "": each test seed from the first on, once."""
     twice = sorted({seed for seed in seeds if seeds.count(seed) > 1}) if len(set(seeds)) < len(seeds) else []
     if twice:

@@ -11,7 +11,7 @@ from rlrun.config.simulator_spec import simulator_spec
 from rlrun.controller.collection import Collection, Colocation, WeightUpdate
 from rlrun.controller.recovery import Recovery, Startup
 from rlrun.controller.workers import ActorGroup, EpisodesRequest, Future, WorkerGroup, Workers, value_of
-from rlrun.data.message_checks import WRONG_MESSAGE, check_episodes, check_equal_spaces
+from rlrun.data.message_checks import WRONG_MESSAGE, check_episodes, check_equal_spaces, check_starts
 from rlrun.data.messages import EpisodeReport, Spaces, Trajectory
 from rlrun.data.seeds import actor_ranks_of
 from rlrun.data.starts import EpisodeStart
@@ -355,6 +355,8 @@ class Controller:
         """Raise RunError, naming the env worker, if its report cannot be right."""
         num_envs = self.config.env.num_envs // len(self.envs)
         check_episodes(f"env/{rank}", report.episodes, range(rank * num_envs, (rank + 1) * num_envs), seeds)
+        if seeds is not None:
+            check_starts(f"env/{rank}", report.starts, seeds)
 
     def _started(
         self,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces, Trajectory
+from rlrun.data.starts import EpisodeStart
 from rlrun.system.errors import ExitStatus, RunError
 
 WRONG_MESSAGE = "wrong-message"  # kind of these errors
@@ -196,6 +197,15 @@ def check_episodes(sender: str, reports: Iterable[EpisodeReport], envs: range, s
     if seeds is not None and sorted(seen) != sorted(seeds):
         cause = f"asked: {sorted(seeds)[:8]} …, reported: {sorted(seen)[:8]} …"
         raise wrong_message(sender, f"it reported {len(seen)} other episodes than the {len(seeds)} asked for", cause)
+
+
+def check_starts(sender: str, starts: Sequence[EpisodeStart], seeds: Sequence[int]) -> None:
+    """Raise RunError, naming the env worker, unless its episodes began from the seeds that it was asked for."""
+    begun = {start.seed for start in starts}
+    if begun != set(seeds):
+        wrong = sorted(begun ^ set(seeds))
+        cause = f"{len(wrong)} seeds differ, as {wrong[0]}"
+        raise wrong_message(sender, "it began other episodes than those asked for", cause)
 
 
 def check_equal_spaces(spaces: Mapping[int, Spaces], known: Spaces | None = None) -> None:

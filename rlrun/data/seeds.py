@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 
 from rlrun.data.messages import EpisodeReport
+from rlrun.data.starts import TRAINING_SEEDS
 
 SPLITMIX_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # increment of the state from one number to the next
 _ROUNDS = (
@@ -21,27 +21,6 @@ _ROUNDS = (
     (np.uint64(27), np.uint64(0x94D049BB133111EB)),
 )
 _LAST_SHIFT = np.uint64(31)
-
-
-class Split(Enum):
-    """What the start of an episode is for."""
-
-    train = "train"  # training and demonstrations
-    validation = "validation"  # evaluations of a run, by which checkpoints, settings and the end of a run are chosen
-    test = "test"  # certification only
-
-
-DEMO_SEEDS = range(2_000_000)
-VALIDATION_SEEDS = range(2_000_000, 1 << 31)
-TEST_SEEDS = range(1 << 31, 1 << 32)  # no key of the configuration reaches them
-TRAINING_SEEDS = range(1 << 32, 1 << 33)
-
-
-def split_of(seed: int) -> Split:
-    """Return the split of an episode by its reset seed. Example: split_of(2_000_003) is Split.validation."""
-    if seed in VALIDATION_SEEDS:
-        return Split.validation
-    return Split.test if seed in TEST_SEEDS else Split.train
 
 
 def splitmix64(state: np.ndarray) -> np.ndarray:

@@ -1,18 +1,40 @@
-"""Starts of episodes: which of them a run has seen. A start is known by its reset seed and by its first observation.
+"""Starts of episodes: the split of a reset seed, and the digest of an episode's first observation.
 
-Seeds of the three splits are disjoint (`rlrun.data.seeds`), which says little of a world that has few starts, or that
-ignores its seed. Equal starts have equal first observations on one machine, whatever their seeds are, so runs record a
-digest of each, and `rlrun certify` compares them.
+The splits have disjoint seeds, which proves little for a world that has few starts or ignores its seed. Equal starts
+have equal first observations on one machine, whatever their seeds are. A run records both; `rlrun certify` compares.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
 from rlrun.data.messages import Frames
+
+
+class Split(Enum):
+    """What the start of an episode is for."""
+
+    train = "train"  # training and demonstrations
+    validation = "validation"  # evaluations of a run, by which checkpoints, settings and the end of a run are chosen
+    test = "test"  # certification only
+
+
+DEMO_SEEDS = range(2_000_000)
+VALIDATION_SEEDS = range(2_000_000, 1 << 31)
+TEST_SEEDS = range(1 << 31, 1 << 32)  # no key of the configuration reaches them
+TRAINING_SEEDS = range(1 << 32, 1 << 33)
+
+
+def split_of(seed: int) -> Split:
+    """Return the split of an episode by its reset seed. Example: split_of(2_000_003) is Split.validation."""
+    if seed in VALIDATION_SEEDS:
+        return Split.validation
+    return Split.test if seed in TEST_SEEDS else Split.train
+
 
 DIGEST_BYTES = 8
 

@@ -119,7 +119,7 @@ def make_here(
         env = make(config, num_envs, progress)
     if not isinstance(env, VectorEnv):
         raise TypeError(f"the simulator {spec.name} made {type(env).__name__}, which is no VectorEnv")
-    env.fingerprint = _versions(spec) | dict(env.fingerprint)
+    env.fingerprint = _versions(spec) | {str(name): str(value) for name, value in env.fingerprint.items()}
     return env
 
 

@@ -55,6 +55,19 @@ def drop_other_platform(environment: MutableMapping[str, str]) -> None:
         log.warning("%s=%s is taken away: cameras are rendered without a display, by egl or osmesa", PLATFORM, value)
 
 
+_MAX_GL_ERRORS = 8  # OpenGL keeps at most one flag of each kind
+
+
+def device_name() -> str:
+    """Return OpenGL's own name of the device of the current context. Example: "llvmpipe (LLVM 15.0.6, 256 bits)"."""
+    from OpenGL.GL import GL_RENDERER, glGetError, glGetString
+
+    for _ in range(_MAX_GL_ERRORS):  # those of others who drew in this process; PyOpenGL would raise them here
+        if not glGetError():
+            break
+    return glGetString(GL_RENDERER).decode(errors="replace")
+
+
 VARIABLE = "MUJOCO_EGL_DEVICE_ID"
 _LIBRARY = "libEGL.so.1"
 

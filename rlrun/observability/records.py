@@ -14,8 +14,7 @@ from statistics import NormalDist
 from typing import Any
 
 from rlrun.data.messages import EnvTally, EpisodeReport, WorkerLoss
-from rlrun.data.seeds import Split, split_of
-from rlrun.data.starts import EpisodeStart
+from rlrun.data.starts import EpisodeStart, Split, split_of
 from rlrun.observability import run_files
 from rlrun.observability.run_files import (
     CERTIFICATIONS,
@@ -231,6 +230,15 @@ def read_starts(run_dir: Path) -> list[SeenStarts]:
         )
         for line in read_json_lines(run_dir / STARTS)
     ]
+
+
+def read_world(run_dir: Path) -> list[dict[str, str]]:
+    """Read the fingerprints of a run's simulators; [] if world.json is missing or damaged."""
+    try:
+        found = read_json(run_dir / run_files.WORLD)
+        return [{str(key): str(value) for key, value in one.items()} for one in found["fingerprints"]]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []
 
 
 def read_evaluations(run_dir: Path) -> list[EvaluationRecord]:

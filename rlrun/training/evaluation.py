@@ -11,8 +11,16 @@ from rlrun.config import provenance
 from rlrun.config.schema import EnvConfig, RunConfig, SelectionStarts
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.messages import EpisodeReport
-from rlrun.data.seeds import TEST_SEEDS, VALIDATION_SEEDS, InstanceResult, results_by_instance
-from rlrun.observability.records import During, EvaluationRecord, record_evaluation, record_starts, summarize_evaluation
+from rlrun.data.seeds import InstanceResult, results_by_instance
+from rlrun.data.starts import TEST_SEEDS, VALIDATION_SEEDS
+from rlrun.observability.records import (
+    During,
+    EvaluationRecord,
+    read_world,
+    record_evaluation,
+    record_starts,
+    summarize_evaluation,
+)
 from rlrun.observability.run_files import WORLD
 from rlrun.observability.video import Clip, tile
 from rlrun.training.policy_folders import world_digest
@@ -71,10 +79,16 @@ def record(session: Session, step: int, episodes: list[EpisodeReport]) -> Evalua
 
 
 def record_world(session: Session) -> list[dict[str, str]]:
-    """Write what makes the simulators what they are to world.json: each different fingerprint once. Returns them."""
+    """Write what makes the simulators what they are to world.json, each different fingerprint once. Returns them.
+
+    A resumed run keeps those of its former simulators.
+    """
     sources = {"sources": world_digest(provenance.as_tree(session.config)["env"])}  # of the modules that `env` names
     found = [dict(one) for one in {tuple(sorted((one | sources).items())) for one in session.controller.fingerprints()}]
-    (session.run_dir / WORLD).write_text(json.dumps({"fingerprints": sorted(found, key=str)}, indent=2) + "\n")
+    place = session.run_dir / WORLD
+    former = read_world(session.run_dir)
+    kept = [one for one in former if one not in found]
+    place.write_text(json.dumps({"fingerprints": [*kept, *sorted(found, key=str)]}, indent=2) + "\n")
     return found
 
 

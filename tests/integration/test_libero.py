@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.data.seeds import VALIDATION_SEEDS
+from rlrun.data.starts import VALIDATION_SEEDS
 from rlrun.envs.make import make_env
 from rlrun.system.errors import RunError
 from rlrun.train import train

@@ -15,13 +15,13 @@ import mujoco
 import numpy as np
 
 from rlrun.config.schema import Renderer
+from rlrun.envs.opengl import device_name
 from rlrun.envs.vector_env import SimulatorFault
 
 log = logging.getLogger(__name__)
 
 MAX_PIXELS = 640  # to each side; the size of the off-screen buffer in room.document
 MIN_CONTRAST = 2.0  # grey levels of standard deviation; a first frame with less counts as a sign of a broken renderer
-_MAX_GL_ERRORS = 8  # OpenGL keeps at most one flag of each kind
 AMBIENT = 0.45  # share of ambient light, in ray casting
 LIBRARY = {Renderer.egl: "libEGL.so.1", Renderer.osmesa: "libOSMesa.so.8"}
 REMEDY = {
@@ -83,13 +83,8 @@ class OpenGLRenderer(CameraRenderer):
     @property
     def drawn_by(self) -> str:
         """OpenGL's own name of the device. Example: "llvmpipe (LLVM 15.0.6, 256 bits)"."""
-        from OpenGL.GL import GL_RENDERER, glGetError, glGetString
-
         self._context.opengl.make_current()
-        for _ in range(_MAX_GL_ERRORS):  # those of others who drew in this process; PyOpenGL would raise them here
-            if not glGetError():
-                break
-        return glGetString(GL_RENDERER).decode(errors="replace")
+        return device_name()
 
     def draw(self, data: mujoco.MjData, camera: mujoco.MjvCamera, height: int, width: int) -> np.ndarray:
         pixels = np.zeros((height, width, 3), np.uint8)

@@ -70,6 +70,8 @@ class LiberoVectorEnv(SuiteEnv):
         for i in range(num_envs):
             self._rows.append(self._opened(self._tasks[i % len(self._tasks)]))
             progress()
+        if self.num_images:
+            self.fingerprint = {**self.fingerprint, "renderer": self._rows[0].task.scene.painter.drawn_by}
         self._controller = PoseController(num_envs, self._rows[0].task.scene.robot)
         self._num_substeps = self.num_substeps(self._rows[0].task.scene.model)
 

@@ -10,7 +10,7 @@ from weakref import finalize
 import mujoco
 import numpy as np
 
-from rlrun.envs.opengl import MUJOCO_GL, WITHOUT_DISPLAY
+from rlrun.envs.opengl import MUJOCO_GL, WITHOUT_DISPLAY, device_name
 
 MAX_PIXELS = 640  # to each side
 _MAX_GEOMS = 1000  # as robosuite
@@ -36,6 +36,12 @@ class ScenePainter:
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._resources)
         # Freed with the last row that uses it; at exit, MuJoCo itself ends all of OpenGL.
         finalize(self, _free, self._opengl, self._resources).atexit = False
+
+    @property
+    def drawn_by(self) -> str:
+        """OpenGL's own name of the device. Example: "llvmpipe (LLVM 15.0.6, 256 bits)"."""
+        self._opengl.make_current()
+        return device_name()
 
     def draw(self, model: mujoco.MjModel, data: mujoco.MjData, camera: str, height: int, width: int) -> np.ndarray:
         """Return uint8 [height, width, 3], RGB, bottom row first, of a state of this scene."""

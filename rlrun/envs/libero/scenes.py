@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,11 @@ class Suite:
         while len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)
         return task
+
+    def digest(self, numbers: Iterable[int]) -> str:
+        """Return the SHA-256 of what was exported of these tasks: their files are named in it by their digests."""
+        texts = [json.dumps(self.described(number), sort_keys=True) for number in numbers]
+        return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
     def described(self, number: int) -> dict[str, Any]:
         """Return what was written of a task, without compiling its scene."""

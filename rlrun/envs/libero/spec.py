@@ -17,7 +17,7 @@ from rlrun.config.simulator_spec import (
     Splits,
     Variable,
 )
-from rlrun.data.seeds import Split
+from rlrun.data.starts import Split
 from rlrun.envs import opengl
 from rlrun.system.errors import RunError
 

@@ -39,6 +39,7 @@ class SuiteEnv(VectorEnv):
         made_by = self._suite.described(self._tasks[0])["made_by"]
         if contacts_differ(made_by):
             log.warning(OTHER_CONTACTS, mujoco.__version__, made_by["mujoco"], made_by["mujoco"])
+        self.fingerprint = {"tasks": self._suite.digest(self._tasks)}
         self.instructions = tuple(dict.fromkeys(self._suite.described(i)["instruction"] for i in self._tasks))
 
     def task_of(self, seed: int) -> int:

@@ -136,7 +136,7 @@ class WarpPhysics:
                 self.data = mujoco_warp.make_data(
                     model, num_rows, nconmax=room.num_contacts, njmax=room.num_constraints
                 )
-            self.model.opt.warn_overflow = 0  # which `condition` tells
+            self.model.opt.warn_overflow = 0  # rows report it in `condition`
             if device.is_cuda:  # a row's numbers must not depend on the order in which threads add
                 self.model.opt.deterministic = int(mujoco_warp.DeterminismType.ALL)
             self.controller = make_controller()

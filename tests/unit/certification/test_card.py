@@ -8,7 +8,7 @@ import pytest
 
 from rlrun.certification.card import FORMAT, by_task, counted, faults_of, read_card, write_card
 from rlrun.certification.page import headline, page, remarks
-from rlrun.data.seeds import TEST_SEEDS
+from rlrun.data.starts import TEST_SEEDS
 from rlrun.system.errors import RunError
 
 
@@ -39,8 +39,10 @@ def content(outcomes: list[bool], num_episodes: int | None = None, half_width: f
             "steps": 40,
             "seed": 0,
             "num_starts": 640,
+            "num_worlds": 1,
             "starts_sha256": "1" * 64,
             "first_policy": "a new policy",
+            "is_first_policy_known": True,
         },
         "selection": {
             "num_evaluations": 2,
@@ -141,6 +143,14 @@ def test_what_was_waived_comes_first_and_takes_held_out_from_the_headline():
 def test_a_policy_without_a_record_is_told_as_such():
     card = content(OUTCOMES) | {"training": None, "selection": None, "noise": None}
     assert "not on record" in remarks(card)[0]
+    assert headline(card).endswith("on test starts")
+
+
+def test_a_policy_that_began_with_an_unknown_one_is_not_held_out():
+    card = content(OUTCOMES)
+    card["training"] |= {"first_policy": "models/base, of whose training nothing is on record"}
+    card["training"]["is_first_policy_known"] = False
+    assert any("Nothing proves" in one and "models/base" in one for one in remarks(card))
     assert headline(card).endswith("on test starts")
 
 

@@ -7,8 +7,7 @@ import pytest
 from rlrun.certification import rules
 from rlrun.certification.history import History
 from rlrun.data.messages import EpisodeReport
-from rlrun.data.seeds import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, Split, split_of
-from rlrun.data.starts import EpisodeStart
+from rlrun.data.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, EpisodeStart, Split, split_of
 from rlrun.observability.records import During, record_evaluation, record_starts, summarize_evaluation
 from rlrun.system.errors import RunError
 
@@ -53,12 +52,12 @@ TEST_STARTS = [start(TEST_SEEDS.start + i) for i in range(4)]
 
 def test_an_honest_run_breaks_nothing(run):
     record = history(run)
-    assert rules.broken_before(record) == []
-    assert rules.broken_by_starts(record, TEST_STARTS) == []
+    assert rules.check_record(record) == []
+    assert rules.check_starts(record, TEST_STARTS) == []
     recorded = rules.probes(record)
     assert [one.seed for one in recorded[:2]] == [VALIDATION_SEEDS.start, VALIDATION_SEEDS.start + 1]
     other_rows = ENV | {"num_envs": 64}
-    assert rules.broken_by_world(record, other_rows, record.world, recorded, recorded) == []
+    assert rules.check_world(record, other_rows, record.world, recorded, recorded) == []
 
 
 def test_a_checkpoint_has_the_record_of_its_run(run):
@@ -77,7 +76,7 @@ def test_a_policy_that_was_moved_out_of_its_run_has_no_record(run, tmp_path):
 def test_training_from_a_test_start_is_told_by_its_first_observation(run):
     """The seed is a training seed, but the world began as for a test seed."""
     record_starts(run, 3, During.training, [start(TRAINING_SEEDS.start + 99, digest=TEST_STARTS[2].digest)])
-    (breach,) = rules.broken_by_starts(history(run), TEST_STARTS)
+    (breach,) = rules.check_starts(history(run), TEST_STARTS)
     assert breach.rule == "held_out"
     assert "1 of 4 test starts" in breach.sentence and "(training, step 3)" in breach.sentence
 
@@ -86,21 +85,36 @@ def test_training_with_a_test_seed_is_told(run):
     """Another machine may draw other pictures of the same start; its seed still tells it."""
     record_starts(run, 3, During.training, [start(TEST_SEEDS.start + 1, digest="drawn elsewhere")])
     record = history(run)
-    assert [one.rule for one in rules.broken_by_starts(record, TEST_STARTS)] == ["held_out"]
-    assert [one.rule for one in rules.broken_before(record)] == ["held_out"]
+    assert [one.rule for one in rules.check_starts(record, TEST_STARTS)] == ["held_out"]
+    assert [one.rule for one in rules.check_record(record)] == ["held_out"]
 
 
 def test_a_checkpoint_that_could_be_chosen_on_test_starts_is_told(run):
     record_evaluation(run, summarize_evaluation(2, [report(TEST_SEEDS.start)]))
-    (breach,) = rules.broken_before(history(run))
+    (breach,) = rules.check_record(history(run))
     assert breach.rule == "selection" and "after step 2" in breach.sentence
 
 
 def test_steps_without_a_record_are_told(run):
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4}\n')
-    (breach,) = rules.broken_before(history(run))
+    (breach,) = rules.check_record(history(run))
     assert breach.rule == "record" and "step 4 of 4" in breach.sentence
+
+
+@pytest.mark.parametrize("file", ["world.json", "starts.jsonl"])
+def test_a_damaged_record_is_told(file, run):
+    (run / file).write_text('{"step": 1, "during": "training", "seeds": [1, 2], "digests": ["a"]}\n')
+    found = rules.check_record(history(run))
+    assert {one.rule for one in found} == {"record"} and any(file in one.sentence for one in found)
+
+
+def test_a_first_policy_from_elsewhere_is_not_on_record(run):
+    config = (run / "config.yaml").read_text()
+    assert history(run).is_origin_known
+    for line in ("policy: {path: models/base}", "demos: {path: data/mine}"):
+        (run / "config.yaml").write_text(config + line)
+        assert not history(run).is_origin_known
 
 
 def test_starts_of_the_run_that_made_the_first_policy_count(run, tmp_path):
@@ -111,7 +125,7 @@ def test_starts_of_the_run_that_made_the_first_policy_count(run, tmp_path):
     (child / "metrics.jsonl").write_text('{"step": 1}\n')
     record_starts(child, 1, During.training, [start(TRAINING_SEEDS.start + 500)])
     record_starts(run, 1, During.training, [start(TRAINING_SEEDS.start + 77, digest=TEST_STARTS[0].digest)])
-    assert [one.rule for one in rules.broken_by_starts(history(child), TEST_STARTS)] == ["held_out"]
+    assert [one.rule for one in rules.check_starts(history(child), TEST_STARTS)] == ["held_out"]
 
 
 WORLDS = {
@@ -128,7 +142,7 @@ def test_another_world_is_told(world, run):
     record = history(run)
     recorded = rules.probes(record)
     now = [record.world[0] | fingerprint]
-    (breach,) = rules.broken_by_world(record, ENV | env, now, recorded, recorded)
+    (breach,) = rules.check_world(record, ENV | env, now, recorded, recorded)
     assert breach.rule == "same_world" and sentence in breach.sentence
 
 
@@ -136,7 +150,7 @@ def test_a_world_that_only_looks_the_same_is_told_by_its_pictures(run):
     record = history(run)
     recorded = rules.probes(record)
     drawn = [EpisodeStart(one.seed, "other") if number else one for number, one in enumerate(recorded)]
-    (breach,) = rules.broken_by_world(record, ENV, record.world, recorded, drawn)
+    (breach,) = rules.check_world(record, ENV, record.world, recorded, drawn)
     assert f"first observations of {len(recorded) - 1} of {len(recorded)}" in breach.sentence
 
 
