@@ -41,7 +41,8 @@ def settings(asked: str, scenes: str, size: int = 128, **own):
     from rlrun.envs.libero.spec import LiberoConfig
 
     suite, _, task = asked.partition(":")
-    section = LiberoConfig(suite=suite, task_ids=[int(task)], scenes=scenes, settle_steps=SETTLE_STEPS, **own)
+    every = {"train_starts": "0:50"}  # so that a seed below 50 is the number of a published start
+    section = LiberoConfig(suite=suite, task_ids=[int(task)], scenes=scenes, settle_steps=SETTLE_STEPS, **every, **own)
     return EnvConfig(
         simulator="libero",
         sections={"libero": section},

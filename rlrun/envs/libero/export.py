@@ -19,7 +19,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 STATES_AND_SCENE = ("scene.xml", "starts.npy", "sampled.npy")
-FORMAT = 1  # rlrun.envs.libero.scenes reads it
+FORMAT = 2  # rlrun.envs.libero.scenes reads it
 DEFAULT_OUT = ".cache/rlrun/libero"
 MAX_RESETS = 20  # attempts to place the objects without a collision
 DEFAULT_SAMPLED = 200

@@ -22,7 +22,6 @@ from rlrun.envs.libero.goals import Goal
 from rlrun.envs.libero.painter import ScenePainter
 from rlrun.system.errors import ExitStatus, RunError
 
-SAMPLED = "sampled.npy"
 _OF_SCENE = ("changed", "multiccd", "robot")  # what a scene has beside its file
 MAX_OPEN = 2  # tasks that a process keeps beside those of its rows: a scene takes 0.7 GB, and twice that without a card
 # its sparse factorization, taken for 60 and more degrees of freedom, gives wrong accelerations; mended in 4.0.1
@@ -55,7 +54,7 @@ class Task:
     scene: Scene
     instruction: str
     starts: np.ndarray  # float64 [S, 1 + nq + nv], published: time, positions, velocities
-    sampled: np.ndarray  # float64 [N, 1 + nq + nv]: as LIBERO's reset draws them
+    sampled: np.ndarray  # float64 [N, 1 + nq + nv]: as LIBERO's reset draws them; N may be 0
     goal: Goal
     lamps: dict[int, str]  # site that is shown while a thing is on: site id -> the thing
 
@@ -109,8 +108,7 @@ class Suite:
             scene = self._scenes[digest] = _compiled(folder / "scene.xml", described, self._has_reflections)
         model = scene.model
         starts = self._states(folder / "starts.npy", content["starts.npy"], model)
-        none = np.zeros((0, starts.shape[1]))  # exported without --sampled, or by an older rlrun
-        sampled = self._states(folder / SAMPLED, content[SAMPLED], model) if SAMPLED in content else none
+        sampled = self._states(folder / "sampled.npy", content["sampled.npy"], model)
         lamps = {model.site(lamp["site"]).id: lamp["thing"] for lamp in described["lamps"]}
         goal = Goal(model, described["goal"], described["things"])
         return Task(scene, described["instruction"], starts, sampled, goal, lamps)
