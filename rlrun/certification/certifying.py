@@ -49,12 +49,18 @@ def certify(config: RunConfig) -> Path:
         fingerprints = _loaded(session, policy)
         if history is not None:
             waived += _checked_world(session, history, fingerprints)
+            record_certification(history.folder, history.step, session.run_dir / CARD)  # also if it is cut off
         certifying = _Certifying(session, history)
         certifying.run()
         waived += certifying.waived
-    perturbed = [_perturbed(config, policy, name, world, certifying.episodes) for name, world in worlds.items()]
-    card = _content(config, policy, history, fingerprints, rule, certifying, waived, perturbed)
-    return _write(Path(str(config.output_dir)), card, history)
+    perturbed, untested = [], {}
+    for name, world in worlds.items():
+        try:
+            perturbed.append(_perturbed(config, policy, name, world, certifying.episodes))
+        except RunError as failure:  # such as a suite that was not exported; the card has the rest
+            untested[name] = str(failure)
+    card = _content(config, policy, history, fingerprints, rule, certifying, waived, perturbed) | {"untested": untested}
+    return _write(Path(str(config.output_dir)), card)
 
 
 def _perturbed_worlds(config: RunConfig) -> dict[str, EnvConfig]:
@@ -241,14 +247,12 @@ def _noise(history: History) -> dict[str, Any] | None:
     return {"num_seeds": len(last), "mean": mean(last), "std": stdev(last), "on": "validation starts"}
 
 
-def _write(folder: Path, content: dict[str, Any], history: History | None) -> Path:
+def _write(folder: Path, content: dict[str, Any]) -> Path:
     card = folder / CARD
     write_card(content, card)
     (folder / PAGE).write_text(page(content), encoding="utf-8")
     lines = [json.dumps(_exported(one, number, content)) for number, one in enumerate(content["episodes"])]
     (folder / EPISODES).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    if history is not None:
-        record_certification(history.folder, history.step, card, content["result"]["success_rate"])
     return card
 
 

@@ -115,7 +115,7 @@ class History:
 
     @property
     def earlier_cards(self) -> list[dict[str, Any]]:
-        """What was certified of this run before: a dict of step, card and success rate for each card."""
+        """What was tested of this run before: the step, and the card if the test came to its end."""
         return list(read_json_lines(self.folder / CERTIFICATIONS))
 
     @cached_property

@@ -78,6 +78,7 @@ def remarks(card: Mapping[str, Any]) -> list[str]:
         found.append(f"{result['episodes']} episodes began from {result['num_starts']} different starts.")
     found.append(f"Rule, fixed at {card['rule']['fixed_at']}: {words_of(card['rule'])}, each test seed once.")
     found += [f"Deviation from the published protocol: {one}." for one in card["deviations"]]
+    found += [f"Perturbed world {name}, not tested: {reason}" for name, reason in card["untested"].items()]
     if result["num_void"]:
         found.append(f"{result['num_void']} episodes were void by faults of the simulator, and repeated.")
     noise = card["noise"]

@@ -202,9 +202,9 @@ def record_starts(run_dir: Path, step: int, during: During, starts: Sequence[Epi
     _append(run_dir / STARTS, [line] if starts else [])
 
 
-def record_certification(run_dir: Path, step: int, card: Path, success_rate: float) -> None:
-    """Append to certifications.jsonl that a policy of this run was certified: test starts have been looked at."""
-    _append(run_dir / CERTIFICATIONS, [{"step": step, "card": str(card), "success_rate": success_rate}])
+def record_certification(run_dir: Path, step: int, card: Path) -> None:
+    """Append to certifications.jsonl that a policy of this run is being tested; `card` is written if the test ends."""
+    _append(run_dir / CERTIFICATIONS, [{"step": step, "card": str(card)}])
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ def content(outcomes: list[bool], num_episodes: int | None = None, half_width: f
         "noise": {"num_seeds": 8, "mean": 0.9, "std": 0.03, "on": "validation starts"},
         "splits": {"train": "a", "validation": "b", "test": "c", "trained_on_test": "", "deviations": []},
         "deviations": [],
+        "untested": {"env": "the suite libero_goal_env was not exported"},
         "world": {"fingerprints": [{"mujoco": "4.0.0"}], "env": {"simulator": "embedded"}},
         "waived": [],
         "episodes": episodes,
@@ -156,6 +157,13 @@ def test_a_policy_that_began_with_an_unknown_one_is_not_held_out():
 
 def test_the_page_shows_all_parts_and_needs_no_network():
     text = page(content(OUTCOMES))
-    for words in ("success 36/40", "press the button", "light", "3 of the unperturbed successes are lost", "mujoco"):
+    for words in (
+        "success 36/40",
+        "press the button",
+        "light",
+        "3 of the unperturbed successes are lost",
+        "not exported",
+        "mujoco",
+    ):
         assert words in text
     assert "http://" not in text and "https://" not in text
