@@ -1,4 +1,4 @@
-"""Imitation of demonstrations: optimizer steps with the loss of the policy.
+"""Imitation of demonstrations: optimizer steps with the loss of the policy, or its gradients beside another loss.
 
 Shape legend: M chunk steps, N cameras, P proprioception, C control steps per chunk, A action dimensions.
 """
@@ -6,7 +6,7 @@ Shape legend: M chunk steps, N cameras, P proprioception, C control steps per ch
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rlrun.actor.learning_batch import BatchPlan
-from rlrun.actor.updates import MetricSums
+from rlrun.actor.update_metrics import MetricSums
 from rlrun.observability.records import EXCHANGED_LOSSES, HELD_LOSS
 from rlrun.policies.policy import ImitationPolicy
 from rlrun.system.errors import ExitStatus, RunError
@@ -36,9 +36,15 @@ class DemonstrationBatch:
     instructions: tuple[str, ...]  # M sentences
     actions: np.ndarray  # float32 [M, C, A], simulator units
     step_valid: np.ndarray | None = None  # bool [M, C]; False: beyond the end of the episode; None: all count
+    draw: int | None = None  # the number by which a loss draws; None: it goes on from the losses before
 
     def __len__(self) -> int:
         return len(self.instructions)
+
+
+# Returns this rank's demonstrations for (training steps done, optimizer steps of this one). The same numbers give the
+# same batch, so that a resumed run repeats itself.
+DemonstrationSource = Callable[[int, int], DemonstrationBatch]
 
 
 def imitate(learner: Learner, batches: Iterable[DemonstrationBatch]) -> dict[str, float]:
@@ -70,16 +76,8 @@ def imitate(learner: Learner, batches: Iterable[DemonstrationBatch]) -> dict[str
 def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, float]:
     """Take one optimizer step; the ranks' shares may differ in size. Metrics are means over all control steps."""
     learner.sharded.offloader.require_device("imitation")
-    valid = np.ones(batch.actions.shape[:2], bool) if batch.step_valid is None else batch.step_valid
-    num_steps = float(learner.ranks.sum(torch.tensor([float(valid.sum())], dtype=torch.float64)).clamp(min=1))
-    # one minibatch, since all ranks' rows together are the global batch
-    plan = BatchPlan.for_rows(len(batch), learner.ranks, max(1, int(num_steps)), learner.config.actor.micro_batch_size)
-    micro_batches = plan.split(np.arange(len(batch)))
     sums = MetricSums()
-    for i, rows in enumerate(micro_batches):
-        learner.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
-        loss = _micro_loss(learner, batch, rows, valid, sums)
-        (loss * (learner.ranks.world_size / num_steps)).backward()
+    add_imitation_gradients(learner, batch, 1.0, sums)
     norm, is_finite = learner.imitation_optimizer.step(learner.ranks)
     sums.add({"grad_norm": norm}, float(is_finite))
     learner.telemetry.count("imitation_steps")
@@ -90,12 +88,35 @@ def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, flo
     }
 
 
+def add_imitation_gradients(learner: Learner, batch: DemonstrationBatch, coef: float, sums: MetricSums) -> None:
+    """Add the gradients of `coef` times the mean loss over all control steps of all ranks.
+
+    They are the last ones of an optimizer step. All ranks call it; their shares may differ in size. The metrics of the
+    loss go into `sums`.
+    """
+    if batch.draw is not None:
+        _imitating(learner).num_losses = batch.draw
+    valid = np.ones(batch.actions.shape[:2], bool) if batch.step_valid is None else batch.step_valid
+    num_steps = float(learner.ranks.sum(torch.tensor([float(valid.sum())], dtype=torch.float64)).clamp(min=1))
+    # one minibatch, since all ranks' rows together are the global batch
+    plan = BatchPlan.for_rows(len(batch), learner.ranks, max(1, int(num_steps)), learner.config.actor.micro_batch_size)
+    micro_batches = plan.split(np.arange(len(batch)))
+    for i, rows in enumerate(micro_batches):
+        learner.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
+        loss = _micro_loss(learner, batch, rows, valid, sums)
+        (loss * (coef * learner.ranks.world_size / num_steps)).backward()
+
+
+def _imitating(learner: Learner) -> ImitationPolicy:
+    assert isinstance(learner.policy, ImitationPolicy), f"{type(learner.policy).__name__} cannot imitate"
+    return learner.policy
+
+
 def _micro_loss(
     learner: Learner, batch: DemonstrationBatch, rows: np.ndarray, valid: np.ndarray, sums: MetricSums
 ) -> Tensor:
     """Sum of the loss over the micro-batch's control steps; a rank without rows computes one masked row."""
-    policy = learner.policy
-    assert isinstance(policy, ImitationPolicy), f"{type(policy).__name__} cannot imitate"
+    policy = _imitating(learner)
     at = rows if len(rows) else np.zeros(1, np.int64)
     counted = valid[at] & (len(rows) > 0)
     sentences = [batch.instructions[i] for i in at]

@@ -8,114 +8,50 @@ Shape legend: M chunk steps, K choices of a chunk step, U units that get one pro
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.actor.imitation import DemonstrationBatch, DemonstrationSource, add_imitation_gradients
 from rlrun.actor.learner import Learner, ReferenceWeights
 from rlrun.actor.learning_batch import BatchPlan, LearningBatch, chunk_steps, learning_batch, revalued
-from rlrun.actor.process_group import Ranks
+from rlrun.actor.update_metrics import MetricSums, RolloutGap
 from rlrun.algorithms.algorithm import Algorithm, Losses, OffPolicyAlgorithm, Outputs, Reduction, Targets, UpdateContext
 from rlrun.algorithms.losses import at_level, explained_variance, masked_mean
-from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
-from rlrun.data.seeds import rollout_of
 from rlrun.policies.upload import uploaded
 
 
-class MetricSums:
-    """Weighted sums of metrics; computes the means over all ranks once, at the end.
-
-    Example: add({"loss": 2.0}, 3) and add({"loss": 4.0}, 1) give {"loss": 2.5}.
-    """
-
-    def __init__(self) -> None:
-        self._added: dict[str, list[tuple[Tensor | float, Tensor | float]]] = {}
-
-    def add(self, metrics: Mapping[str, Tensor | float], weight: Tensor | float) -> None:
-        """Add each metric with its weight (the number of tokens, rows or steps of the mean), without a computation."""
-        weight = weight.detach() if isinstance(weight, Tensor) else weight
-        for name, value in metrics.items():
-            value = value.detach() if isinstance(value, Tensor) else value
-            self._added.setdefault(name, []).append((value, weight))
-
-    def means(self, ranks: Ranks) -> dict[str, float]:
-        """Return the mean of every metric over all ranks; all ranks call it."""
-        names = sorted(self._added)
-        if not names:
-            return {}
-        sums = []
-        for name in names:
-            values, weights = (_numbers(column) for column in zip(*self._added[name], strict=True))
-            sums.append(torch.stack([torch.where(weights > 0, values * weights, 0.0).sum(), weights.sum()]))
-        totals = ranks.sum(torch.stack(sums))
-        return {
-            name: float(total / weight.clamp(min=1e-12)) for name, (total, weight) in zip(names, totals, strict=True)
-        }
-
-
-def _numbers(column: Sequence[Tensor | float]) -> Tensor:
-    """Return float64 [n] on this host; all inputs have one type."""
-    tensors = [number for number in column if isinstance(number, Tensor)]
-    return torch.stack(tensors).double().cpu() if tensors else torch.tensor(column, dtype=torch.float64)
-
-
-class RolloutGap:
-    """Sums over the first epoch of an update; it stays on the device until `metrics`."""
-
-    def __init__(self, config: RunConfig, ranks: Ranks, num_rows: int, num_envs: int, device: torch.device):
-        """num_rows: T*B; num_envs: B."""
-        env, num_workers = config.env, config.rollout.num_workers
-        envs = ranks.rank * num_envs + np.arange(num_rows) % num_envs
-        env_workers = envs * env.num_workers // env.num_envs
-        found = [rollout_of(int(worker), env.num_workers, num_workers) for worker in env_workers]
-        self._workers = torch.tensor(found, dtype=torch.int64, device=device)
-        self._sums = torch.zeros(2, num_workers, dtype=torch.float64, device=device)  # first minibatch: gaps, choices
-        self._largest = torch.zeros(num_workers, dtype=torch.float64, device=device)
-        self._ranks = ranks
-        self.has_stepped = False  # whether the policy has taken an optimizer step since it acted
-
-    def add(self, rows: Tensor, new: Tensor, old: Tensor, mask: Tensor) -> None:
-        """Add rows. rows: int64 [R]; new, old: float32 [R, K]; mask: bool [R, K], False for rows that do not count."""
-        workers = self._workers.index_select(0, rows)
-        gaps = torch.where(mask, (new.detach() - old).abs(), 0.0).sum(1).double()
-        counts = mask.sum(1).double()
-        if not self.has_stepped:
-            self._sums.index_add_(1, workers, torch.stack([gaps, counts]))
-        self._largest.scatter_reduce_(0, workers, gaps / counts.clamp(min=1), "amax")
-
-    def metrics(self) -> dict[str, float]:
-        """Return the metrics over all ranks; all ranks call it."""
-        gaps, counts = self._ranks.sum(self._sums.cpu())
-        largest = self._ranks.max(self._largest.cpu())
-        return {
-            "rollout_logprob_gap": float((gaps / counts.clamp(min=1)).max()),
-            "rollout_logprob_gap_max": float(largest.max()),
-            "rollout_logprob_gap_worker": float(largest.argmax()),
-        }
-
-
-def update(learner: Learner, trajectory: Trajectory, version: int | None = None) -> dict[str, float]:
+def update(
+    learner: Learner,
+    trajectory: Trajectory,
+    version: int | None = None,
+    demonstrations: DemonstrationSource | None = None,
+) -> dict[str, float]:
     """Learn from this rank's share of a training step's trajectory. Returns metrics over all ranks.
 
     version: of the present policy. Decoupled PPO learns from chunk steps of an older version, unless it is switched
-    off. None: all chunk steps are of this version. The metric num_nonfinite counts those of num_optimizer_steps
+    off. None: all chunk steps are of this version. demonstrations: imitated in every optimizer step, with the weight
+    `algorithm.imitation_coef`. The metric num_nonfinite counts those of num_optimizer_steps
     that were skipped for non-finite gradients.
     """
     learner.sharded.offloader.require_device("an update")
     if isinstance(learner.algorithm, OffPolicyAlgorithm):
         metrics = off_policy_update(learner, learner.algorithm, trajectory)
     else:
-        metrics = on_policy_update(learner, learner.algorithm, trajectory, version)
+        metrics = on_policy_update(learner, learner.algorithm, trajectory, version, demonstrations)
     learner.policy.observe(trajectory.proprio[trajectory.valid], learner.ranks.sum)
     learner.num_updates += 1
     return metrics
 
 
 def on_policy_update(
-    learner: Learner, algorithm: Algorithm, trajectory: Trajectory, version: int | None
+    learner: Learner,
+    algorithm: Algorithm,
+    trajectory: Trajectory,
+    version: int | None,
+    demonstrations: DemonstrationSource | None = None,
 ) -> dict[str, float]:
     """Run all epochs over the trajectory. Returns metrics over all ranks."""
     config, ranks = learner.config.algorithm, learner.ranks
@@ -134,12 +70,18 @@ def on_policy_update(
             batch = _with_proximal_policy(learner, algorithm, trajectory, batch, plan)
     sums = MetricSums()
     gap = RolloutGap(learner.config, ranks, len(batch.tokens), trajectory.valid.shape[1], learner.device)
-    metrics = _epochs(learner, algorithm, batch, plan, sums, gap)
+    metrics = _epochs(learner, algorithm, batch, plan, sums, gap, demonstrations)
     return {**sums.means(ranks), **metrics, **gap.metrics(), **_batch_metrics(learner, batch)}
 
 
 def _epochs(
-    learner: Learner, algorithm: Algorithm, batch: LearningBatch, plan: BatchPlan, sums: MetricSums, gap: RolloutGap
+    learner: Learner,
+    algorithm: Algorithm,
+    batch: LearningBatch,
+    plan: BatchPlan,
+    sums: MetricSums,
+    gap: RolloutGap,
+    demonstrations: DemonstrationSource | None,
 ) -> dict[str, float]:
     """Take all optimizer steps of one update, up to `algorithm.target_kl`. All ranks take the same branches."""
     config = learner.config.algorithm
@@ -149,7 +91,8 @@ def _epochs(
         generator = np.random.default_rng((learner.config.seed, learner.num_updates, epoch, learner.ranks.rank))
         for micro_batches in plan.epoch(batch.usable, generator):
             own_gap = gap if epoch == 0 else None
-            kl = _accumulate_gradients(learner, algorithm, batch, micro_batches, sums, own_gap)
+            beside = None if demonstrations is None else demonstrations(learner.num_updates, num_steps)
+            kl = _accumulate_gradients(learner, algorithm, batch, micro_batches, sums, own_gap, beside)
             if config.target_kl is not None and _mean_over_ranks(learner, kl) > config.target_kl:
                 learner.optimizer.clear()
                 is_stopped = True
@@ -183,19 +126,25 @@ def _accumulate_gradients(
     micro_batches: list[np.ndarray],
     sums: MetricSums,
     gap: RolloutGap | None,
+    beside: DemonstrationBatch | None,
 ) -> Tensor:
-    """Compute the gradients of one minibatch over all ranks. Returns this rank's (sum of the KL, count of units)."""
+    """Compute the gradients of one minibatch over all ranks, and of demonstrations beside it.
+
+    Returns this rank's (sum of the KL, count of units).
+    """
     counts_by_part = np.stack([batch.counts[rows].sum(0) for rows in micro_batches])
     all_counts = learner.ranks.sum(torch.from_numpy(counts_by_part.sum(0))).clamp(min=1).numpy()
     shares_by_part = counts_by_part / all_counts * learner.ranks.world_size  # FSDP averages over ranks
     kl = torch.zeros(2, dtype=torch.float64, device=learner.device)  # stays there, so that nothing waits for it
     parts = zip(micro_batches, counts_by_part.tolist(), shares_by_part.tolist(), strict=True)
     for i, (rows, counts, shares) in enumerate(parts):
-        learner.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
+        learner.sharded.begin_backward(is_last=beside is None and i == len(micro_batches) - 1)
         loss, kl_part = _micro_batch_loss(learner, algorithm, batch, rows, counts, shares, sums, gap)
         loss.backward()
         kl += kl_part
         learner.telemetry.count("learned_chunk_steps", len(rows))
+    if beside is not None:
+        add_imitation_gradients(learner, beside, learner.config.algorithm.imitation_coef, sums)
     return kl
 
 

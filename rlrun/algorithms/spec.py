@@ -49,6 +49,7 @@ class AlgorithmSpec:
     algorithm: str  # "module:Class" of an Algorithm or OffPolicyAlgorithm, which imports torch
     rollout: Callable[[AlgorithmConfig], RolloutRule] = lambda config: RolloutRule()
     section: type[Section] | None = None  # keys of algorithm.<name>; None: no keys of its own
+    is_on_policy: bool = True  # the class is an Algorithm; False: an OffPolicyAlgorithm
     has_critic: bool = True  # False: no value head is trained, and the optimizer keeps no state for it
     check: Callable[[RunConfig], Iterator[RunError]] = no_faults  # checks beyond the ranges of single keys
     # Host memory that each actor rank keeps between steps, such as a replay buffer; the integer: bytes of a choice in a
@@ -236,6 +237,7 @@ DSRL = AlgorithmSpec(
     "rlrun.algorithms.dsrl:Dsrl",
     lambda config: RolloutRule(needs_values=False),
     DsrlConfig,
+    is_on_policy=False,
     has_critic=False,
     check=_check_steerable,
     kept_bytes=_kept_bytes,

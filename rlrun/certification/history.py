@@ -73,8 +73,10 @@ class History:
             if folder == self.folder:
                 self.recorded_steps = {part.step for part in self.seen if part.during is During.training}
             path = selected(config, "policy.path")
-            if path is None:
-                return _own_origin(config)
+            if path is None or float(selected(config, "algorithm.imitation_coef") or 0) > 0:
+                origin, is_known = _own_origin(config)
+                if path is None or not is_known:
+                    return origin, is_known
             parent = next((one for one in _candidates(Path(path)) if (one / STARTS).is_file()), None)
             if parent is None or parent == folder:
                 return f"{path}, of whose training nothing is on record", False

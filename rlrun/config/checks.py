@@ -236,7 +236,7 @@ def demonstrations_have_an_expert(config: RunConfig) -> Faults:
             f"A new policy needs demonstrations, and {config.env.simulator} has no expert to make them.",
             key="policy.path",
             value="null",
-            cause="policy.path and demos.path are null.",
+            cause="demos.path is null, and so is policy.path or algorithm.imitation_coef above 0.",
             remedy="Give policy.path (a checkpoint) or demos.path (demonstrations as a LeRobot dataset), name an "
             "expert if the world's own section has that key, or take a policy that begins from scratch, such as "
             "policy.kind=mlp (states) or policy.kind=cnn (pixels).",
@@ -244,8 +244,31 @@ def demonstrations_have_an_expert(config: RunConfig) -> Faults:
 
 
 def _needs_demonstrations(config: RunConfig) -> bool:
-    policy = config.policy
-    return POLICIES.get(policy.kind).needs_demonstrations and policy.path is None and config.demos.path is None
+    is_imitated = config.policy.path is None or config.algorithm.imitation_coef > 0
+    return POLICIES.get(config.policy.kind).needs_demonstrations and is_imitated and config.demos.path is None
+
+
+def imitation_beside_has_an_effect(config: RunConfig) -> Faults:
+    """Imitation beside reinforcement learning needs a policy that imitates, and an on-policy algorithm."""
+    key, value = "algorithm.imitation_coef", config.algorithm.imitation_coef
+    if value == 0:
+        return
+    if not POLICIES.get(config.policy.kind).needs_demonstrations:
+        yield RunError(
+            f"A policy of kind {config.policy.kind} cannot imitate.",
+            key=key,
+            value=value,
+            cause="It begins from scratch, and has no imitation loss.",
+            remedy="Set algorithm.imitation_coef=0, or take a kind that begins with demonstrations.",
+        )
+    if not ALGORITHMS.get(config.algorithm.name).is_on_policy:
+        yield RunError(
+            f"{config.algorithm.name} takes no imitation loss into its optimizer steps.",
+            key=key,
+            value=value,
+            cause="Off-policy algorithms take optimizer steps of their own.",
+            remedy="Set algorithm.imitation_coef=0, or take an on-policy algorithm such as ppo or grpo.",
+        )
 
 
 def backend_serves_the_policy(config: RunConfig) -> Faults:
@@ -647,6 +670,7 @@ CHECKS: tuple[Check, ...] = (
     interpreter_has_a_process,
     attention_has_a_policy,
     demonstrations_have_an_expert,
+    imitation_beside_has_an_effect,
     backend_serves_the_policy,
     local_cluster_has_one_rank,
     transport_needs_processes,
@@ -684,6 +708,7 @@ OF_TRAINING = frozenset(  # checks that a program without actor workers skips
         batch_divides_among_ranks,
         micro_batches_fill_a_rank,
         demonstrations_have_an_expert,
+        imitation_beside_has_an_effect,
         local_cluster_has_one_rank,
         transport_needs_processes,
         hybrid_groups_divide_ranks,

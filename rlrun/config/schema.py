@@ -229,6 +229,7 @@ class AlgorithmConfig(KindSection):
     entropy_coef: float = bounded(0.0, NOT_NEGATIVE)
     kl_coef: float = bounded(0.0, NOT_NEGATIVE)  # KL penalty towards the first policy; 0: keep no reference policy
     kl_kind: KlKind = KlKind.low_var_kl
+    imitation_coef: float = bounded(0.0, NOT_NEGATIVE)  # of demonstrations imitated beside each optimizer step; 0: none
     clip_advantages: float | None = bounded(None, POSITIVE)  # bound of normalized absolute advantages; None: none
     clip_returns: float | None = bounded(None, POSITIVE)  # bound of absolute returns, the critic's targets; None: none
     target_kl: float | None = bounded(0.05, POSITIVE)  # k3 estimate of the KL that ends an update; None: none

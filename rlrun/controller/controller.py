@@ -335,6 +335,14 @@ class Controller:
         world = self.world
         return self.actors.call(lambda actor: actor.imitate(dataset, cameras, world), "imitation", self._step_s)[0]
 
+    def load_demonstrations(self, dataset: str, cameras: tuple[str, ...]) -> None:
+        """Open, on every actor rank, the dataset that is imitated beside reinforcement learning.
+
+        cameras: of the dataset, in the order of those of the world that they stand for.
+        """
+        taken = cameras if self.shown is None else tuple(cameras[i] for i in self.shown)
+        self.actors.call(lambda actor: actor.load_demonstrations(dataset, taken), "demonstrations open", self._step_s)
+
     # --- recovery ---------------------------------------------------------------------------
 
     def form_actor_mesh(self) -> None:

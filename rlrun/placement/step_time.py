@@ -160,6 +160,8 @@ def update_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, micro_ba
     rows = algorithm.global_batch_size // len(plan.of("actor"))  # of a rank and optimizer step
     micro_batches = math.ceil(rows / micro_batch_size)
     each_s = update_pass_seconds(counts, share, min(rows, micro_batch_size), device)
+    if algorithm.imitation_coef > 0:  # each pass over demonstrations takes about as long as one to learn
+        micro_batches += math.ceil(config.sft.batch_size / len(plan.of("actor")) / micro_batch_size)
     optimizer_steps = config.samples_per_step * algorithm.update_epochs / algorithm.global_batch_size
     return optimizer_steps * (micro_batches * each_s + OPTIMIZER_STEP_S)
 

@@ -122,6 +122,10 @@ class Policy(ABC):
 class ImitationPolicy(Policy):
     """A policy that also learns from demonstrations, each kind by its own loss."""
 
+    # Imitation losses so far. A loss that draws, such as flow matching, draws by this number and adds 1 to it; it is
+    # set beside reinforcement learning, so that a resumed run draws what the run would have drawn.
+    num_losses: int = 0
+
     @abstractmethod
     def imitation_loss(
         self,

@@ -29,7 +29,7 @@ from rlrun.system.errors import OUT_OF_MEMORY, ExitStatus, RunError
 from rlrun.training.callbacks import Callbacks
 from rlrun.training.checkpoints import Checkpoints, Progress
 from rlrun.training.evaluation import evaluate, record_world, sentence
-from rlrun.training.policy_folders import first_policy
+from rlrun.training.policy_folders import demonstrations, first_policy, fitting_cameras
 from rlrun.training.run_folder import changed_course, changed_keys, for_more_steps, steps_to_repeat
 from rlrun.training.session import Session
 from rlrun.training.step_checks import StepChecks
@@ -114,12 +114,19 @@ class Run:
             if checkpoint is not None:
                 self.progress = self.checkpoints.restore(checkpoint)
             self.controller.load_rollout(str(policy))
+        self._load_demonstrations()
         self.actor_version = self.progress.policy_version
         if checkpoint is not None:
             again = steps_to_repeat(self.session.run_dir, self.progress.step)
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}{again}")
             self.session.sinks.resumed(self.progress.step)
         self.controller.sync_weights(self.progress.policy_version)
+
+    def _load_demonstrations(self) -> None:
+        """Open what `algorithm.imitation_coef` imitates beside reinforcement learning."""
+        if self.config.algorithm.imitation_coef > 0:
+            dataset = demonstrations(self.session)
+            self.controller.load_demonstrations(str(dataset), fitting_cameras(self.session, dataset))
 
     def _tell_changes(self, checkpoint: Path) -> None:
         """Print the changes of the configuration since the checkpoint."""
@@ -356,6 +363,7 @@ class Run:
             first, base = self.progress.first_success_rate, self.progress.base_policy
             self.controller.load_actor(base)
             self.progress = Progress(first_success_rate=first, base_policy=base)
+        self._load_demonstrations()
         self.session.sinks.resumed(self.progress.step)
 
     def rescue(self) -> None:

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from rlrun.actor import checkpoint, process_group
 from rlrun.actor.checkpoint_search import CheckpointSearch
 from rlrun.actor.checkpoint_writing import BackgroundSave, CheckpointWriting, policy_export, snapshot
-from rlrun.actor.imitation import exchanged_losses, imitate
+from rlrun.actor.imitation import DemonstrationSource, exchanged_losses, imitate
 from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.actor.updates import update
@@ -41,7 +41,7 @@ from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, Col
 from rlrun.weight_sync.device_memory import DeviceSender, OpenedMemory
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.workers.collector import concatenate
-from rlrun.workers.demonstrations import ablation_batch, imitation_batches, require_shown
+from rlrun.workers.demonstrations import Demonstrations, ablation_batch, imitation_batches, require_shown
 
 
 class ActorWorker:
@@ -62,6 +62,7 @@ class ActorWorker:
         self._layouts: dict[bool, BucketLayout] = {}  # by the same
         self._memory: tuple[bool, WeightMemory] | None = None  # for buckets of one layout
         self._opened: list[OpenedMemory] = []  # of the rollout workers on this rank's accelerator
+        self._demonstrations: DemonstrationSource | None = None  # imitated beside reinforcement learning
         self._outgoing: Iterator[WeightBucket | SharedBucket | DeviceBucket] = iter(())
         self._gathered: Iterator[tuple[str, torch.Tensor]] = iter(())
 
@@ -157,6 +158,15 @@ class ActorWorker:
             metrics = imitate(self.learner, imitation_batches(self.config, demos, dataset, self.rank))
             return metrics | exchanged_losses(self.learner, ablation_batch(self.config, demos, dataset))
 
+    def load_demonstrations(self, dataset: str, cameras: tuple[str, ...]) -> None:
+        """Open the dataset that is imitated beside reinforcement learning. Raises RunError if it cannot be used.
+
+        cameras: of the dataset, in the order of those that the policy takes.
+        """
+        demos = open_dataset(self.config.demos, dataset, cameras)
+        require_shown(self.config, policy_spec(self.config), demos, dataset)
+        self._demonstrations = Demonstrations(self.config, demos, dataset, self.rank).beside_update
+
     def _begin(self, policy: Policy, weights: StoredWeights | None = None) -> None:
         """Make shards and optimizers for a policy that every rank holds in full, or that `weights` fill."""
         num_ranks, device = self.config.actor.num_workers, self.device
@@ -189,7 +199,7 @@ class ActorWorker:
         with self.telemetry.span("update"), profile:
             self._require_right(shards, step)
             try:
-                return update(self.learner, concatenate(list(shards)), step)
+                return update(self.learner, concatenate(list(shards)), step, self._demonstrations)
             except torch.OutOfMemoryError as error:
                 raise self._out_of_memory(error) from error
 

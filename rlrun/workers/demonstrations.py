@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,33 +35,59 @@ def require_shown(config: RunConfig, spec: PolicySpec, demos: DemoDataset, folde
     )
 
 
+class Demonstrations:
+    """The batches of one actor rank. They are read in a thread, so that a disk that does not answer ends the run."""
+
+    def __init__(self, config: RunConfig, demos: DemoDataset, folder: str, rank: int):
+        self._config, self._demos, self._folder, self._rank = config, demos, folder, rank
+        self._reader = ThreadPoolExecutor(1, "demonstrations")
+
+    def coming(self, frames: np.ndarray) -> Future[DemonstrationBatch]:
+        """Begin to read the batch of these frames, int [M]."""
+
+        def read() -> DemonstrationBatch:
+            batch = self._demos.batch(frames, self._config.policy.num_action_chunks)
+            return DemonstrationBatch(batch.images, batch.proprio, batch.instructions, batch.actions, batch.step_valid)
+
+        return self._reader.submit(read)
+
+    def arrived(self, coming: Future[DemonstrationBatch]) -> DemonstrationBatch:
+        """Return a batch. Raises RunError for a picture that cannot be read, or that takes too long."""
+        with dataset_errors(self._folder):
+            if not wait([coming], timeout=self._config.cluster.step_deadline_s).done:
+                cause = f"a batch of pictures was not read within {self._config.cluster.step_deadline_s:g} s"
+                remedy = "copy the dataset to a faster disk, or raise cluster.step_deadline_s"
+                raise DatasetError(self._folder, cause, remedy)
+            return coming.result(0)
+
+    def beside_update(self, num_updates: int, step: int) -> DemonstrationBatch:
+        """Return this rank's part of the `sft.batch_size` frames beside an optimizer step of reinforcement learning.
+
+        num_updates: training steps done; step: optimizer steps of this one. They decide on the frames.
+        """
+        config = self._config
+        random = np.random.default_rng((config.seed, num_updates, step))
+        size, count = config.sft.batch_size, len(self._demos)
+        frames = random.choice(count, size, replace=size > count)
+        draw = int(random.integers(2**31))
+        batch = self.arrived(self.coming(frames[self._rank :: config.actor.num_workers]))
+        return replace(batch, draw=draw)
+
+
 def imitation_batches(config: RunConfig, demos: DemoDataset, folder: str, rank: int) -> Iterator[DemonstrationBatch]:
     """Yield `sft.num_steps` batches, of which the next is read while one is learned.
 
-    Every epoch is a new permutation, of which each rank takes its part. Raises RunError for a picture that cannot be
-    read, or that takes longer than cluster.step_deadline_s.
+    Every epoch is a new permutation, of which each rank takes its part. Raises RunError as `Demonstrations.arrived`.
     """
-    indices = _permuted(config, len(demos), rank)
-
-    def read() -> DemonstrationBatch | None:
-        mine = next(indices, None)
-        if mine is None:
-            return None
-        batch = demos.batch(mine, config.policy.num_action_chunks)
-        return DemonstrationBatch(batch.images, batch.proprio, batch.instructions, batch.actions, batch.step_valid)
-
-    deadline_s = config.cluster.step_deadline_s
-    with ThreadPoolExecutor(1, "demonstrations") as reader, dataset_errors(folder):
-        coming = reader.submit(read)
-        while True:
-            if not wait([coming], timeout=deadline_s).done:
-                cause = f"a batch of pictures was not read within {deadline_s:g} s"
-                raise DatasetError(folder, cause, "copy the dataset to a faster disk, or raise cluster.step_deadline_s")
-            batch = coming.result(0)
-            if batch is None:
-                return
-            coming = reader.submit(read)
-            yield batch
+    reader = Demonstrations(config, demos, folder, rank)
+    coming: Future[DemonstrationBatch] | None = None
+    for frames in _permuted(config, len(demos), rank):
+        following = reader.coming(frames)
+        if coming is not None:
+            yield reader.arrived(coming)
+        coming = following
+    if coming is not None:
+        yield reader.arrived(coming)
 
 
 def ablation_batch(config: RunConfig, demos: DemoDataset, folder: str) -> DemonstrationBatch:

@@ -64,7 +64,6 @@ class FlowPolicy(ImitationPolicy):
         self.shape = ChunkShape(config.horizon, config.max_action_dim, self.num_action_chunks, self.num_actions)
         self.num_proprio = processor.num_proprio
         self.device = next(self.module.parameters()).device
-        self._num_losses = 0  # of imitation, which draws by it
         frozen = self.frozen_names()
         for name, parameter in self.module.named_parameters():
             parameter.requires_grad_(name not in frozen)
@@ -196,8 +195,8 @@ class FlowPolicy(ImitationPolicy):
         chunk = shown.new_zeros(len(actions), shape.num_steps, shape.num_dims)
         chunk[:, : shape.num_executed, : shape.num_actions] = shown
         chunk[:, shape.num_executed :, : shape.num_actions] = shown[:, -1:]
-        matching = Matching.sample(chunk, self._num_losses, self.flow_time)
-        self._num_losses += 1
+        matching = Matching.sample(chunk, self.num_losses, self.flow_time)
+        self.num_losses += 1
         output = self.module(self.processor(images, instructions, proprio, self.device), matching.flow_input)
         assert output.velocity is not None
         return matching.loss(output.velocity[:, 0], valid, shape.num_actions), {}

@@ -6,12 +6,17 @@ import dataclasses
 
 import numpy as np
 import pytest
+from torch import Tensor
 
-from rlrun.actor.imitation import imitate, imitation_step
+from rlrun.actor.imitation import add_imitation_gradients, imitate, imitation_step
+from rlrun.actor.learner import Learner
+from rlrun.actor.process_group import Ranks
+from rlrun.actor.update_metrics import MetricSums
+from rlrun.actor.updates import update
 from rlrun.system.errors import RunError
-from tests.numerics import assert_moved_alike
+from tests.numerics import assert_moved_alike, norm_error
 from tests.unit.actor.rank_pool import RankPool
-from tests.unit.actor.tiny_run import C, demonstrations, learner, tiny_config, weights
+from tests.unit.actor.tiny_run import C, demonstrations, learner, share, tiny_config, trajectory, weights
 
 
 def fitted(num_steps: int, micro_batch_size: int) -> tuple[dict[str, np.ndarray], list[dict[str, float]]]:
@@ -75,3 +80,46 @@ def test_steps_beyond_the_end_do_not_count(two_ranks: RankPool) -> None:
     one, other = (two_ranks.run(fitted_to_first_steps, value)[0] for value in (-1.0, 1.0))
     for name in one:
         np.testing.assert_array_equal(one[name], other[name])
+
+
+def gradients_of_an_update(coef: float) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Return the gradients of the only optimizer step of an update, before it is taken, and the update's metrics."""
+    config = tiny_config(micro_batch_size=3)
+    config.algorithm.update_epochs, config.algorithm.imitation_coef = 1, coef
+    actor, found = learner(config), {}
+    take_step = actor.optimizer.step
+
+    def step(ranks: Ranks) -> tuple[Tensor, bool]:
+        found.update(gradients(actor))
+        return take_step(ranks)
+
+    actor.optimizer.step = step
+    beside = (lambda num_updates, step: demonstrations()) if coef else None
+    return found, update(actor, share(trajectory()), None, beside)
+
+
+def gradients_of_imitation() -> dict[str, np.ndarray]:
+    actor = learner(tiny_config(micro_batch_size=3))
+    add_imitation_gradients(actor, demonstrations(), 1.0, MetricSums())
+    return gradients(actor)
+
+
+def gradients(actor: Learner) -> dict[str, np.ndarray]:
+    own = {name: x.grad for name, x in actor.policy.module.named_parameters() if x.grad is not None}
+    return {name: x.double().numpy().copy() for name, x in actor.sharded.full_tensors(own.items())}
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_beside_an_update_its_weighted_gradients_are_added(
+    one_rank: RankPool, two_ranks: RankPool, num_ranks: int
+) -> None:
+    ranks = one_rank if num_ranks == 1 else two_ranks
+    alone, metrics = ranks.run(gradients_of_an_update, 0.0)[0]
+    both, more = ranks.run(gradients_of_an_update, 0.5)[0]
+    imitated = ranks.run(gradients_of_imitation)[0]
+    assert "imitation_loss" not in metrics and more["imitation_loss"] == pytest.approx(np.log(256), rel=0.1)
+    assert imitated.keys() <= both.keys() == alone.keys()
+    for name, gradient in both.items():
+        expected = alone[name] + 0.5 * imitated.get(name, 0.0)
+        assert norm_error(gradient, expected, scale=1e-3) < 1e-5, name
+    assert any(np.linalg.norm(imitated[name]) > 0.01 * np.linalg.norm(alone[name]) for name in imitated)

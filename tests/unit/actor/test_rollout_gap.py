@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rlrun.actor.updates import RolloutGap
+from rlrun.actor.update_metrics import RolloutGap
 from rlrun.config.schema import RunConfig
 
 T, B, K = 3, 4, 2  # this rank is the second of two, with the rows 4..7 of env workers 2 and 3

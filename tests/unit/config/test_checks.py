@@ -31,6 +31,10 @@ CASES = {
     ),
     "attention_has_a_policy": (["policy.attention=flash", "actor.param_precision=bf16"], "policy.attention"),
     "demonstrations_have_an_expert": (["env=omnigibson"], "policy.path"),
+    "imitation_beside_has_an_effect": (
+        ["run=cartpole", "algorithm.imitation_coef=0.1"],
+        "algorithm.imitation_coef",
+    ),
     "backend_serves_the_policy": (
         ["run=cartpole", "rollout.backend=sglang", "policy.path=tests"],
         "rollout.backend",

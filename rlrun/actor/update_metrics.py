@@ -1,0 +1,88 @@
+"""Metrics of an update: means over micro-batches and ranks, and the gap between acting and learning.
+
+All ranks call `means` and `metrics`, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.actor.process_group import Ranks
+from rlrun.config.schema import RunConfig
+from rlrun.data.seeds import rollout_of
+
+
+class MetricSums:
+    """Weighted sums of metrics; computes the means over all ranks once, at the end.
+
+    Example: add({"loss": 2.0}, 3) and add({"loss": 4.0}, 1) give {"loss": 2.5}.
+    """
+
+    def __init__(self) -> None:
+        self._added: dict[str, list[tuple[Tensor | float, Tensor | float]]] = {}
+
+    def add(self, metrics: Mapping[str, Tensor | float], weight: Tensor | float) -> None:
+        """Add each metric with its weight (the number of tokens, rows or steps of the mean), without a computation."""
+        weight = weight.detach() if isinstance(weight, Tensor) else weight
+        for name, value in metrics.items():
+            value = value.detach() if isinstance(value, Tensor) else value
+            self._added.setdefault(name, []).append((value, weight))
+
+    def means(self, ranks: Ranks) -> dict[str, float]:
+        """Return the mean of every metric over all ranks; all ranks call it."""
+        names = sorted(self._added)
+        if not names:
+            return {}
+        sums = []
+        for name in names:
+            values, weights = (_numbers(column) for column in zip(*self._added[name], strict=True))
+            sums.append(torch.stack([torch.where(weights > 0, values * weights, 0.0).sum(), weights.sum()]))
+        totals = ranks.sum(torch.stack(sums))
+        return {
+            name: float(total / weight.clamp(min=1e-12)) for name, (total, weight) in zip(names, totals, strict=True)
+        }
+
+
+def _numbers(column: Sequence[Tensor | float]) -> Tensor:
+    """Return float64 [n] on this host; all inputs have one type."""
+    tensors = [number for number in column if isinstance(number, Tensor)]
+    return torch.stack(tensors).double().cpu() if tensors else torch.tensor(column, dtype=torch.float64)
+
+
+class RolloutGap:
+    """Sums over the first epoch of an update; it stays on the device until `metrics`."""
+
+    def __init__(self, config: RunConfig, ranks: Ranks, num_rows: int, num_envs: int, device: torch.device):
+        """num_rows: T*B; num_envs: B."""
+        env, num_workers = config.env, config.rollout.num_workers
+        envs = ranks.rank * num_envs + np.arange(num_rows) % num_envs
+        env_workers = envs * env.num_workers // env.num_envs
+        found = [rollout_of(int(worker), env.num_workers, num_workers) for worker in env_workers]
+        self._workers = torch.tensor(found, dtype=torch.int64, device=device)
+        self._sums = torch.zeros(2, num_workers, dtype=torch.float64, device=device)  # first minibatch: gaps, choices
+        self._largest = torch.zeros(num_workers, dtype=torch.float64, device=device)
+        self._ranks = ranks
+        self.has_stepped = False  # whether the policy has taken an optimizer step since it acted
+
+    def add(self, rows: Tensor, new: Tensor, old: Tensor, mask: Tensor) -> None:
+        """Add rows. rows: int64 [R]; new, old: float32 [R, K]; mask: bool [R, K], False for rows that do not count."""
+        workers = self._workers.index_select(0, rows)
+        gaps = torch.where(mask, (new.detach() - old).abs(), 0.0).sum(1).double()
+        counts = mask.sum(1).double()
+        if not self.has_stepped:
+            self._sums.index_add_(1, workers, torch.stack([gaps, counts]))
+        self._largest.scatter_reduce_(0, workers, gaps / counts.clamp(min=1), "amax")
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics over all ranks; all ranks call it."""
+        gaps, counts = self._ranks.sum(self._sums.cpu())
+        largest = self._ranks.max(self._largest.cpu())
+        return {
+            "rollout_logprob_gap": float((gaps / counts.clamp(min=1)).max()),
+            "rollout_logprob_gap_max": float(largest.max()),
+            "rollout_logprob_gap_worker": float(largest.argmax()),
+        }
