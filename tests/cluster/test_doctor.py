@@ -185,6 +185,7 @@ save_file({"weight": numpy.zeros(1000, numpy.float32)}, "/tmp/model/model.safete
 """
 
 
+@pytest.mark.long
 def test_disks_versions_models_and_clocks(lab: Lab) -> None:
     """Six faults at the same time: the doctor reports each on its node."""
     metadata = lab.packages / "transformers-4.40.0.dist-info" / "METADATA"

@@ -48,6 +48,7 @@ def test_the_commands_status_counts_and_nothing_is_left(two_hosts):
     assert _left(train) == CLEAN and _left(sim) == CLEAN
 
 
+@pytest.mark.long
 def test_ray_ends_with_a_killed_start_and_the_next_one_cleans_up(two_hosts):
     declare_accelerators(two_hosts)
     train = two_hosts["train"]

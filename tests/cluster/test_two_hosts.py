@@ -68,6 +68,7 @@ def test_it_trains_across_the_hosts_to_the_end(cluster):
     assert (cluster.testbed.shared / "run" / "policy").is_dir()
 
 
+@pytest.mark.long
 def test_it_resumes_with_weights_sent_between_the_hosts(cluster):
     """Rollout moves to sim, with a Gloo group over two different interfaces. test_slurm does it by object stores."""
     overrides = [

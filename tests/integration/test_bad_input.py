@@ -79,7 +79,11 @@ def test_corrupted_dataset(finished, tmp_path):
 
 @pytest.mark.parametrize(
     ("size", "remedy"),
-    [("1m", "checkpoint.keep_last"), ("120k", "point output_dir"), ("28k", "point output_dir")],
+    [
+        ("1m", "checkpoint.keep_last"),
+        pytest.param("120k", "point output_dir", marks=pytest.mark.long),
+        ("28k", "point output_dir"),
+    ],
     ids=["saving", "logging", "starting"],
 )
 def test_full_disk(finished, tmp_path, size, remedy):

@@ -42,6 +42,7 @@ def test_it_keeps_the_contract(outside: dict[str, str], tmp_path: Path) -> None:
     assert done.returncode == 0 and "the contract holds" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_it_is_trained(outside: dict[str, str], tmp_path: Path) -> None:
     sizes = ["env.num_envs=4", "algorithm.horizon=8", "algorithm.global_batch_size=32", "actor.micro_batch_size=32"]
     kind = [

@@ -35,7 +35,10 @@ def rlrun(site: Path, *arguments: str) -> str:
 
 @pytest.mark.parametrize(
     ("check", "name", "run"),
-    [("check-policy", "residual", "residual_pendulum"), ("check-algorithm", "reinforce_plus", "reinforce_cartpole")],
+    [
+        pytest.param("check-policy", "residual", "residual_pendulum", marks=pytest.mark.long),
+        ("check-algorithm", "reinforce_plus", "reinforce_cartpole"),
+    ],
 )
 def test_a_guest_is_checked_and_trains(site: Path, tmp_path: Path, check: str, name: str, run: str) -> None:
     assert f"{name} keeps its contract" in rlrun(site, check, name)

@@ -63,6 +63,7 @@ def tight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return make
 
 
+@pytest.mark.long
 def test_the_update_is_repeated_with_half_the_rows(tmp_path: Path, tight, capsys: pytest.CaptureFixture) -> None:
     """The first try has 16 rows a micro-batch, the second 8, which fit."""
     status, metrics = trained(tmp_path / "tight", *tight("tight8", 8), "actor.micro_batch_size=16")

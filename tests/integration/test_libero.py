@@ -29,7 +29,7 @@ def robosuite(folder: Path, *overrides: str):
     return load([*SMALL, f"output_dir={folder}", python, "env.libero.backend=robosuite", *overrides])
 
 
-@pytest.mark.parametrize("has_robosuites_mujoco", [True, False])
+@pytest.mark.parametrize("has_robosuites_mujoco", [pytest.param(True, marks=pytest.mark.long), False])
 def test_both_backends_are_the_same(has_robosuites_mujoco: bool) -> None:
     """Frames, states and rewards of chunks in which the hand moves freely; pictures to the bit, with one MuJoCo."""
     scenes = libero_scenes("libero_goal", 7)
@@ -96,6 +96,7 @@ def expert(folder: Path, *overrides: str):
     return load(["run=libero_small", "cluster.kind=local", scenes, f"output_dir={folder}", *overrides])
 
 
+@pytest.mark.long
 def test_the_expert_turns_on_the_stove_from_held_out_starts(tmp_path: Path) -> None:
     config = expert(tmp_path).env
     env, rows = make_env(config, 4), np.arange(4)

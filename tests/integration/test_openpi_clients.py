@@ -123,6 +123,7 @@ def test_openpi_s_client_at_an_r1pro_policy(robot_policy: Path) -> None:
         assert np.allclose(later[:, 3:7], moved[53:57]), "also when the client has begun another episode"
 
 
+@pytest.mark.long
 def test_an_r1pro_policy_is_evaluated_by_its_path_alone(robot_policy: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rlrun.eval", f"checkpoint={robot_policy}", "output_dir=evaluation"]
     few = ["evaluation.num_episodes=2", "env.num_envs=2", "logging.video_episodes=0"]

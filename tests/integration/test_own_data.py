@@ -41,6 +41,7 @@ def train(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_its_cameras_come_in_the_worlds_order(tmp_path: Path) -> None:
     found = train(tmp_path, f"demos.path={dataset(tmp_path / 'set', 0.05)}", f"output_dir={tmp_path}/run")
     told = found.stdout + found.stderr

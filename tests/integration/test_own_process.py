@@ -68,6 +68,7 @@ def test_the_interpreter_has_no_torch(python: Path) -> None:
     assert b"No module named 'torch'" in done.stderr
 
 
+@pytest.mark.long
 def test_the_same_run_through_the_pipe(python: Path, tmp_path: Path) -> None:
     """All metrics of demonstrations, warm start, training and evaluation are bitwise equal."""
     here = run(tmp_path / "here", tmp_path / "cache-1")

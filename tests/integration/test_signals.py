@@ -88,6 +88,7 @@ def test_a_run_that_still_starts_ends_at_once(tmp_path):
     assert run.left() == []
 
 
+@pytest.mark.long
 def test_a_signal_while_ray_starts_has_the_status_of_a_signal(tmp_path):
     """Ray has handlers of its own then, one of them in C."""
     run = Run(tmp_path, ANY_POLICY)
@@ -145,6 +146,7 @@ def test_one_signal_saves_also_within_an_evaluation_and_two_end_at_once(tmp_path
     assert ended.left() == []
 
 
+@pytest.mark.long
 def test_a_scheduler_s_signal_to_all_processes_ends_a_run_that_still_starts(tmp_path):
     run = Run(tmp_path)
     run.read_until("watchdog: ")
@@ -157,6 +159,7 @@ def test_a_scheduler_s_signal_to_all_processes_ends_a_run_that_still_starts(tmp_
     assert run.left() == []
 
 
+@pytest.mark.long
 def test_a_scheduler_s_signals_to_all_processes_save_the_run_once_and_ask_for_a_restart(tmp_path):
     """As `timeout` sends the first, and systemd the second, to whatever is in the control group."""
     run = Run(tmp_path, ANY_POLICY, "checkpoint.every_steps=1")

@@ -110,6 +110,7 @@ def test_adapters_learn_and_are_merged_into_the_exported_policy(run):
     assert "lora" not in (folder / "policy" / "model.safetensors").read_bytes()[:100_000].decode("latin1")
 
 
+@pytest.mark.long
 def test_a_flow_policy_learns_its_noise(run):
     noise = ["policy=smolvla", "policy.smolvla.sampling=flow_noise", "sft.num_steps=4", "algorithm.entropy_coef=0.01"]
     folder, metrics = run("flow_noise", *noise, "actor.lr=1e-3", "algorithm.ppo.critic_warmup_steps=0")
@@ -118,7 +119,10 @@ def test_a_flow_policy_learns_its_noise(run):
     assert json.loads((folder / "policy" / "flow_policy.json").read_text())["learned_range"] == [0.16, 0.32]
 
 
-@pytest.mark.parametrize(("kind", "in_lerobot"), [("smolvla", "smolvla"), ("pi05", "pi05"), ("gr00t", "groot")])
+@pytest.mark.parametrize(
+    ("kind", "in_lerobot"),
+    [("smolvla", "smolvla"), pytest.param("pi05", "pi05", marks=pytest.mark.long), ("gr00t", "groot")],
+)
 def test_a_flow_policy_imitates_learns_and_keeps_to_its_start(run, kind, in_lerobot):
     """By Flow-SDE: log-probabilities of acting and learning agree, the KL is the closed one, and its folder opens
     again."""

@@ -7,11 +7,9 @@ import pytest
 from tests.pretended_cuda.conftest import Run
 from tests.pretended_cuda.memory import Case, measured
 
-CASES = [
-    Case("behavior", rows=2, lora=32, checkpointing=False),
-    Case("libero", rows=8, lora=0, checkpointing=True),
-]
+CASES = [Case("libero", rows=8, lora=0, checkpointing=True)]
 MORE = [
+    Case("behavior", rows=2, lora=32, checkpointing=False),
     Case("behavior", rows=2, lora=0, checkpointing=False),
     Case("behavior", rows=2, lora=0, checkpointing=True),
     Case("libero", rows=8, lora=0, checkpointing=False),

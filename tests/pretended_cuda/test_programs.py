@@ -66,7 +66,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pretended")
 
 
-LONG = {name: [pytest.mark.long] for name in PROGRAMS if "Flow" in name or "DSRL" in name}
+LONG = {name: [pytest.mark.long] for name in PROGRAMS if any(word in name for word in ("Flow", "DSRL", "by the actor"))}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, [])) for name in PROGRAMS])

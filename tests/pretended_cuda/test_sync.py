@@ -24,6 +24,7 @@ WAYS = {
     "adapters, merged by the rollout worker": ["actor.lora.rank=4"],
     "the actor's state in host memory": ["actor.cpu_offload=true"],
 }
+LONG = {way: [pytest.mark.long] for way in ("all weights, in turns", "the actor's state in host memory")}
 MOVING = {torch.ops.aten.copy_, torch.ops.aten._to_copy, torch.ops.aten.clone, torch.ops.aten.cat}
 FEWEST = 64  # numbers: samples of what arrived are compared on the CPU
 
@@ -71,7 +72,7 @@ def words(folder: Path, way: str) -> list[str]:
     return [*SMALL, *BF16, *WAYS[way], f"output_dir={folder}/run", f"cache_dir={folder}/cache"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param(way, marks=LONG.get(way, [])) for way in WAYS])
 def test_the_cpu_computes_no_weights(on_cuda: Run, tmp_path: Path, way: str) -> None:
     status, num_syncs, found = on_cuda(arithmetic_of_syncs, words(tmp_path, way))
     assert status == 0 and num_syncs >= 2

@@ -13,7 +13,7 @@ from rlrun.policies.counting import count
 from rlrun.system.errors import ExitStatus
 
 
-@pytest.mark.parametrize("lora", [0, 4])
+@pytest.mark.parametrize("lora", [pytest.param(0, marks=pytest.mark.long), 4])
 def test_every_line(capsys: pytest.CaptureFixture[str], lora: int) -> None:
     work = workload("libero", lora, micro_batch=1, batches=(1, 2), is_small=True)
     report = gpu_7b.Report(is_json=True)
@@ -47,6 +47,7 @@ def test_random_weights_are_the_same_in_parts_and_of_the_size_of_their_layer() -
     assert weights.read("language_model.model.norm.weight").float().mean().item() == pytest.approx(1.0, abs=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_it_estimates_and_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -256,7 +256,13 @@ def resumed(folder: Path, root: Path, saves: bool | None, resumes: bool | None) 
     return checksum_of(whole), checksum_of(again), gap
 
 
-@pytest.mark.parametrize(("saves", "resumes"), [(False, False), (True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("saves", "resumes"),
+    [
+        *((saves, resumes) for saves, resumes in ((True, False), (False, True))),
+        *(pytest.param(both, both, marks=pytest.mark.long) for both in (False, True)),
+    ],
+)
 def test_resumed_equals_uninterrupted_and_the_export_is_merged(
     two_ranks: RankPool, folder: Path, tmp_path: Path, saves: bool, resumes: bool
 ) -> None:

@@ -79,7 +79,7 @@ def measured(folder: Path, lora: int = 0, **actor: object) -> tuple[tuple[int, i
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("full_shard, accumulation", ADAPTED, REPLICATED) else pytest.mark.long)
+        pytest.param(name, marks=() if name in ("full_shard, accumulation", ADAPTED) else pytest.mark.long)
         for name in CONFIGURATIONS
     ],
 )

@@ -72,6 +72,7 @@ def test_a_plan_needs_no_policy() -> None:
     assert done.returncode == 0 and "actor/0" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_the_doctor_says_on_which_machine_it_is() -> None:
     machines = "+placement=dual_node inventory=configs/inventory_example.yaml"
     done = rlrun(f"doctor run=behavior_ppo_openvla_oft {machines} format=json")

@@ -107,6 +107,7 @@ def test_a_guests_policy_is_counted_in_a_process_and_once(
     assert policy_counts(wide) == counts
 
 
+@pytest.mark.long
 def test_a_damaged_file_of_the_cache_is_counted_anew(wide: RunConfig, tmp_path: Path) -> None:
     counts = policy_counts(wide)
     (file,) = (tmp_path / "cache").glob("counts-*.json")

@@ -16,7 +16,10 @@ from rlrun.system.errors import RunError
 INVENTORY = Path(__file__).parents[3] / "configs" / "inventory_example.yaml"
 
 
-@pytest.mark.parametrize(("run", "episodes", "updates"), [("libero_simplevla_rl", 512, 4), ("libero_rlinf", 4096, 16)])
+@pytest.mark.parametrize(
+    ("run", "episodes", "updates"),
+    [pytest.param("libero_simplevla_rl", 512, 4, marks=pytest.mark.long), ("libero_rlinf", 4096, 16)],
+)
 def test_a_published_run_is_planned(run: str, episodes: int, updates: int) -> None:
     config = load([f"run={run}", f"placement.inventory={INVENTORY}"])
     inventory = load_inventory(INVENTORY)

@@ -174,6 +174,7 @@ def test_a_start_that_diverges_is_no_start(tmp_path: Path) -> None:
         made(scenes, 3, "env.libero.task_ids=[0]")
 
 
+@pytest.mark.long
 def test_the_order_of_resets_does_not_matter(scenes: Path, pair: tuple[Any, Any]) -> None:
     """The state of a start is computed once, in whichever row asks for it first."""
     first = reset(pair[0], 0, 2, 4)

@@ -26,9 +26,6 @@ A, P, ROWS = 3, 5, 4
 SENTENCES = ("turn on the radio", "pick up the small red can")
 
 
-KINDS = ("smolvla", "pi0", "pi05", "gr00t")
-
-
 def config(kind: str, *overrides: str) -> RunConfig:
     seen = ("env.image_size=32", "policy.use_proprio=true")
     return load([f"policy={kind}", *seen, "policy.num_action_chunks=2", *overrides])
@@ -54,7 +51,8 @@ def section(kind: str) -> str:
     return f"policy.{kind}" if kind in ("smolvla", "gr00t") else "policy.pi"
 
 
-@pytest.fixture(scope="module", params=KINDS)
+# pi0 shares its file and most of its paths with pi0.5
+@pytest.fixture(scope="module", params=["smolvla", pytest.param("pi0", marks=pytest.mark.long), "pi05", "gr00t"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
