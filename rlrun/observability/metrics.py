@@ -70,6 +70,10 @@ CATALOGUE = (
     Metric("q_score", _R, "mean share of the goal's conditions that hold and did not hold at the reset", "0 to 1", ""),
     Metric("num_episodes", _R, "valid episodes that ended in the step", "count", "at least one in most steps"),
     Metric("num_chunk_steps", _R, "chunk steps that the step learned from", "count", "horizon x envs, less void ones"),
+    Metric("num_groups", _R, "filter_groups: groups that the batch has room for", "count", "envs / group_size"),
+    Metric("num_gen_batches", _R, "filter_groups: collections of a group, the largest number", "count", "falls"),
+    Metric("num_dropped_groups", _R, "filter_groups: collections of a group that had no signal", "count", "falls"),
+    Metric("num_missing_groups", _R, "filter_groups: groups without signal, left out at the bound", "count", "0"),
     Metric("env_steps", _R, "control steps since the start of the run", "control steps", ""),
     Metric("policy_version", _R, "updates of the policy since the start of the run", "count", ""),
     Metric(
