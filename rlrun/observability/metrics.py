@@ -107,6 +107,8 @@ CATALOGUE = (
     Metric("behavior_weight", _L, "mean importance weight of actions of an older policy", "", "near 1"),
     Metric("value_clip_fraction", _L, "share of values that moved beyond value_clip", "0 to 1", "below 0.5"),
     Metric("value_error", _L, "mean absolute error of the critic", "reward", "falls"),
+    Metric("positive_loss", _L, "NFT: flow-matching error of the velocity for good actions", "", "finite"),
+    Metric("negative_loss", _L, "NFT: flow-matching error of the velocity for bad actions", "", "finite"),
     Metric("critic_loss", _L, "DSRL: mean squared error of the critics", "", "finite"),
     Metric("noise_entropy", _L, "DSRL: entropy of a number of the first noise", "nat", "falls to target_entropy"),
     Metric("alpha", _L, "DSRL: weight of the entropy", "", "falls while the entropy is above its target"),
