@@ -636,6 +636,20 @@ def output_is_a_folder(config: RunConfig) -> Faults:
         )
 
 
+def algorithm_learns_from_the_choices(config: RunConfig) -> Faults:
+    """Some policies sample so that only one algorithm can learn from it."""
+    kind, name = config.policy.kind, config.algorithm.name
+    only = POLICIES.get(kind).learned_by(config)
+    if only is not None and name != only:
+        yield RunError(
+            f"{name} cannot learn from what this policy samples.",
+            key="algorithm.name",
+            value=name,
+            cause=f"policy.{kind} is set to a sampling that has no log-probabilities of actions, for {only} alone.",
+            remedy=f"Set algorithm.name={only}, or another policy.{kind}.sampling.",
+        )
+
+
 def filtered_groups_are_whole(config: RunConfig) -> Faults:
     """Groups can be filtered if the algorithm compares whole episodes, and each group is simulated by one worker."""
     algorithm = config.algorithm
@@ -689,6 +703,7 @@ CHECKS: tuple[Check, ...] = (
     chosen_demonstrations_exist,
     schedules_fall,
     clipped_returns_have_a_critic,
+    algorithm_learns_from_the_choices,
     filtered_groups_are_whole,
     profiled_steps_exist,
     recorded_edges_exist,
@@ -720,6 +735,7 @@ OF_TRAINING = frozenset(  # checks that a program without actor workers skips
         betas_are_two,
         sft_batch_divides_among_ranks,
         warm_start_warms_up,
+        algorithm_learns_from_the_choices,
         filtered_groups_are_whole,
         profiled_steps_exist,
         recorded_edges_exist,

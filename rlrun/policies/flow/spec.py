@@ -151,21 +151,13 @@ def new_vision_sizes(own: FlowSettings, image_size: int) -> VisionSizes:
 
 
 def check_flow(config: RunConfig, own: FlowSettings, vlm_parts: Sequence[str]) -> Faults:
-    """Check learned noise, that adapters are where something trains, and that NFT's choices are learned from by NFT.
+    """Check learned noise, and that adapters are where something trains.
 
     vlm_parts: those of the VLM, as actor.lora.targets names them.
     """
     section = f"policy.{config.policy.kind}."
     yield from _check_noise(section, own)
     yield from _check_adapters(config, section, own, vlm_parts)
-    if own.sampling is Sampling.nft and config.algorithm.name != "nft":
-        yield RunError(
-            "A flow that runs as an ODE has no log-probability to learn from.",
-            key=section + "sampling",
-            value="nft",
-            cause=f"algorithm.name={config.algorithm.name}",
-            remedy=f"Set algorithm.name=nft, or {section}sampling=flow_sde.",
-        )
 
 
 def _check_noise(section: str, own: FlowSettings) -> Faults:
@@ -244,6 +236,9 @@ def flow_spec(
         yield from check_head_sizes(config, f"policy.{name}.", own)
         yield from check_own(config)
 
+    def learned_by(config: RunConfig) -> str | None:
+        return "nft" if config.policy.section(section).sampling is Sampling.nft else None  # no log-probabilities
+
     heads = ("value_head", "noise_head")
     return PolicySpec(
         name=name,
@@ -263,4 +258,5 @@ def flow_spec(
         num_parameters=num_parameters,
         cameras=cameras,
         to_lerobot=to_lerobot,
+        learned_by=learned_by,
     )

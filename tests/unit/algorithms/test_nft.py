@@ -234,7 +234,7 @@ def test_the_better_of_two_modes_wins(flow_time: FlowTime) -> None:
         (["policy.kind=openvla_oft", "algorithm.name=nft"], "algorithm.name", "policy=smolvla_nft"),
         (["policy=smolvla", "algorithm.name=nft"], "algorithm.name", "policy.smolvla.sampling=flow_sde"),
         (["policy=smolvla_nft", "policy.smolvla.first_noise=fixed"], "policy.smolvla.first_noise", "is an ODE"),
-        (["policy=smolvla_nft", "algorithm.name=ppo"], "policy.smolvla.sampling", "no log-probability"),
+        (["policy=smolvla_nft", "algorithm.name=ppo"], "algorithm.name", "no log-probabilities"),
         (["policy=smolvla_nft", "algorithm.nft.group_size=1"], "algorithm.nft.group_size", "at least 2 envs"),
     ],
 )

@@ -12,6 +12,7 @@ import rlrun
 from rlrun.cluster.launch import Machines
 from rlrun.observability.run_files import read_metrics
 from rlrun.system.errors import ExitStatus
+from rlrun.train_async import train_async
 from rlrun.training.replay import replay
 from tests.learning.test_resume import lasting
 
@@ -60,6 +61,14 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     assert [lasting(metrics) for metrics in halves] == [lasting(metrics) for metrics in whole]
     weights = [(tmp_path / run / "policy" / "model.safetensors").read_bytes() for run in ("whole", "halves")]
     assert weights[0] == weights[1]
+
+
+def test_a_batch_that_is_collected_ahead_is_full_of_signal_too(tmp_path):
+    keys = ["algorithm.filter_groups.enable=true", "num_steps=2", _bound(40), f"output_dir={tmp_path}"]
+    assert train_async(rlrun.load_config([*WORLD, *SMALL, *keys])) == ExitStatus.ok
+    first, ahead = read_metrics(tmp_path)
+    assert (first["policy_age"], ahead["policy_age"]) == (0, 1)
+    assert ahead["num_chunk_steps"] == 2 * NUM_ENVS and ahead["num_missing_groups"] == 0 < ahead["num_dropped_groups"]
 
 
 def test_a_recorded_step_is_replayed_with_all_its_collections(tmp_path, capsys):
