@@ -25,7 +25,7 @@ from rlrun.training.step_checks import StepChecks
 from rlrun.weight_sync import buckets
 from rlrun.weight_sync.buckets import ArrivedWeights
 from rlrun.workers import actor_worker, rollout_worker
-from rlrun.workers.collector import StepTally
+from rlrun.workers.tally import StepTally
 
 WARM_UP, STEPS = 2, 10
 CHECKS: dict[str, tuple[tuple[Any, str], ...]] = {

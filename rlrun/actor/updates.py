@@ -225,7 +225,7 @@ def _recompute_logprobs(
     Both are 0 for unusable rows; values are 0 without a value head. of_reference: in place of log-probabilities,
     the statistic of a reference policy that the distributions' KL needs.
     """
-    parts = np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches)
+    parts = np.array_split(batch.usable, max(1, plan.num_minibatches * plan.num_micro_batches))
     places = [rows if len(rows) else np.zeros(1, np.int64) for rows in parts]
     found, valued = [], []  # on the device, so that no pass waits for the one before it
     for at in places:

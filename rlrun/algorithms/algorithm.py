@@ -66,6 +66,19 @@ class Targets:
         return replace(self, **masks)
 
 
+@dataclass(frozen=True, eq=False)
+class MatchedVelocities:
+    """Velocities of a flow policy at F points between the chosen action and noise, for C control steps of A numbers.
+
+    K = C*F*A choices are these numbers, flat in this order.
+    """
+
+    velocity: Tensor  # float32 [M, C, F, A], of the present policy
+    acting: Tensor  # float32 [M, C, F, A], of the policy that acted
+    target: Tensor  # float32 [M, C, F, A], of the straight path through the point
+    share: Tensor  # float32 [M, F], of noise in the point
+
+
 class ActionDistribution(ABC):
     """K choices in each of B rows, at one temperature. `tokens` are the chosen values."""
 
@@ -99,6 +112,10 @@ class ActionDistribution(ABC):
     def kl_from_behavior(self, tokens: Tensor) -> Tensor | None:
         """Return float32 [B, K], KL(the policy that chose `tokens` || this) in closed form, from what `tokens` hold;
         None: it is estimated from log-probabilities."""
+        return None
+
+    def matched(self, tokens: Tensor) -> MatchedVelocities | None:
+        """Return the velocities for flow matching on the chosen actions; None: it matches none."""
         return None
 
     @abstractmethod

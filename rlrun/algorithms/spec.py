@@ -127,7 +127,7 @@ class DsrlConfig(Section):
     target_entropy: float = bounded(-0.5, FINITE)  # per number of the noise over its bound, in nats
 
 
-def _in_groups(section: type[GroupSection]) -> Callable[[AlgorithmConfig], RolloutRule]:
+def in_groups(section: type[GroupSection]) -> Callable[[AlgorithmConfig], RolloutRule]:
     """Return the rollout rule of an algorithm that learns from whole episodes of groups."""
 
     def rule(config: AlgorithmConfig) -> RolloutRule:
@@ -137,7 +137,7 @@ def _in_groups(section: type[GroupSection]) -> Callable[[AlgorithmConfig], Rollo
     return rule
 
 
-def _check_episodes(name: str, section: type[GroupSection], least: int) -> Callable[[RunConfig], Iterator[RunError]]:
+def check_episodes(name: str, section: type[GroupSection], least: int) -> Callable[[RunConfig], Iterator[RunError]]:
     """Return the checks of an algorithm that learns from whole episodes of groups; each belongs to one actor rank.
 
     least: the smallest group.
@@ -211,26 +211,26 @@ PPO = AlgorithmSpec("ppo", "rlrun.algorithms.ppo:PPO", section=PPOConfig)
 GRPO = AlgorithmSpec(
     "grpo",
     "rlrun.algorithms.ppo:GRPO",
-    _in_groups(GRPOConfig),
+    in_groups(GRPOConfig),
     GRPOConfig,
     has_critic=False,
-    check=_check_episodes("grpo", GRPOConfig, least=2),
+    check=check_episodes("grpo", GRPOConfig, least=2),
 )
 RLOO = AlgorithmSpec(
     "rloo",
     "rlrun.algorithms.reinforce:Rloo",
-    _in_groups(RlooConfig),
+    in_groups(RlooConfig),
     RlooConfig,
     has_critic=False,
-    check=_check_episodes("rloo", RlooConfig, least=2),
+    check=check_episodes("rloo", RlooConfig, least=2),
 )
 REINFORCE_PLUS_PLUS = AlgorithmSpec(
     "reinforce_plus_plus",
     "rlrun.algorithms.reinforce:ReinforcePlusPlus",
-    _in_groups(ReinforcePlusPlusConfig),
+    in_groups(ReinforcePlusPlusConfig),
     ReinforcePlusPlusConfig,
     has_critic=False,
-    check=_check_episodes("reinforce_plus_plus", ReinforcePlusPlusConfig, least=1),
+    check=check_episodes("reinforce_plus_plus", ReinforcePlusPlusConfig, least=1),
 )
 DSRL = AlgorithmSpec(
     "dsrl",

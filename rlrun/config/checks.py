@@ -659,6 +659,47 @@ def output_is_a_folder(config: RunConfig) -> Faults:
         )
 
 
+def algorithm_learns_from_the_choices(config: RunConfig) -> Faults:
+    """Some policies sample so that only one algorithm can learn from it."""
+    kind, name = config.policy.kind, config.algorithm.name
+    only = POLICIES.get(kind).learned_by(config)
+    if only is not None and name != only:
+        yield RunError(
+            f"{name} cannot learn from what this policy samples.",
+            key="algorithm.name",
+            value=name,
+            cause=f"policy.{kind} is set to a sampling that has no log-probabilities of actions, for {only} alone.",
+            remedy=f"Set algorithm.name={only}, or another policy.{kind}.sampling.",
+        )
+
+
+def filtered_groups_are_whole(config: RunConfig) -> Faults:
+    """Groups can be filtered if the algorithm compares whole episodes, and each group is simulated by one worker."""
+    algorithm = config.algorithm
+    if not algorithm.filter_groups.enable:
+        return
+    rule = ALGORITHMS.get(algorithm.name).rollout(algorithm)
+    if not rule.one_episode or rule.group_size < 2:
+        yield RunError(
+            f"{algorithm.name} compares no episodes of a group, so no group can lack signal.",
+            key="algorithm.filter_groups.enable",
+            value=True,
+            cause="Its groups have a single env." if rule.one_episode else "It learns from single chunk steps.",
+            remedy="Drop it, or take an algorithm with groups, such as algorithm.name=grpo.",
+        )
+        return
+    per_worker = config.env.num_envs // config.env.num_workers
+    if per_worker % rule.group_size:
+        yield RunError(
+            f"Groups of {rule.group_size} envs would be cut across env workers of {per_worker} envs.",
+            key="env.num_workers",
+            value=config.env.num_workers,
+            cause="An env worker sees all episodes of a group, to collect those without signal again "
+            f"(algorithm.filter_groups.enable): {per_worker} envs are no multiple of {rule.group_size}.",
+            remedy=f"Take env.num_workers={nearest_divisor(config.env.num_envs // rule.group_size, 1)}, or more envs.",
+        )
+
+
 CHECKS: tuple[Check, ...] = (
     envs_divide_among_workers,
     envs_divide_among_ranks,
@@ -686,6 +727,8 @@ CHECKS: tuple[Check, ...] = (
     chosen_demonstrations_exist,
     schedules_fall,
     clipped_returns_have_a_critic,
+    algorithm_learns_from_the_choices,
+    filtered_groups_are_whole,
     profiled_steps_exist,
     recorded_edges_exist,
     recorded_steps_exist,
@@ -717,6 +760,8 @@ OF_TRAINING = frozenset(  # checks that a program without actor workers skips
         betas_are_two,
         sft_batch_divides_among_ranks,
         warm_start_warms_up,
+        algorithm_learns_from_the_choices,
+        filtered_groups_are_whole,
         profiled_steps_exist,
         recorded_edges_exist,
         recorded_steps_exist,

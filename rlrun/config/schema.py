@@ -208,6 +208,22 @@ class KlKind(Enum):
     low_var_kl = "low_var_kl"
 
 
+class GroupMetric(Enum):
+    """What the episodes of a group are compared by."""
+
+    episode_return = "episode_return"
+    success = "success"
+
+
+@dataclass
+class FilterGroupsConfig(Section):
+    """Dynamic sampling, as in DAPO: groups of episodes without signal are collected again. docs/policies.md"""
+
+    enable: bool = False
+    metric: GroupMetric = GroupMetric.episode_return  # a group whose episodes are all equal in it has no signal
+    max_num_gen_batches: int = bounded(5, COUNT)  # times that a group is collected at most; then it is left out
+
+
 @dataclass
 class AlgorithmConfig(KindSection):
     """Settings that all algorithms share; those of one algorithm are in the section of its name."""
@@ -233,6 +249,7 @@ class AlgorithmConfig(KindSection):
     clip_advantages: float | None = bounded(None, POSITIVE)  # bound of normalized absolute advantages; None: none
     clip_returns: float | None = bounded(None, POSITIVE)  # bound of absolute returns, the critic's targets; None: none
     target_kl: float | None = bounded(0.05, POSITIVE)  # k3 estimate of the KL that ends an update; None: none
+    filter_groups: FilterGroupsConfig = field(default_factory=FilterGroupsConfig)
 
 
 @dataclass

@@ -238,6 +238,20 @@ class EnvTally:
 
 
 @dataclass(frozen=True)
+class GroupTally:
+    """env -> driver: groups of one env worker in a training step, with algorithm.filter_groups.
+
+    Example: GroupTally(num_gen_batches=3, num_groups=4, num_dropped=5, num_missing=1): of four groups, five collections
+    had no signal, and one group had none in its last collection.
+    """
+
+    num_gen_batches: int  # collections of the group that was collected most often
+    num_groups: int  # of the batch, over all rollout epochs
+    num_dropped: int  # collections of a group that had no signal
+    num_missing: int  # groups that are left out of the batch, since none of their collections had signal
+
+
+@dataclass(frozen=True)
 class EpisodeReport:
     """env -> driver: one finished episode.
 

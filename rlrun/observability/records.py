@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from rlrun.data.messages import EnvTally, EpisodeReport, WorkerLoss
+from rlrun.data.messages import EnvTally, EpisodeReport, GroupTally, WorkerLoss
 from rlrun.data.starts import EpisodeStart, Split, split_of
 from rlrun.observability import run_files
 from rlrun.observability.run_files import (
@@ -153,6 +153,19 @@ def tally_metrics(tallies: Sequence[EnvTally]) -> dict[str, float]:
     if num_pictures:
         metrics["frozen_pictures"] = sum(sum(tally.num_frozen) for tally in tallies) / num_pictures
     return metrics
+
+
+def group_metrics(tallies: Iterable[GroupTally | None]) -> dict[str, float]:
+    """Return metrics of the groups of all env workers, by env rank; {} if groups are not filtered."""
+    found = [tally for tally in tallies if tally is not None]
+    if not found:
+        return {}
+    return {
+        "num_gen_batches": float(max(tally.num_gen_batches for tally in found)),
+        "num_dropped_groups": float(sum(tally.num_dropped for tally in found)),
+        "num_missing_groups": float(sum(tally.num_missing for tally in found)),
+        "num_groups": float(sum(tally.num_groups for tally in found)),
+    }
 
 
 def loss_metrics(losses: Iterable[WorkerLoss]) -> dict[str, float]:

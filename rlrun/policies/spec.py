@@ -88,6 +88,8 @@ class PolicySpec:
     # Names a function (folder, out, vlm_name) -> LeRobotFolder that writes a trained policy for LeRobot's class.
     # vlm_name: where LeRobot finds the VLM's files; None: in `out`. None: LeRobot has no such class.
     to_lerobot: str | None = None
+    # Name of the only algorithm that learns from the choices of a configured policy; None: any may.
+    learned_by: Callable[[RunConfig], str | None] = lambda config: None
 
     def __post_init__(self) -> None:
         if (self.from_scratch is None) == (self.from_demonstrations is None):

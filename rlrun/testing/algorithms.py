@@ -15,7 +15,16 @@ import torch
 from torch import Tensor
 
 from rlrun.algorithms.advantages import on_one_rank
-from rlrun.algorithms.algorithm import ActionDistribution, Algorithm, ChunkSteps, Losses, Outputs, Reduction, Targets
+from rlrun.algorithms.algorithm import (
+    ActionDistribution,
+    Algorithm,
+    ChunkSteps,
+    Losses,
+    MatchedVelocities,
+    Outputs,
+    Reduction,
+    Targets,
+)
 from rlrun.algorithms.losses import aggregation_counts, at_level
 from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
 from rlrun.config.schema import AlgorithmConfig, RunConfig
@@ -43,6 +52,12 @@ class FakeDistribution(ActionDistribution):
 
     def entropy(self) -> Tensor:
         return -self._logprobs
+
+    def matched(self, tokens: Tensor) -> MatchedVelocities:
+        """Return velocities that move towards the chosen actions where log-probabilities rise."""
+        velocity = self._logprobs.unflatten(1, (CHUNK, 1, CHOICES // CHUNK))
+        acting = velocity.detach()
+        return MatchedVelocities(velocity, acting, acting + 1.0, torch.ones(len(acting), 1))
 
     def first(self, num_rows: int) -> FakeDistribution:
         return FakeDistribution(self._logprobs[:num_rows])

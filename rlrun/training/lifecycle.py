@@ -15,6 +15,7 @@ from rlrun.data.message_checks import WRONG_MESSAGE
 from rlrun.observability.records import (
     During,
     episode_metrics,
+    group_metrics,
     loss_metrics,
     record_episodes,
     record_losses,
@@ -229,6 +230,7 @@ class Run:
         }
         metrics |= loss_metrics(losses) | episode_metrics(batch.episodes, losses)
         metrics |= tally_metrics([report.tally for report in batch.reports])
+        metrics |= group_metrics(report.groups for report in batch.reports)
         metrics |= self.busy.of_step(self._began_s, machine_load.steady_time()) | session.memory.end_step(progress.step)
         metrics |= session.throughput.of_step(metrics)
         session.sinks.log(progress.step, metrics)

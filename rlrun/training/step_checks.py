@@ -124,8 +124,16 @@ class StepChecks:
                 f"{worker} and the actor differ by {largest:.3g} in the log-probabilities of a single chunk step: an "
                 "answer may have been changed, or exchanged",
             )
+        has_no_groups = metrics.get("num_groups", 0.0) > 0 and metrics["num_missing_groups"] == metrics["num_groups"]
+        if has_no_groups:
+            yield (
+                "no groups",
+                f"nothing was learned in this step: in each of {metrics['num_groups']:.0f} groups all episodes had the "
+                f"same {self._config.algorithm.filter_groups.metric.value}, in {metrics['num_gen_batches']:.0f} "
+                "collections (algorithm.filter_groups): take a first policy with which some episodes succeed",
+            )
         is_on_policy = "is_kl_stopped" in metrics  # others may only collect at first
-        is_idle = is_on_policy and metrics.get("num_optimizer_steps") == 0
+        is_idle = is_on_policy and metrics.get("num_optimizer_steps") == 0 and not has_no_groups
         self._without_steps = self._without_steps + 1 if is_idle else 0
         if self._without_steps >= _NUM_STEPS_IN_A_ROW:
             kl = metrics.get("approx_kl", math.nan)

@@ -15,12 +15,22 @@ import numpy as np
 
 from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import ActionChunk, ChunkResult, EnvTally, EpisodeReport, Frames, Observation, Trajectory
+from rlrun.data.messages import (
+    ActionChunk,
+    ChunkResult,
+    EpisodeReport,
+    Frames,
+    GroupTally,
+    Observation,
+    Trajectory,
+)
 from rlrun.data.seeds import episode_seeds, sampling_keys
 from rlrun.data.starts import EpisodeStart, starts_of
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import CallProfile
+from rlrun.workers.group_filter import GroupFilter
+from rlrun.workers.tally import StepTally
 
 
 class TrajectoryBuilder:
@@ -32,6 +42,7 @@ class TrajectoryBuilder:
         numbers |= {"values": np.float32, "next_values": np.float32}
         self._arrays: dict[str, np.ndarray] = {name: np.zeros(self._shape, dtype) for name, dtype in numbers.items()}
         self._instructions: dict[str, int] = {}
+        self._num_cleared_steps = 0  # control steps that were executed and cleared
 
     def _array(self, name: str, like: np.ndarray) -> np.ndarray:
         if name not in self._arrays:
@@ -68,10 +79,16 @@ class TrajectoryBuilder:
         """Exclude chunk steps start..end-1 of a row from learning, after an infra fault."""
         self._arrays["valid"][start:end, row] = False
 
+    def clear(self, rows: np.ndarray, start: int, end: int) -> None:
+        """Forget chunk steps start..end-1 of `rows` (int [R]), which are collected again; their steps still count."""
+        self._num_cleared_steps += int(self._arrays["step_valid"][start:end, rows].sum())
+        for array in self._arrays.values():
+            array[start:end, rows] = 0
+
     @property
     def num_control_steps(self) -> int:
         """Return the number of control steps executed so far."""
-        return int(self._arrays["step_valid"].sum())
+        return int(self._arrays["step_valid"].sum()) + self._num_cleared_steps
 
     @property
     def policy_version(self) -> int:
@@ -109,66 +126,6 @@ def concatenate(parts: list[Trajectory]) -> Trajectory:
     return Trajectory(**joined)
 
 
-_LINES = 4  # one of so many lines of a picture is compared
-
-
-class StepTally:
-    """The tally of one env worker.
-
-    Example::
-
-        tally = StepTally(env.action_low, env.action_high)
-        tally.add(rows, perceived, chunk.actions, result)   # after every chunk
-        tally.drain()                                       # after the training step
-    """
-
-    def __init__(self, action_low: np.ndarray, action_high: np.ndarray):
-        """Limits: float32 [A]."""
-        self._low, self._high = action_low, action_high
-        self._before: dict[int, np.ndarray] = {}  # by row: the actions of its last chunk in the running episode
-        self._start()
-
-    def _start(self) -> None:
-        self._num_chunk_steps = self._num_paid = self._num_moves = self._num_outside = self._num_actions = 0
-        self._num_frozen = np.zeros(0, int)  # [N]; empty before the first move
-        self._instructions: set[str] = set()
-
-    def add(self, rows: np.ndarray, before: Frames, actions: np.ndarray, result: ChunkResult) -> None:
-        """Count one chunk of `rows` (int [R]). before: R rows; actions: float32 [R, C, A]; result: B rows."""
-        self._num_chunk_steps += len(rows)
-        self._num_paid += int(result.rewards[rows].any(axis=1).sum())
-        self._num_outside += int(((actions < self._low) | (actions > self._high)).sum())
-        self._num_actions += actions.size
-        self._instructions |= set(before.instructions)
-        goes_on = ~result.ended[rows]
-        after = result.frames
-        has_new_actions = np.array(
-            [row in self._before and not np.array_equal(self._before[row], actions[i]) for i, row in enumerate(rows)],
-            bool,
-        )
-        has_moved = (after.proprio[rows] != before.proprio).any(axis=-1)
-        moves = goes_on & (has_moved | has_new_actions)
-        self._before = {row: actions[i].copy() for i, row in enumerate(rows.tolist()) if goes_on[i]}
-        self._num_moves += int(moves.sum())
-        if moves.any() and before.images.shape[1]:
-            seen, shown = before.images[moves, :, ::_LINES], after.images[rows[moves], :, ::_LINES]
-            frozen = (seen == shown).all(axis=(2, 3, 4)).sum(axis=0)
-            self._num_frozen = self._num_frozen + frozen if self._num_frozen.size else frozen
-
-    def drain(self) -> EnvTally:
-        """Return the tally since the last call."""
-        tally = EnvTally(
-            num_chunk_steps=self._num_chunk_steps,
-            num_paid=self._num_paid,
-            num_moves=self._num_moves,
-            num_frozen=tuple(self._num_frozen.tolist()),
-            outside=self._num_outside / max(1, self._num_actions),
-            instructions=tuple(sorted(self._instructions)),
-        )
-        self._start()
-        return tally
-
-
 CollectedEpisodes = tuple[list[EpisodeReport], TrajectoryBuilder]
 
 
@@ -185,6 +142,8 @@ class Collector:
         self.profile: CallProfile | None = None  # of the simulator's calls in the present training step
         self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch continues
         self._starts: list[EpisodeStart] = []  # of episodes that began since the last call of `drain_starts`
+        is_filtered = config.algorithm.filter_groups.enable
+        self._filter = GroupFilter(config.algorithm.filter_groups, envs, self.rule.group_size) if is_filtered else None
 
     @cached_property
     def tally(self) -> StepTally:
@@ -202,6 +161,10 @@ class Collector:
         """Return the starts of the episodes that began since the last call."""
         starts, self._starts = self._starts, []
         return starts
+
+    def drain_groups(self) -> GroupTally | None:
+        """Return the tally of groups since the last call; None: groups are not filtered."""
+        return None if self._filter is None else self._filter.drain()
 
     def step(self, rows: np.ndarray, actions: np.ndarray) -> ChunkResult:
         """Simulate one chunk in `rows` (int [R]); actions: float32 [R, C, A]. Other rows do not change."""
@@ -232,17 +195,47 @@ class Collector:
         algorithm = self._config.algorithm
         builder = TrajectoryBuilder(algorithm.rollout_epochs * algorithm.horizon, len(self._envs))
         episodes: list[EpisodeReport] = []
+        rows = np.arange(len(self._envs))
         for epoch in range(algorithm.rollout_epochs):
-            episodes += yield from self._epoch(step, epoch, policy_version, builder)
+            if self._filter is None:
+                episodes += yield from self._epoch(step, epoch, policy_version, builder, rows)
+            else:
+                episodes += yield from self._filtered_epoch(self._filter, step, epoch, policy_version, builder)
         return episodes, builder
 
-    def _epoch(
-        self, step: int, epoch: int, policy_version: int, builder: TrajectoryBuilder
+    def _filtered_epoch(
+        self, group_filter: GroupFilter, step: int, epoch: int, policy_version: int, builder: TrajectoryBuilder
     ) -> Generator[Observation, ActionChunk, list[EpisodeReport]]:
+        """Collect one rollout epoch, and the rows of groups without signal again, with new seeds."""
+        start, rows = epoch * self._config.algorithm.horizon, np.arange(len(self._envs))
+        end = start + self._config.algorithm.horizon
+        episodes: list[EpisodeReport] = []
+        for repetition in range(self._config.algorithm.filter_groups.max_num_gen_batches):
+            if repetition:
+                builder.clear(rows, start, end)
+            found = yield from self._epoch(step, epoch, policy_version, builder, rows, repetition)
+            episodes += found
+            rows = group_filter.without_signal(found, repetition)
+            if not rows.size:
+                break
+        group_filter.leave_out(rows)
+        for row in rows.tolist():
+            builder.void(row, start, end)
+        return episodes
+
+    def _epoch(
+        self,
+        step: int,
+        epoch: int,
+        policy_version: int,
+        builder: TrajectoryBuilder,
+        rows: np.ndarray,
+        repetition: int = 0,
+    ) -> Generator[Observation, ActionChunk, list[EpisodeReport]]:
+        """Collect one rollout epoch of `rows` (int [R]). repetition: how often it was collected before."""
         algorithm, rule = self._config.algorithm, self.rule
         temperature = self._config.rollout.temperature
         groups = self._envs // rule.group_size  # rows of one group have the same reset seeds
-        rows = np.arange(len(self._envs))  # the rows that act
         running, self._running = self._running, None
 
         def seeds_of(rows: np.ndarray) -> np.ndarray:
@@ -252,18 +245,19 @@ class Collector:
             ledger, frames = running
             ledger.begin_epoch()
         else:
-            ledger = EpisodeLedger(self._envs)
+            ledger = EpisodeLedger(self._envs, repetition)
             frames = self._reset(ledger, rows, seeds_of(rows))
         start = epoch * algorithm.horizon
         end = start + algorithm.horizon
         moments = start + np.arange(algorithm.horizon + 1)
-        keys_TB = sampling_keys(self._config.seed, step, epoch, self._envs, moments[:, None])
+        keyed = moments[:, None] + repetition * len(moments)
+        keys_TB = sampling_keys(self._config.seed, step, epoch, self._envs, keyed)
         requests = ValueRequests(builder) if rule.needs_values else None
         for t in range(start, end + 1):
             is_last = t == end  # one more request, for the values of the last observations
             if rows.size == 0 or (is_last and not requests):
                 break
-            acts_in_all = rows.size == len(self._envs)
+            acts_in_all = rows.size == len(frames)  # a reset returns the frames of its rows alone
             perceived, keys = frames if acts_in_all else frames.rows(rows), keys_TB[t - start, rows]
             others = requests.frames() if requests else None
             chunk = yield Observation(self._rank, perceived, keys, temperature, others, policy_version=policy_version)
@@ -309,12 +303,13 @@ class Collector:
 class EpisodeLedger:
     """Keeps per row: seed, return, length, and the chunk step of the epoch at which the episode started."""
 
-    def __init__(self, envs: np.ndarray):
+    def __init__(self, envs: np.ndarray, first: int = 0):
+        """first: number of the first episode of each row, on which its seed depends."""
         self._envs = envs  # global env index of each row
         num_rows = len(envs)
         self.seeds = np.zeros(num_rows, np.int64)
         self.instructions = [""] * num_rows
-        self.count = np.zeros(num_rows, np.int64)  # episodes started before the running one
+        self.count = np.full(num_rows, first, np.int64)  # number of the running episode
         self.started_at = np.zeros(num_rows, int)
         self.reports: list[EpisodeReport] = []
         self.last: dict[int, EpisodeReport] = {}  # by row

@@ -18,7 +18,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.data.fit import short_name
 from rlrun.data.lerobot import DemoFeatures
 from rlrun.data.message_checks import AnswerCheck
-from rlrun.data.messages import ActionChunk, EnvTally, EpisodeReport, Frames, Observation, Spaces
+from rlrun.data.messages import ActionChunk, EnvTally, EpisodeReport, Frames, GroupTally, Observation, Spaces
 from rlrun.data.seeds import actor_ranks_of, rollout_of, sampling_keys
 from rlrun.data.starts import EpisodeStart, starts_of
 from rlrun.envs.make import make_env
@@ -47,6 +47,7 @@ class Collected:
     simulator_faults: tuple[str, ...] = ()  # after each one the simulator was restarted
     row_faults: tuple[str, ...] = ()  # each voided the episode of one row
     starts: list[EpisodeStart] = field(default_factory=list)  # of all episodes that began
+    groups: GroupTally | None = None  # None: groups are not filtered
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +159,7 @@ class EnvWorker:
             simulator_faults=tuple(self.env.faults[num_faults:]),
             row_faults=self.env.drain_row_faults(),
             starts=self._collector.drain_starts(),
+            groups=self._collector.drain_groups(),
         )
         return collected, *(shards[rank] for rank in sorted(shards))
 

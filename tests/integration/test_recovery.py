@@ -265,3 +265,18 @@ def test_workers_die_while_collection_and_update_go_on(run, undisturbed):
         lines = [line for line in metrics if line["step"] == other["step"]]
         assert {line["num_chunk_steps"] for line in lines} == {other["num_chunk_steps"]}
         assert seeds(folder, other["step"]) == seeds(undisturbed[0], other["step"]) != []
+
+
+@pytest.mark.long
+def test_an_env_worker_dies_while_its_groups_are_collected_again(run):
+    """No episode of the untrained policy succeeds, so every group is collected to the bound, by its successor too."""
+    groups = ["algorithm.name=grpo", "algorithm.grpo.group_size=2", "algorithm.filter_groups.enable=true"]
+    groups += ["algorithm.filter_groups.metric=success", "algorithm.filter_groups.max_num_gen_batches=3", "num_steps=2"]
+    clean_folder, clean = run("groups undisturbed", *groups)
+    folder, metrics = run("groups", *groups, kill={"env/1": 0})
+    assert [loss["worker"] for loss in losses(folder)] == ["env/1"]
+    for line, other in zip(metrics, clean, strict=True):
+        assert seeds(folder, line["step"]) == seeds(clean_folder, line["step"])
+        assert len(set(seeds(folder, line["step"]))) == 3 * 2 and line["num_dropped_groups"] == 3 * 2
+        for name in ("num_gen_batches", "num_missing_groups", "num_episodes", "env_steps"):
+            assert line[name] == other[name] > 0

@@ -18,7 +18,16 @@ from rlrun.policies.flow.flow_noise import FlowNoise
 from rlrun.policies.flow.lerobot_config import LeRobotConfig, Statistics
 from rlrun.policies.flow.method import ChunkShape, FlowMethod, FlowSde, FlowSdeMethod
 from rlrun.policies.flow.model import HeadSizes
-from rlrun.policies.flow.spec import CriticInput, FirstNoise, FlowSettings, Steering, learned_range, steering
+from rlrun.policies.flow.nft import Nft
+from rlrun.policies.flow.spec import (
+    CriticInput,
+    FirstNoise,
+    FlowSettings,
+    Steering,
+    learned_range,
+    num_points,
+    steering,
+)
 from rlrun.policies.flow.time import FlowTime
 from rlrun.policies.weight_files import WeightFiles, read_json, refuse
 from rlrun.system.errors import ExitStatus, RunError
@@ -54,6 +63,7 @@ class RunSettings:
     first_noise: FirstNoise = FirstNoise.drawn
     learned_range: tuple[float, float] | None = None  # of learned noise; None: none is learned
     steering: Steering | None = None  # of DSRL; None: the first noise is drawn
+    num_points: int | None = None  # of NFT, per chunk; None: another method
     critic_input: CriticInput = CriticInput.prefix
     critic_detached: bool = False
     processor: dict[str, Any] = field(default_factory=dict)  # of the kind's processor
@@ -80,6 +90,8 @@ class RunSettings:
         """Return how actions are sampled. flow_time: the network's."""
         if self.steering is not None:
             return Dsrl(self.num_flow_steps, self.steering.bound, flow_time)
+        if self.num_points is not None:
+            return Nft(self.num_flow_steps, self.num_points, flow_time)
         if self.learned_range is not None:
             return FlowNoise(self.num_flow_steps, self.first_noise, flow_time)
         return FlowSdeMethod(FlowSde(self.num_flow_steps, self.noise_level, flow_time), self.first_noise)
@@ -162,6 +174,7 @@ def _sampling(own: FlowSettings) -> dict[str, Any]:
         "first_noise": own.first_noise,
         "learned_range": learned_range(own),
         "steering": steering(own),
+        "num_points": num_points(own),
         "critic_input": own.critic_input,
         "critic_detached": own.critic_detached,
     }

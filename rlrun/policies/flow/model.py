@@ -262,6 +262,12 @@ SHARE_ALPHA = 1.5  # the share of noise is Beta(1.5, 1): more of it, as openpi, 
 SHARE_RANGE = (0.001, 1.0)  # of the drawn shares
 
 
+def drawn_shares(normal: Tensor) -> Tensor:
+    """Return shares of noise, of the same shape, for standard normal numbers."""
+    low, high = SHARE_RANGE
+    return low + (high - low) * torch.special.ndtr(normal).pow(1.0 / SHARE_ALPHA)
+
+
 @dataclass(frozen=True, eq=False)
 class Matching:
     """Batch of conditional flow matching: inputs of the velocity, and its targets."""
@@ -279,9 +285,7 @@ class Matching:
         keys = splitmix64((np.uint64(count) << np.uint64(32)) + np.arange(num_rows, dtype=np.uint64))
         numbers = distributions.normals(keys, num_numbers + 1).float()
         noise = numbers[:, 1:].view(actions.shape).to(actions)
-        low, high = SHARE_RANGE
-        uniform = torch.special.ndtr(numbers[:, 0])
-        share = (low + (high - low) * uniform.pow(1.0 / SHARE_ALPHA)).to(actions)
+        share = drawn_shares(numbers[:, 0]).to(actions)
         at = share[:, None, None]
         x, time = at * noise + (1.0 - at) * actions, flow_time.of_share(share)
         return cls(FlowInput(x[:, None], time[:, None]), flow_time.velocity(noise, actions))

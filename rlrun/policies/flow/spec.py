@@ -36,6 +36,7 @@ class Sampling(Enum):
     flow_sde = "flow_sde"  # one random step, whose deviation depends on the step only
     flow_noise = "flow_noise"  # every step is random, with a learned deviation
     dsrl = "dsrl"  # no step is random: a learned noise actor gives the first noise
+    nft = "nft"  # no step is random, and no log-probability is needed: velocities are learned
 
 
 class FirstNoise(Enum):
@@ -66,9 +67,10 @@ class FlowSettings(Section):
 
     num_flow_steps: int = bounded(4, COUNT)  # K, Euler steps from noise to actions, in rollout and update alike
     sampling: Sampling = Sampling.flow_sde
-    first_noise: FirstNoise = FirstNoise.drawn  # of Flow-SDE and Flow-Noise
+    first_noise: FirstNoise = FirstNoise.drawn  # of Flow-SDE, Flow-Noise and NFT
     noise_level: float = bounded(0.5, POSITIVE)  # of Flow-SDE: the deviation of the random step is proportional to it
     noise_range: list[float] = bounded([0.08, 0.16], POSITIVE)  # of Flow-Noise: deviations, low and high
+    num_points: int = bounded(1, COUNT)  # of NFT: points per chunk at which the velocity is learned; a pass each
     steering_bound: float = bounded(1.5, POSITIVE)  # of DSRL: the first noise lies between -bound and bound
     steering_hidden_sizes: list[int] = bounded([256, 256], COUNT)  # of DSRL: layers of the noise actor
     critic_input: CriticInput = CriticInput.prefix
@@ -98,6 +100,11 @@ def steering(own: FlowSettings) -> Steering | None:
     if own.sampling is not Sampling.dsrl:
         return None
     return Steering(own.steering_bound, list(own.steering_hidden_sizes))
+
+
+def num_points(own: FlowSettings) -> int | None:
+    """Return the number of points at which NFT learns the velocity; None: it is not NFT's."""
+    return own.num_points if own.sampling is Sampling.nft else None
 
 
 def trained_parts(own: FlowSettings, is_new: bool) -> Trains:
@@ -229,6 +236,9 @@ def flow_spec(
         yield from check_head_sizes(config, f"policy.{name}.", own)
         yield from check_own(config)
 
+    def learned_by(config: RunConfig) -> str | None:
+        return "nft" if config.policy.section(section).sampling is Sampling.nft else None  # no log-probabilities
+
     heads = ("value_head", "noise_head")
     return PolicySpec(
         name=name,
@@ -248,4 +258,5 @@ def flow_spec(
         num_parameters=num_parameters,
         cameras=cameras,
         to_lerobot=to_lerobot,
+        learned_by=learned_by,
     )

@@ -23,7 +23,7 @@ def breaches(spec: AlgorithmSpec) -> list[str]:
     return [breach.what for breach in AlgorithmContract(spec, config).breaches()]
 
 
-@pytest.mark.parametrize("name", ["ppo", "grpo", "rloo", "reinforce_plus_plus"])
+@pytest.mark.parametrize("name", ["ppo", "grpo", "rloo", "reinforce_plus_plus", "nft"])
 def test_those_of_rlrun_keep_it(name: str) -> None:
     assert breaches(ALGORITHMS.get(name)) == []
 

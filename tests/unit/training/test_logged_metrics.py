@@ -17,18 +17,12 @@ SMALL = [
     *("algorithm.kl_coef=0.1", "rollout.num_workers=1", "env.num_workers=2", "logging.profile_steps=[1]"),
 ]
 NUM_ENV_WORKERS = 2
-# of batches from an older policy, of flow policies, of DSRL, of worlds with cameras, of imitation beside
-NOT_HERE = {
-    "imitation_loss",
-    "token_accuracy",
-    "bin_error",
-    "behavior_weight",
-    "kl_exact",
-    "critic_loss",
-    "noise_entropy",
-    "alpha",
-    "frozen_pictures",
-}
+# of batches from an older policy, of flow policies, of DSRL, of NFT, of worlds with cameras, of filtered groups,
+# of imitation beside
+NOT_HERE = {"behavior_weight", "kl_exact", "critic_loss", "noise_entropy", "alpha", "frozen_pictures"}
+NOT_HERE |= {"positive_loss", "negative_loss"}
+NOT_HERE |= {"num_groups", "num_gen_batches", "num_dropped_groups", "num_missing_groups"}
+NOT_HERE |= {"imitation_loss", "token_accuracy", "bin_error"}
 PERF = {metric.name for metric in CATALOGUE if metric.group is MetricGroup.perf}  # of accelerators
 OF_THE_FILE = "num_null_metrics"  # trackers take NaN as it is
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames
-from rlrun.workers.collector import StepTally
+from rlrun.workers.tally import StepTally
 
 B, C, A = 3, 2, 2
 ROWS = np.arange(B)

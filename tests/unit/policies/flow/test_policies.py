@@ -276,13 +276,15 @@ def test_a_critic_on_the_expert_is_counted_as_one_more_pass(kind: str) -> None:
     assert on_expert.update.saved_bytes > on_prefix.update.saved_bytes
 
 
-@pytest.mark.parametrize("sampling", ["flow_sde", "flow_noise", "dsrl"])
+@pytest.mark.parametrize("sampling", ["flow_sde", "flow_noise", "dsrl", "nft"])
 def test_the_plan_knows_the_bytes_of_a_choice(kind: str, sampling: str) -> None:
-    own = (f"{section(kind)}.sampling={sampling}", f"algorithm.name={'dsrl' if sampling == 'dsrl' else 'ppo'}")
+    algorithm = sampling if sampling in ("dsrl", "nft") else "ppo"
+    own = (f"{section(kind)}.sampling={sampling}", f"algorithm.name={algorithm}", "algorithm.horizon=22")
+    own += (f"{section(kind)}.first_noise=drawn",)
     tokens, _ = chosen(new_policy(kind, *own))
     run = config(kind, *own)
     spaces = simulator_spec(run.env).planned_spaces(run.env)
-    further = {"flow_sde": 3, "flow_noise": 1, "dsrl": 1}[sampling] * run.policy.num_action_chunks
+    further = {"flow_sde": 3, "flow_noise": 1, "dsrl": 1, "nft": 3}[sampling] * run.policy.num_action_chunks
     further += {"dsrl": 1}.get(sampling, 0)
     more = 4 * further * (spaces.num_actions - A)
     if sampling == "dsrl" and kind != "smolvla":  # pi's state has at least 32 numbers, GR00T's 24

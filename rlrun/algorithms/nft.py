@@ -1,0 +1,81 @@
+"""NFT: negative-aware fine-tuning of a flow policy, without likelihoods (DiffusionNFT, arXiv 2509.16117).
+
+The policy matches velocities on its own actions. An action is good with a probability r, and bad with 1 - r, which its
+group says. The velocity v of the policy enters the loss of good actions as v+, that of bad ones as v-, which lie on
+opposite sides of the velocity of the policy that acted:
+
+    v+ = (1 - beta) v_acting + beta v        v- = (1 + beta) v_acting - beta v
+
+so that good actions attract it, and bad ones repel it.
+
+Shape legend: M chunk steps, C control steps, F points of the flow, A action dimensions, K = C*F*A choices.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rlrun.algorithms.algorithm import Losses, LossTerm, MatchedVelocities, Outputs, Reduction, Targets
+from rlrun.algorithms.losses import aggregate, combine_losses, masked_mean, reference_penalty
+from rlrun.algorithms.nft_spec import NftConfig
+from rlrun.algorithms.ppo import GRPO
+from rlrun.config.schema import AlgorithmConfig
+
+LEAST_ERROR = 1e-5  # absolute error by which a squared one is divided at least, as in the authors' code
+
+
+class Nft(GRPO):
+    """NFT: the advantages are GRPO's, the loss is flow matching towards good actions and away from bad ones."""
+
+    def __init__(self, config: AlgorithmConfig):
+        super().__init__(config)
+        self._own = config.section(NftConfig)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Losses:
+        found = outputs.distribution.matched(targets.tokens)
+        if found is None:
+            raise ValueError("the policy matches no velocities, which this algorithm trains")
+        positive, negative = branch_losses(found, targets.token_mask, self._own)
+        good = goodness(targets.advantages, self._own.advantage_clip)[:, None]
+        # The scale, the authors' too, leaves the gradient at the policy that acted the same for every beta and clip.
+        weighed = (good * positive + (1.0 - good) * negative) * (self._own.advantage_clip / self._own.beta)
+        mean = aggregate(weighed, targets.token_mask, self.config.aggregation.value)
+        with torch.no_grad():
+            drift = 0.5 * (found.velocity - found.acting).square().flatten(1)
+            metrics = {
+                "positive_loss": masked_mean(positive, targets.token_mask),
+                "negative_loss": masked_mean(negative, targets.token_mask),
+                "kl_exact": masked_mean(drift, targets.token_mask),
+            }
+        own = Losses(
+            [LossTerm(mean, Reduction.tokens, name="policy_loss")], {Reduction.tokens: metrics}, metrics["kl_exact"]
+        )
+        return combine_losses(own, reference_penalty(self.config, outputs, targets))
+
+
+def goodness(advantages: Tensor, clip: float) -> Tensor:
+    """Return the probability that an action is good, float [M]. Example: [-9, 0, 2.5], clip 5: [0, 0.5, 0.75]."""
+    return 0.5 + 0.5 * (advantages / clip).clamp(-1.0, 1.0)
+
+
+def branch_losses(found: MatchedVelocities, token_mask: Tensor, own: NftConfig) -> tuple[Tensor, Tensor]:
+    """Return the losses of good and of bad actions, float32 [M, K] each.
+
+    token_mask: bool [M, K]. With adaptive weighting, the squared error of the action that a velocity predicts is
+    divided by the mean absolute one of its point, so that no time of the flow outweighs the others.
+    """
+    mask = token_mask.view_as(found.velocity)
+    velocity, acting, target = (torch.where(mask, x, 0.0) for x in (found.velocity, found.acting, found.target))
+    change = own.beta * (velocity - acting)
+    losses = []
+    for implicit in (acting + change, acting - change):
+        errors = implicit - target
+        if own.adaptive_weighting:
+            errors = found.share[:, None, :, None] * errors
+            count = mask.sum((1, 3), keepdim=True).clamp(min=1)
+            size = errors.detach().abs().sum((1, 3), keepdim=True) / count
+            losses.append((errors.square() / size.clamp(min=LEAST_ERROR)).flatten(1))
+        else:
+            losses.append(errors.square().flatten(1))
+    return losses[0], losses[1]

@@ -1,0 +1,72 @@
+"""NFT in the learner: two ranks and small micro-batches change nothing, and the first pass agrees with what acted."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from rlrun.actor.learner import Learner
+from rlrun.actor.updates import update
+from rlrun.data.messages import Trajectory
+from rlrun.observability.telemetry import Telemetry
+from rlrun.policies.flow.policy import FlowPolicy
+from rlrun.policies.opening import open_policy, open_to_shard
+from tests.numerics import assert_moved_alike
+from tests.unit.actor.rank_pool import RankPool
+from tests.unit.actor.test_flow_adapters import observed
+from tests.unit.actor.tiny_run import B, T, share
+from tests.unit.policies.flow.test_policies import SENTENCES, config, new_policy
+
+NFT = (
+    *("policy.smolvla.sampling=nft", "policy.smolvla.num_points=2", "policy.smolvla.first_noise=drawn"),
+    *("algorithm.name=nft", "algorithm.horizon=22", f"algorithm.global_batch_size={2 * T * B}", "actor.eps=1e-3"),
+    *("algorithm.update_epochs=2", "algorithm.target_kl=null", "algorithm.kl_coef=0.1"),
+)
+
+Weights = dict[str, np.ndarray]
+
+
+def acted(policy: FlowPolicy) -> Trajectory:
+    """Return made-up chunk steps with choices of `policy`; some chunks are cut short, and one row is void."""
+    seen = observed(0)
+    images, proprio = seen.images.reshape(T * B, 1, 32, 32, 3), seen.proprio.reshape(T * B, -1)
+    sentences = [SENTENCES[i] for i in seen.instruction_index.flatten()]
+    with torch.inference_mode():
+        distribution, _ = policy(images, sentences, proprio, 1.0)
+        tokens = distribution.sample(np.arange(T * B, dtype=np.uint64))
+        logprobs = distribution.logprobs(tokens)
+    chosen = {"tokens": tokens.numpy().reshape(T, B, -1), "logprobs": logprobs.numpy().reshape(T, B, -1)}
+    return dataclasses.replace(seen, **chosen)
+
+
+def learned(folder: str, micro_batch_size: int) -> tuple[Weights, dict[str, float]]:
+    """Return the weights that moved, before and after, and the metrics of one update."""
+    rank, run = dist.get_rank(), config("smolvla", *NFT, f"actor.micro_batch_size={micro_batch_size}")
+    serving = open_policy(folder, torch.float32, "cpu", run)
+    assert isinstance(serving, FlowPolicy)
+    policy, weights = open_to_shard(folder, run)
+    actor = Learner(run, policy, rank, dist.get_world_size(), "cpu", Telemetry(f"actor/{rank}"), weights=weights)
+    metrics = update(actor, share(acted(serving)))
+    return {name: tensor.float().cpu().numpy() for name, tensor in actor.named_weights()}, metrics
+
+
+@pytest.mark.order_of_sums
+def test_ranks_and_micro_batches_change_nothing(one_rank: RankPool, two_ranks: RankPool, tmp_path) -> None:
+    first = new_policy("smolvla", *NFT)
+    first.save(tmp_path)
+    ((whole, metrics),) = one_rank.run(learned, str(tmp_path), T * B)
+    ((small, of_small),) = one_rank.run(learned, str(tmp_path), 2)
+    (shared, of_shared), _ = two_ranks.run(learned, str(tmp_path), 4)
+    assert metrics["num_optimizer_steps"] == 2 and metrics["rollout_logprob_gap"] < 1e-5
+    assert metrics["positive_loss"] > 0 < metrics["negative_loss"] and metrics["kl_exact"] > 0
+    before = {name: tensor.detach().numpy() for name, tensor in first.module.named_parameters() if name in whole}
+    moved = {name for name in whole if np.linalg.norm(whole[name] - before[name]) > 1e-4}
+    assert len(moved) > 20 and not any("value_head" in name for name in moved)
+    for other, of_other in ((small, of_small), (shared, of_shared)):
+        picked = [{name: held[name] for name in moved} for held in (before, other, whole)]
+        assert_moved_alike(*picked, rtol=1e-2)
+        assert of_other == pytest.approx(metrics, rel=1e-2, abs=1e-5)
