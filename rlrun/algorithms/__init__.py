@@ -1,1 +1,1 @@
-"""Algorithms: PPO, GRPO, RLOO, REINFORCE++ and DSRL, their settings, advantages and losses."""
+"""Algorithms: PPO, GRPO, RLOO, REINFORCE++, DSRL, SAC and RLPD, their settings, advantages and losses."""

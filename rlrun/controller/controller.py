@@ -335,6 +335,11 @@ class Controller:
         world = self.world
         return self.actors.call(lambda actor: actor.imitate(dataset, cameras, world), "imitation", self._step_s)[0]
 
+    def take_demonstrations(self, dataset: str) -> int:
+        """Let the algorithm of the loaded actor take the demonstrations. Returns the number of their chunk steps."""
+        what = "demonstrations read"
+        return self.actors.call(lambda actor: actor.take_demonstrations(dataset), what, self._start_s)[0]
+
     # --- recovery ---------------------------------------------------------------------------
 
     def form_actor_mesh(self) -> None:

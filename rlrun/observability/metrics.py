@@ -103,9 +103,10 @@ CATALOGUE = (
     Metric("behavior_weight", _L, "mean importance weight of actions of an older policy", "", "near 1"),
     Metric("value_clip_fraction", _L, "share of values that moved beyond value_clip", "0 to 1", "below 0.5"),
     Metric("value_error", _L, "mean absolute error of the critic", "reward", "falls"),
-    Metric("critic_loss", _L, "DSRL: mean squared error of the critics", "", "finite"),
+    Metric("critic_loss", _L, "SAC, RLPD, DSRL: mean squared error of the critics", "", "finite"),
     Metric("noise_entropy", _L, "DSRL: entropy of a number of the first noise", "nat", "falls to target_entropy"),
-    Metric("alpha", _L, "DSRL: weight of the entropy", "", "falls while the entropy is above its target"),
+    Metric("action_entropy", _L, "SAC, RLPD: entropy of a number of an action", "nat", "falls to target_entropy"),
+    Metric("alpha", _L, "SAC, RLPD, DSRL: weight of the entropy", "", "falls while the entropy is above its target"),
     Metric("is_kl_stopped", _L, "whether target_kl ended the update early", "0 or 1", "mostly 0"),
     Metric(
         *(

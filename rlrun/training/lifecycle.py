@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from rlrun.config import provenance
+from rlrun.config.registry import ALGORITHMS
 from rlrun.controller.collection import Collection
 from rlrun.controller.controller import Batch
 from rlrun.data import checkpoint_folder
@@ -29,7 +30,7 @@ from rlrun.system.errors import OUT_OF_MEMORY, ExitStatus, RunError
 from rlrun.training.callbacks import Callbacks
 from rlrun.training.checkpoints import Checkpoints, Progress
 from rlrun.training.evaluation import evaluate, record_world, sentence
-from rlrun.training.policy_folders import first_policy
+from rlrun.training.policy_folders import demonstrations, first_policy, fitting_cameras
 from rlrun.training.run_folder import changed_course, changed_keys, for_more_steps, steps_to_repeat
 from rlrun.training.session import Session
 from rlrun.training.step_checks import StepChecks
@@ -53,6 +54,7 @@ class Run:
         self.progress = Progress()
         self.checkpoints = Checkpoints(session, partial(self.callbacks.call, "on_checkpoint"))
         self._has_updated = False
+        self._demonstrations: Path | None = None  # the dataset that the algorithm learns from
         self.actor_version: int | None = None  # policy version of the actor; None: not loaded, or in an update
         self._began_s, self._began = machine_load.steady_time(), time.monotonic()  # start of the step
         self._between = session.phases.drain()  # seconds by phase between the last step and this one
@@ -109,8 +111,11 @@ class Run:
             self._tell_changes(checkpoint)
         policy = (checkpoint / "policy" if checkpoint else first_policy(self.session)).absolute()
         self.progress.base_policy = str(policy)
+        if ALGORITHMS.get(self.config.algorithm.name).needs_demonstrations:
+            self._demonstrations = demonstrations(self.session)
+            fitting_cameras(self.session, self._demonstrations)
         with self.session.phase("load models"):
-            self.controller.load_actor(str(policy))
+            self._load_actor(str(policy))
             if checkpoint is not None:
                 self.progress = self.checkpoints.restore(checkpoint)
             self.controller.load_rollout(str(policy))
@@ -120,6 +125,12 @@ class Run:
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}{again}")
             self.session.sinks.resumed(self.progress.step)
         self.controller.sync_weights(self.progress.policy_version)
+
+    def _load_actor(self, policy: str) -> None:
+        self.controller.load_actor(policy)
+        if self._demonstrations is not None:
+            count = self.controller.take_demonstrations(str(self._demonstrations.absolute()))
+            self.session.console.note(f"{count} chunk steps are demonstrated")
 
     def _tell_changes(self, checkpoint: Path) -> None:
         """Print the changes of the configuration since the checkpoint."""
@@ -350,11 +361,11 @@ class Run:
         newest = self.checkpoints.newest
         if newest is not None:
             checkpoint = self.checkpoints.latest_valid(newest.parent, at_most=newest) or newest
-            self.controller.load_actor(str(checkpoint / "policy"))
+            self._load_actor(str(checkpoint / "policy"))
             self.progress = self.checkpoints.restore(checkpoint)
         else:
             first, base = self.progress.first_success_rate, self.progress.base_policy
-            self.controller.load_actor(base)
+            self._load_actor(base)
             self.progress = Progress(first_success_rate=first, base_policy=base)
         self.session.sinks.resumed(self.progress.step)
 

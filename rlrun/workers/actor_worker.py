@@ -20,6 +20,7 @@ from rlrun.actor.imitation import exchanged_losses, imitate
 from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.actor.updates import update
+from rlrun.algorithms.algorithm import OffPolicyAlgorithm
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder, checksums
@@ -41,7 +42,7 @@ from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, Col
 from rlrun.weight_sync.device_memory import DeviceSender, OpenedMemory
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.workers.collector import concatenate
-from rlrun.workers.demonstrations import ablation_batch, imitation_batches, require_shown
+from rlrun.workers.demonstrations import ablation_batch, demonstrated_steps, imitation_batches, require_shown
 
 
 class ActorWorker:
@@ -156,6 +157,18 @@ class ActorWorker:
             self._begin(POLICIES.part(spec, "from_demonstrations")(self.config, task))
             metrics = imitate(self.learner, imitation_batches(self.config, demos, dataset, self.rank))
             return metrics | exchanged_losses(self.learner, ablation_batch(self.config, demos, dataset))
+
+    def take_demonstrations(self, dataset: str) -> int:
+        """Give the demonstrations to the algorithm of the loaded learner. Returns the number of chunk steps.
+
+        Raises RunError for a dataset that cannot be used.
+        """
+        with self.telemetry.span("take demonstrations"):
+            algorithm = self.learner.algorithm
+            assert isinstance(algorithm, OffPolicyAlgorithm)
+            shown = demonstrated_steps(self.config, open_dataset(self.config.demos, dataset), dataset)
+            algorithm.take_demonstrations(shown, self.learner.policy)
+            return len(shown.proprio)
 
     def _begin(self, policy: Policy, weights: StoredWeights | None = None) -> None:
         """Make shards and optimizers for a policy that every rank holds in full, or that `weights` fill."""

@@ -18,7 +18,7 @@ SMALL = [
 ]
 NUM_ENV_WORKERS = 2
 # of batches from an older policy, of flow policies, of DSRL, of worlds with cameras
-NOT_HERE = {"behavior_weight", "kl_exact", "critic_loss", "noise_entropy", "alpha", "frozen_pictures"}
+NOT_HERE = {"behavior_weight", "kl_exact", "critic_loss", "noise_entropy", "action_entropy", "alpha", "frozen_pictures"}
 PERF = {metric.name for metric in CATALOGUE if metric.group is MetricGroup.perf}  # of accelerators
 OF_THE_FILE = "num_null_metrics"  # trackers take NaN as it is
 
