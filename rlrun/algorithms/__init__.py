@@ -1,1 +1,1 @@
-"""Algorithms: PPO, GRPO, RLOO, REINFORCE++, DSRL and NFT, their settings, advantages and losses."""
+"""Algorithms: PPO, GRPO, RLOO, REINFORCE++, NFT, DSRL, SAC and RLPD, their settings, advantages and losses."""

@@ -177,6 +177,18 @@ class BaseAlgorithm:
         """Restore the state that `state_dict` returned. A rank that did not exist then gets {}."""
 
 
+@dataclass(frozen=True, eq=False)
+class DemonstratedSteps:
+    """Chunk steps of demonstrations whose future is known, M rows; C control steps per chunk, A action dimensions."""
+
+    proprio: np.ndarray  # float32 [M, P]
+    actions: np.ndarray  # float32 [M, C, A], simulator units; after the end of an episode its last one repeats
+    rewards: Tensor  # float32 [M], of whole chunks
+    discount: Tensor  # float32 [M], of the rewards after the chunk
+    terminated: Tensor  # bool [M]
+    next_proprio: np.ndarray  # float32 [M, P]; any where it terminated
+
+
 class Algorithm(BaseAlgorithm, ABC):
     """An on-policy algorithm: its advantages and its losses.
 
@@ -227,6 +239,13 @@ class OffPolicyAlgorithm(BaseAlgorithm, ABC):
 
     Example: `rlrun.algorithms.dsrl.Dsrl`.
     """
+
+    def take_demonstrations(self, shown: DemonstratedSteps, policy: Any) -> None:
+        """Take the demonstrations, on every rank and before the first update, if the spec `needs_demonstrations`.
+
+        policy: rlrun.policies.policy.Policy. Called in a resumed run, too: the state need not hold them.
+        """
+        raise NotImplementedError(f"{type(self).__name__} learns from no demonstrations")
 
     @abstractmethod
     def update(self, steps: ChunkSteps, trajectory: Trajectory, context: UpdateContext) -> dict[str, float]:

@@ -1,4 +1,7 @@
-"""Specifications of algorithms: the type, and settings and specification of each of rlrun's own."""
+"""Specifications of algorithms: the type, and settings and specification of rlrun's on-policy ones.
+
+Those of off-policy algorithms are in `off_policy_spec`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,8 @@ from rlrun.config.registry import ALGORITHMS, no_faults
 from rlrun.config.schema import AlgorithmConfig, RunConfig
 from rlrun.config.sections import (
     COUNT,
-    FINITE,
     NOT_NEGATIVE,
     POSITIVE,
-    POSITIVE_SHARE,
     SHARE,
     Section,
     bounded,
@@ -33,6 +34,7 @@ class RolloutRule:
     """
 
     needs_values: bool = True  # values of every observation, and of the last one of a truncated episode
+    needs_next_proprio: bool = False  # proprioception after every chunk step, of ended episodes, too
     one_episode: bool = False  # a row has one episode per rollout epoch, and then rests
     group_size: int = 1  # consecutive envs whose episodes have the same reset seed
 
@@ -51,6 +53,7 @@ class AlgorithmSpec:
     section: type[Section] | None = None  # keys of algorithm.<name>; None: no keys of its own
     is_on_policy: bool = True  # the class is an Algorithm; False: an OffPolicyAlgorithm
     has_critic: bool = True  # False: no value head is trained, and the optimizer keeps no state for it
+    needs_demonstrations: bool = False  # it learns from the transitions of `demos` beside those that are collected
     check: Callable[[RunConfig], Iterator[RunError]] = no_faults  # checks beyond the ranges of single keys
     # Host memory that each actor rank keeps between steps, such as a replay buffer; the integer: bytes of a choice in a
     # trajectory.
@@ -108,23 +111,6 @@ class ReinforcePlusPlusConfig(GroupSection):
     """Settings of algorithm.name=reinforce_plus_plus."""
 
     group_size: int = bounded(1, COUNT)  # envs that share a reset seed, whose mean return is a baseline; 1: none
-
-
-@dataclass
-class DsrlConfig(Section):
-    """Settings of soft actor-critic over the first noise."""
-
-    batch_size: int = bounded(256, COUNT)  # transitions of one step, over all actor ranks
-    num_updates: int = bounded(200, COUNT)  # steps of critics and noise actor per training step
-    warmup_steps: int = bounded(2, NOT_NEGATIVE)  # training steps that only collect
-    replay_size: int = bounded(50_000, COUNT)  # transitions that each actor rank keeps
-    num_critics: int = bounded(2, COUNT)  # the smallest of their values is used
-    hidden_sizes: list[int] = bounded([256, 256], COUNT)  # of each critic
-    critic_lr: float = bounded(3e-4, POSITIVE)
-    tau: float = bounded(0.005, POSITIVE_SHARE)  # share of the critics that goes into their targets per step
-    initial_alpha: float = bounded(0.01, POSITIVE)  # weight of the entropy at first
-    alpha_lr: float = bounded(1e-3, NOT_NEGATIVE)  # 0: the weight stays
-    target_entropy: float = bounded(-0.5, FINITE)  # per number of the noise over its bound, in nats
 
 
 def in_groups(section: type[GroupSection]) -> Callable[[AlgorithmConfig], RolloutRule]:
@@ -188,25 +174,6 @@ def check_episodes(name: str, section: type[GroupSection], least: int) -> Callab
     return check
 
 
-def _check_steerable(config: RunConfig) -> Iterator[RunError]:
-    """Only a policy whose first noise is chosen can be steered."""
-    kind = config.policy.kind
-    sampling = getattr(config.policy.sections.get(kind), "sampling", None)
-    if sampling is None or sampling.value != "dsrl":
-        yield RunError(
-            "DSRL chooses the noise that a flow policy begins with, and this policy chooses none.",
-            key="algorithm.name",
-            value="dsrl",
-            cause=f"policy.kind={kind}" + (f", policy.{kind}.sampling={sampling.value}" if sampling else ""),
-            remedy="Take policy=smolvla_dsrl, or policy=pi05 policy.pi.sampling=dsrl.",
-        )
-
-
-def _kept_bytes(config: RunConfig, choice_bytes: int) -> int:
-    """Return the bytes of the replay buffer: a transition has two choices, of this chunk step and of the next."""
-    return 2 * choice_bytes * config.algorithm.section(DsrlConfig).replay_size
-
-
 PPO = AlgorithmSpec("ppo", "rlrun.algorithms.ppo:PPO", section=PPOConfig)
 GRPO = AlgorithmSpec(
     "grpo",
@@ -231,14 +198,4 @@ REINFORCE_PLUS_PLUS = AlgorithmSpec(
     ReinforcePlusPlusConfig,
     has_critic=False,
     check=check_episodes("reinforce_plus_plus", ReinforcePlusPlusConfig, least=1),
-)
-DSRL = AlgorithmSpec(
-    "dsrl",
-    "rlrun.algorithms.dsrl:Dsrl",
-    lambda config: RolloutRule(needs_values=False),
-    DsrlConfig,
-    is_on_policy=False,
-    has_critic=False,
-    check=_check_steerable,
-    kept_bytes=_kept_bytes,
 )

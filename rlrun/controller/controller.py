@@ -335,13 +335,14 @@ class Controller:
         world = self.world
         return self.actors.call(lambda actor: actor.imitate(dataset, cameras, world), "imitation", self._step_s)[0]
 
-    def load_demonstrations(self, dataset: str, cameras: tuple[str, ...]) -> None:
-        """Open, on every actor rank, the dataset that is imitated beside reinforcement learning.
+    def take_demonstrations(self, dataset: str, cameras: tuple[str, ...]) -> int:
+        """Let the loaded actor ranks learn from demonstrations, too. Returns the number of their chunk steps.
 
         cameras: of the dataset, in the order of those of the world that they stand for.
         """
         taken = cameras if self.shown is None else tuple(cameras[i] for i in self.shown)
-        self.actors.call(lambda actor: actor.load_demonstrations(dataset, taken), "demonstrations open", self._step_s)
+        what = "demonstrations read"
+        return self.actors.call(lambda actor: actor.take_demonstrations(dataset, taken), what, self._start_s)[0]
 
     # --- recovery ---------------------------------------------------------------------------
 

@@ -160,11 +160,14 @@ def _trajectory_faults(part: Trajectory, num_steps: int, version: int) -> Iterab
         return
     for name in Trajectory.__dataclass_fields__:
         array = getattr(part, name)
-        if name not in ("instructions", "group") and array.shape[:2] != shape:
+        if name not in ("instructions", "group") and array is not None and array.shape[:2] != shape:
             yield f"{name} of shape {array.shape}", f"{shape} is needed"
             return
-    for name in ("rewards", "logprobs", "values", "next_values", "proprio", "tokens"):
-        is_wrong = ~np.isfinite(getattr(part, name)).reshape(*shape, -1).all(-1) & part.valid
+    for name in ("rewards", "logprobs", "values", "next_values", "proprio", "next_proprio", "tokens"):
+        array = getattr(part, name)
+        if array is None:
+            continue
+        is_wrong = ~np.isfinite(array).reshape(*shape, -1).all(-1) & part.valid
         if is_wrong.any():
             step, row = np.argwhere(is_wrong)[0].tolist()
             yield f"{name} that are NaN or infinite", f"first at chunk step {step} of row {row}"

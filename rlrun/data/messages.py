@@ -215,6 +215,7 @@ class Trajectory:
     valid: np.ndarray  # bool [T, B]; False: infra fault or no episode running; out of every loss and count
     group: np.ndarray  # int32 [B]; rows of one group share their reset seed
     policy_version: np.ndarray  # int32 [T, B]
+    next_proprio: np.ndarray | None = None  # float32 [T, B, P], of the true next observation; None: not asked for
 
     @property
     def num_chunk_steps(self) -> int:

@@ -112,9 +112,10 @@ CATALOGUE = (
     Metric("bin_error", _L, "the same: mean distance of the likeliest bin", "bins", "low"),
     Metric("positive_loss", _L, "NFT: flow-matching error of the velocity for good actions", "", "finite"),
     Metric("negative_loss", _L, "NFT: flow-matching error of the velocity for bad actions", "", "finite"),
-    Metric("critic_loss", _L, "DSRL: mean squared error of the critics", "", "finite"),
+    Metric("critic_loss", _L, "SAC, RLPD, DSRL: mean squared error of the critics", "", "finite"),
     Metric("noise_entropy", _L, "DSRL: entropy of a number of the first noise", "nat", "falls to target_entropy"),
-    Metric("alpha", _L, "DSRL: weight of the entropy", "", "falls while the entropy is above its target"),
+    Metric("action_entropy", _L, "SAC, RLPD: entropy of a number of an action", "nat", "falls to target_entropy"),
+    Metric("alpha", _L, "SAC, RLPD, DSRL: weight of the entropy", "", "falls while the entropy is above its target"),
     Metric("is_kl_stopped", _L, "whether target_kl ended the update early", "0 or 1", "mostly 0"),
     Metric(
         *(

@@ -114,6 +114,59 @@ class Gaussian(ActionDistribution):
         return Gaussian(self.mean[:num_rows], self._log_std[:num_rows], temperature=1.0)
 
 
+NODES, WEIGHTS = (torch.tensor(x) for x in np.polynomial.hermite_e.hermegauss(16))  # of the entropy's integral
+
+
+def squashed_logprobs(raw: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Return the log-density of tanh(raw) where raw is normal, number by number; all have one shape."""
+    deviation = (raw - mean) * (-log_std).exp()
+    return -0.5 * deviation.square() - log_std - 0.5 * math.log(2 * math.pi) - _log_slope(raw)
+
+
+def squashed_entropy(mean: Tensor, log_std: Tensor) -> Tensor:
+    """Return the entropy of tanh of a normal number, by quadrature, number by number."""
+    nodes, weights = NODES.to(mean), WEIGHTS.to(mean)
+    raw = mean[..., None] + log_std.exp()[..., None] * nodes
+    stretched = (_log_slope(raw) * weights).sum(-1) / weights.sum()
+    return 0.5 * math.log(2 * math.pi * math.e) + log_std + stretched
+
+
+def _log_slope(raw: Tensor) -> Tensor:
+    """Return log(1 - tanh(raw)^2), without cancellation."""
+    return 2.0 * (math.log(2.0) - raw - F.softplus(-2.0 * raw))
+
+
+class Squashed(ActionDistribution):
+    """Independent numbers between -1 and 1: tanh of normal ones, whose deviation the temperature scales.
+
+    Tokens are float32 numbers before tanh, whose densities stay finite; log-probabilities are those after tanh.
+    """
+
+    def __init__(self, mean: Tensor, log_std: Tensor, temperature: float):
+        self.mean = mean  # float32 [B, K], before tanh
+        self.log_std = log_std if temperature == 1.0 else log_std + math.log(temperature)  # float32 [B, K]
+
+    def sample(self, keys: np.ndarray) -> Tensor:
+        return self.mean + self.log_std.exp() * normals(keys, self.mean.shape[1]).to(self.mean)
+
+    def most_likely(self) -> Tensor:
+        return self.mean
+
+    def reparameterized(self, normals: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (numbers after tanh [B, K], log-density of each row [B]), differentiable. normals: float32 [B, K]."""
+        raw = self.mean + self.log_std.exp() * normals
+        return raw.tanh(), squashed_logprobs(raw, self.mean, self.log_std).sum(1)
+
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        return squashed_logprobs(tokens, self.mean, self.log_std)
+
+    def entropy(self) -> Tensor:
+        return squashed_entropy(self.mean, self.log_std)
+
+    def first(self, num_rows: int) -> Squashed:
+        return Squashed(self.mean[:num_rows], self.log_std[:num_rows], temperature=1.0)
+
+
 LAST_VALUE_STD = 0.02  # of the last layer's weights: small, so that the first values are near zero
 
 

@@ -41,7 +41,7 @@ def _contract(config: RunConfig) -> AlgorithmContract | OffPolicyContract:
         return AlgorithmContract(spec, config)
     policies = policy_contract(config)
     tokens, _ = policies.acted(policies.begin())
-    return OffPolicyContract(spec, config, SampledPolicy(policies.begin, tokens))
+    return OffPolicyContract(spec, config, SampledPolicy(policies.begin, tokens, policies.spaces.num_proprio))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from rlrun.algorithms.algorithm import ChunkSteps, OffPolicyAlgorithm, UpdateContext
+from rlrun.algorithms.algorithm import ChunkSteps, DemonstratedSteps, OffPolicyAlgorithm, UpdateContext
 from rlrun.algorithms.spec import AlgorithmSpec
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
@@ -32,6 +32,7 @@ class SampledPolicy:
 
     begin: Callable[[], Any]  # returns a new policy, always with the same weights
     tokens: Tensor  # [N, ...], sampled actions
+    num_proprio: int = 0  # P
 
 
 def one_rank(policy: Any) -> UpdateContext:
@@ -70,25 +71,37 @@ class OffPolicyContract:
         """Return a new algorithm."""
         algorithm = self.spec.make(self.config)
         assert isinstance(algorithm, OffPolicyAlgorithm)
+        if self.spec.needs_demonstrations:
+            policy = self._acted.begin()
+            algorithm.take_demonstrations(self._demonstrated(policy.num_action_chunks, policy.num_actions), policy)
         return algorithm
+
+    def _demonstrated(self, num_chunks: int, num_actions: int) -> DemonstratedSteps:
+        draw, num_rows = torch.Generator().manual_seed(0), 4 * ROWS
+        proprio, following = torch.randn(2, num_rows, self._acted.num_proprio, generator=draw).numpy()
+        actions = torch.randn(num_rows, num_chunks, num_actions, generator=draw).numpy()
+        rewards, terminated = torch.randn(num_rows, generator=draw), torch.rand(num_rows, generator=draw) < 0.1
+        return DemonstratedSteps(proprio, actions, rewards, torch.full_like(rewards, 0.9), terminated, following)
 
     def begin(self) -> UpdateContext:
         """Return a context with a new policy."""
         return one_rank(self._acted.begin())
 
-    def collected(self, number: int) -> tuple[ChunkSteps, Tensor]:
-        """Return (chunk steps, tokens [T, B, ...]) of a training step."""
+    def collected(self, number: int) -> tuple[ChunkSteps, dict[str, Tensor]]:
+        """Return (chunk steps, arrays of the trajectory by name, each [T, B, ...]) of a training step."""
         draw = torch.Generator().manual_seed(number)
         steps = fake_steps(self.config, self.rule, draw)
         rows = torch.randint(len(self._acted.tokens), (len(steps.rewards), ROWS), generator=draw)
-        return steps, self._acted.tokens[rows]
+        proprio, following = torch.randn(2, *rows.shape, self._acted.num_proprio, generator=draw)
+        return steps, {"tokens": self._acted.tokens[rows], "proprio": proprio, "next_proprio": following}
 
     def update(
-        self, algorithm: OffPolicyAlgorithm, context: UpdateContext, steps: ChunkSteps, tokens: Tensor
+        self, algorithm: OffPolicyAlgorithm, context: UpdateContext, steps: ChunkSteps, held: dict[str, Tensor]
     ) -> dict[str, float]:
         """Let an algorithm learn from a training step."""
         context.random.manual_seed(context.num_updates)
-        trajectory = cast("Trajectory", SimpleNamespace(tokens=tokens.numpy(), valid=steps.valid.numpy()))
+        arrays = {name: tensor.numpy() for name, tensor in held.items()}
+        trajectory = cast("Trajectory", SimpleNamespace(valid=steps.valid.numpy(), **arrays))
         metrics = algorithm.update(steps, trajectory, context)
         context.num_updates += 1
         return metrics
@@ -106,9 +119,9 @@ class OffPolicyContract:
         """Return (chunk steps per second through updates, peak bytes of this process)."""
         algorithm, context = self.make(), self.begin()
         self.learned(algorithm, context)
-        steps, tokens = self.collected(MAX_STEPS)
+        steps, held = self.collected(MAX_STEPS)
         start = time.monotonic()
-        self.update(algorithm, context, steps, tokens)
+        self.update(algorithm, context, steps, held)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return float(steps.valid.sum()) / (time.monotonic() - start), peak
 
@@ -144,13 +157,13 @@ def _invalid_steps(contract: OffPolicyContract) -> Iterator[str]:
     for is_spoiled in (False, True):
         algorithm, context = contract.make(), contract.begin()
         for number in range(MAX_STEPS):
-            steps, tokens = contract.collected(number)
+            steps, held = contract.collected(number)
             if is_spoiled:
                 rewards, values = (torch.where(steps.valid, x, torch.nan) for x in (steps.rewards, steps.values))
                 steps = replace(steps, rewards=rewards, values=values)
-                tokens = tokens.clone()
-                tokens[~steps.valid] = torch.nan if tokens.is_floating_point() else 0
-            if contract.update(algorithm, context, steps, tokens)["num_optimizer_steps"]:
+                for tensor in held.values():
+                    tensor[~steps.valid] = torch.nan if tensor.is_floating_point() else 0
+            if contract.update(algorithm, context, steps, held)["num_optimizer_steps"]:
                 break
         contexts.append(context)
     if not torch.equal(weights(contexts[0]), weights(contexts[1])):
@@ -165,9 +178,9 @@ def _state(contract: OffPolicyContract) -> Iterator[str]:
     restored.load_state_dict({name: tensor.clone() for name, tensor in algorithm.state_dict().items()})
     twin.policy.module.load_state_dict(context.policy.module.state_dict())
     twin.num_updates = context.num_updates
-    steps, tokens = contract.collected(MAX_STEPS)
+    steps, held = contract.collected(MAX_STEPS)
     for one, own in ((algorithm, context), (restored, twin)):
-        contract.update(one, own, steps, tokens)
+        contract.update(one, own, steps, held)
     if not torch.equal(weights(context), weights(twin)):
         yield "a restored algorithm takes another update: its state dict lacks something"
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from rlrun.config import provenance
+from rlrun.config.registry import ALGORITHMS
 from rlrun.controller.collection import Collection
 from rlrun.controller.controller import Batch
 from rlrun.data import checkpoint_folder
@@ -54,6 +55,7 @@ class Run:
         self.progress = Progress()
         self.checkpoints = Checkpoints(session, partial(self.callbacks.call, "on_checkpoint"))
         self._has_updated = False
+        self._demonstrations: tuple[str, tuple[str, ...]] | None = None  # a dataset and its cameras, to learn from
         self.actor_version: int | None = None  # policy version of the actor; None: not loaded, or in an update
         self._began_s, self._began = machine_load.steady_time(), time.monotonic()  # start of the step
         self._between = session.phases.drain()  # seconds by phase between the last step and this one
@@ -115,7 +117,7 @@ class Run:
             if checkpoint is not None:
                 self.progress = self.checkpoints.restore(checkpoint)
             self.controller.load_rollout(str(policy))
-        self._load_demonstrations()
+        self._take_demonstrations()
         self.actor_version = self.progress.policy_version
         if checkpoint is not None:
             again = steps_to_repeat(self.session.run_dir, self.progress.step)
@@ -123,11 +125,16 @@ class Run:
             self.session.sinks.resumed(self.progress.step)
         self.controller.sync_weights(self.progress.policy_version)
 
-    def _load_demonstrations(self) -> None:
-        """Open what `algorithm.imitation_coef` imitates beside reinforcement learning."""
-        if self.config.algorithm.imitation_coef > 0:
-            dataset = demonstrations(self.session)
-            self.controller.load_demonstrations(str(dataset), fitting_cameras(self.session, dataset))
+    def _take_demonstrations(self) -> None:
+        """Let the loaded actor ranks learn from demonstrations beside what is collected, if the run says so."""
+        algorithm = self.config.algorithm
+        if not (ALGORITHMS.get(algorithm.name).needs_demonstrations or algorithm.imitation_coef > 0):
+            return
+        if self._demonstrations is None:
+            dataset = demonstrations(self.session).absolute()
+            self._demonstrations = str(dataset), fitting_cameras(self.session, dataset)
+        count = self.controller.take_demonstrations(*self._demonstrations)
+        self.session.console.note(f"{count} demonstrated chunk steps beside those that are collected")
 
     def _tell_changes(self, checkpoint: Path) -> None:
         """Print the changes of the configuration since the checkpoint."""
@@ -365,7 +372,7 @@ class Run:
             first, base = self.progress.first_success_rate, self.progress.base_policy
             self.controller.load_actor(base)
             self.progress = Progress(first_success_rate=first, base_policy=base)
-        self._load_demonstrations()
+        self._take_demonstrations()
         self.session.sinks.resumed(self.progress.step)
 
     def rescue(self) -> None:

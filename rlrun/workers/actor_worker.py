@@ -20,6 +20,7 @@ from rlrun.actor.imitation import DemonstrationSource, exchanged_losses, imitate
 from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.actor.updates import update
+from rlrun.algorithms.algorithm import OffPolicyAlgorithm
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder, checksums
@@ -41,7 +42,13 @@ from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, Col
 from rlrun.weight_sync.device_memory import DeviceSender, OpenedMemory
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.workers.collector import concatenate
-from rlrun.workers.demonstrations import Demonstrations, ablation_batch, imitation_batches, require_shown
+from rlrun.workers.demonstrations import (
+    Demonstrations,
+    ablation_batch,
+    demonstrated_steps,
+    imitation_batches,
+    require_shown,
+)
 
 
 class ActorWorker:
@@ -158,14 +165,21 @@ class ActorWorker:
             metrics = imitate(self.learner, imitation_batches(self.config, demos, dataset, self.rank))
             return metrics | exchanged_losses(self.learner, ablation_batch(self.config, demos, dataset))
 
-    def load_demonstrations(self, dataset: str, cameras: tuple[str, ...]) -> None:
-        """Open the dataset that is imitated beside reinforcement learning. Raises RunError if it cannot be used.
+    def take_demonstrations(self, dataset: str, cameras: tuple[str, ...]) -> int:
+        """Open the demonstrations that reinforcement learning uses; returns the number of their chunk steps.
 
-        cameras: of the dataset, in the order of those that the policy takes.
+        An off-policy algorithm learns from them; beside others they are imitated. cameras: of the dataset, in the order
+        of those that the policy takes. Raises RunError for a dataset that cannot be used.
         """
-        demos = open_dataset(self.config.demos, dataset, cameras)
-        require_shown(self.config, policy_spec(self.config), demos, dataset)
-        self._demonstrations = Demonstrations(self.config, demos, dataset, self.rank).beside_update
+        with self.telemetry.span("take demonstrations"):
+            demos, algorithm = open_dataset(self.config.demos, dataset, cameras), self.learner.algorithm
+            if isinstance(algorithm, OffPolicyAlgorithm):
+                shown = demonstrated_steps(self.config, demos, dataset)
+                algorithm.take_demonstrations(shown, self.learner.policy)
+                return len(shown.proprio)
+            require_shown(self.config, policy_spec(self.config), demos, dataset)
+            self._demonstrations = Demonstrations(self.config, demos, dataset, self.rank).beside_update
+            return len(demos)
 
     def _begin(self, policy: Policy, weights: StoredWeights | None = None) -> None:
         """Make shards and optimizers for a policy that every rank holds in full, or that `weights` fill."""

@@ -36,8 +36,8 @@ from rlrun.workers.tally import StepTally
 class TrajectoryBuilder:
     """Holds T x B arrays, allocated once. Rows without an action in a chunk step stay invalid."""
 
-    def __init__(self, num_chunk_steps: int, num_envs: int):
-        self._shape = (num_chunk_steps, num_envs)
+    def __init__(self, num_chunk_steps: int, num_envs: int, has_next_proprio: bool = False):
+        self._shape, self._has_next_proprio = (num_chunk_steps, num_envs), has_next_proprio
         numbers: dict[str, type] = {"instruction_index": np.int16, "policy_version": np.int32, "valid": bool}
         numbers |= {"values": np.float32, "next_values": np.float32}
         self._arrays: dict[str, np.ndarray] = {name: np.zeros(self._shape, dtype) for name, dtype in numbers.items()}
@@ -60,8 +60,9 @@ class TrajectoryBuilder:
             ("logprobs", chunk.logprobs),
         ):
             self._array(name, of_rows)[t, held] = of_rows
-        for name in ("rewards", "step_valid", "terminated", "truncated"):
-            of_all = getattr(result, name)
+        of_result = {name: getattr(result, name) for name in ("rewards", "step_valid", "terminated", "truncated")}
+        of_result |= {"next_proprio": result.frames.proprio} if self._has_next_proprio else {}
+        for name, of_all in of_result.items():
             self._array(name, of_all)[t, held] = of_all[held]
         self._arrays["instruction_index"][t, held] = index
         self._arrays["policy_version"][t, held] = chunk.policy_version
@@ -120,6 +121,8 @@ def concatenate(parts: list[Trajectory]) -> Trajectory:
         elif name == "instruction_index":
             maps = [np.array([sentences[text] for text in part.instructions], np.int16) for part in parts]
             joined[name] = np.concatenate([m[p.instruction_index] for m, p in zip(maps, parts, strict=True)], axis=1)
+        elif getattr(parts[0], name) is None:
+            joined[name] = None
         else:
             axis = 0 if name == "group" else 1
             joined[name] = np.concatenate([getattr(part, name) for part in parts], axis=axis)
@@ -193,7 +196,8 @@ class Collector:
         policy_version: the oldest that may choose actions.
         """
         algorithm = self._config.algorithm
-        builder = TrajectoryBuilder(algorithm.rollout_epochs * algorithm.horizon, len(self._envs))
+        num_chunk_steps = algorithm.rollout_epochs * algorithm.horizon
+        builder = TrajectoryBuilder(num_chunk_steps, len(self._envs), self.rule.needs_next_proprio)
         episodes: list[EpisodeReport] = []
         rows = np.arange(len(self._envs))
         for epoch in range(algorithm.rollout_epochs):

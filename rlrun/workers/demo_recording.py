@@ -31,11 +31,14 @@ class _Row:
     images: list[np.ndarray] = field(default_factory=list)  # L of uint8 [N, H, W, 3], before each action
     proprio: list[np.ndarray] = field(default_factory=list)  # L of float32 [P]
     actions: list[np.ndarray] = field(default_factory=list)  # L of float32 [A], the expert's intended actions
+    rewards: list[float] = field(default_factory=list)  # L
+    is_terminated: bool = False
 
     def episode(self) -> Episode:
         """Return the successful episode."""
         images, proprio, actions = (np.stack(steps) for steps in (self.images, self.proprio, self.actions))
-        return Episode(images, proprio, actions, self.instruction, True, self.seed)
+        rewards = np.array(self.rewards, np.float32)
+        return Episode(images, proprio, actions, self.instruction, True, self.seed, rewards, self.is_terminated)
 
 
 def demonstrate(
@@ -94,6 +97,9 @@ class _Recorder:
         disturbance = np.stack([random.standard_normal(wanted.shape[1]) for random in self._random])
         executed = (wanted + self._scale * disturbance).astype(np.float32)
         result = self.env.step_chunk(executed[:, None])
+        for row, episode in enumerate(self._episodes):
+            episode.rewards.append(float(result.rewards[row].sum()))
+            episode.is_terminated = bool(result.terminated[row])
         over = np.flatnonzero(result.ended)
         ended = [(self._episodes[row], bool(result.success[row] and not result.infra_fault[row])) for row in over]
         self._frames = result.frames

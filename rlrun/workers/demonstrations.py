@@ -7,9 +7,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from rlrun.actor.imitation import DemonstrationBatch, ablation_rows
-from rlrun.config.schema import RunConfig
+from rlrun.algorithms.advantages import chunk_rewards
+from rlrun.algorithms.algorithm import DemonstratedSteps
+from rlrun.config.schema import RewardType, RunConfig
 from rlrun.data.lerobot import DatasetError, DemoDataset
 from rlrun.data.lerobot.reader import dataset_errors
 from rlrun.policies.spec import PolicySpec
@@ -95,6 +98,40 @@ def ablation_batch(config: RunConfig, demos: DemoDataset, folder: str) -> Demons
     with dataset_errors(folder):
         batch = demos.batch(ablation_rows(len(demos)), config.policy.num_action_chunks)
     return DemonstrationBatch(batch.images, batch.proprio, batch.instructions, batch.actions, batch.step_valid)
+
+
+def demonstrated_steps(config: RunConfig, demos: DemoDataset, folder: str) -> DemonstratedSteps:
+    """Return a chunk step from every frame of a dataset whose future it holds: that terminated, or that has a next
+    frame. Raises RunError if the dataset holds no rewards, or no such frame."""
+    num_chunks, algorithm = config.policy.num_action_chunks, config.algorithm
+    if not demos.features.has_rewards or not np.isfinite(demos.rewards).all():
+        raise RunError(
+            f"The dataset {folder} holds no rewards, from which {algorithm.name} would learn.",
+            key="demos.path",
+            value=folder,
+            cause="its features next.reward and next.done are missing, or not finite",
+            remedy="Record it again with rlrun.demos (a cached one: delete its folder), or take algorithm.name=sac.",
+            exit_status=ExitStatus.bad_input,
+        )
+    ends, frames = demos.episode_ends, np.arange(len(demos))
+    following = frames + num_chunks
+    last = np.minimum(following, ends) - 1
+    terminated = demos.done[last] & (last == ends - 1)
+    kept = np.flatnonzero(terminated | (following < ends))
+    steps = kept[:, None] + np.arange(num_chunks)
+    valid = steps < ends[kept][:, None]
+    steps = np.minimum(steps, ends[kept][:, None] - 1)
+    is_by_step = algorithm.reward_type is RewardType.action
+    rewards, valid_steps = torch.from_numpy(demos.rewards[steps]), torch.from_numpy(valid)
+    earned, discount = chunk_rewards(rewards, valid_steps, algorithm.gamma, is_by_step)
+    return DemonstratedSteps(
+        proprio=np.array(demos.proprio[kept]),
+        actions=np.array(demos.actions[steps]),
+        rewards=earned,
+        discount=discount,
+        terminated=torch.from_numpy(terminated[kept]),
+        next_proprio=np.array(demos.proprio[np.minimum(following[kept], len(demos) - 1)]),
+    )
 
 
 def _permuted(config: RunConfig, num_frames: int, rank: int) -> Iterator[np.ndarray]:

@@ -261,6 +261,7 @@ class EnvWorker:
             len(names),
             float(self.env.control_hz or env.action_hz),
             action_names=names,
+            has_rewards=True,
         )
         with self.telemetry.span("write demos"):
             write_dataset(features, parts, folder)

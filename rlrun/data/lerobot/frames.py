@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlrun.data.lerobot.layout import COPY_AGAIN, DatasetError
+from rlrun.data.lerobot.layout import COPY_AGAIN, FRAME_DONE, FRAME_REWARD, FRAME_SUCCESS, DatasetError
 from rlrun.data.lerobot.tables import DatasetFiles, EpisodeRow, checked_read
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FRAME_SUCCESS = "next.success"  # a feature of LeRobot's datasets with rewards
 _IN_MEMORY_BYTES = 256 * 2**20
 _ROWS_AT_ONCE = 8192
 _CORRECT_FEATURES = "correct the features of meta/info.json, or " + COPY_AGAIN
@@ -35,6 +34,8 @@ class FrameTable:
     time_s: np.ndarray  # float64 [F], since the start of the episode
     task: np.ndarray  # int64 [F]: task_index; -1: the dataset names none
     success: np.ndarray  # bool [F]: next.success; False without such a feature
+    reward: np.ndarray  # float32 [F]: next.reward; NaN without such a feature
+    done: np.ndarray  # bool [F]: next.done; False without such a feature
     lengths: np.ndarray  # int64 [E]
     episodes: tuple[EpisodeRow, ...]  # E
     files: tuple[Path, ...]  # data files
@@ -56,7 +57,8 @@ class _Columns:
         self.state, self.action = _allocate(num_rows, num_proprio), _allocate(num_rows, num_actions)
         self.time_s = np.zeros(num_rows)
         self.task, self.step, self.row, self.episode = (np.zeros(num_rows, np.int64) for _ in range(4))
-        self.success = np.zeros(num_rows, bool)
+        self.success, self.done = np.zeros(num_rows, bool), np.zeros(num_rows, bool)
+        self.reward = np.zeros(num_rows, np.float32)
         self.file = np.zeros(num_rows, np.int32)
 
     def add(self, found: dict[str, np.ndarray]) -> None:
@@ -71,7 +73,19 @@ class _Columns:
         order = None
         if (np.diff(self.episode[used]) < 0).any() or _steps_fall(self.episode[used], self.step[used]):
             order = np.lexsort((self.step[used], self.episode[used]))
-        for name in ("state", "action", "time_s", "task", "success", "step", "row", "file", "episode"):
+        for name in (
+            "state",
+            "action",
+            "time_s",
+            "task",
+            "success",
+            "reward",
+            "done",
+            "step",
+            "row",
+            "file",
+            "episode",
+        ):
             values = getattr(self, name)[used]
             setattr(self, name, values if order is None else _reorder(values, order))
 
@@ -97,7 +111,7 @@ def read_frames(files: DatasetFiles, episodes: list[EpisodeRow]) -> FrameTable:
         columns.state,
         columns.action,
         np.where(np.isfinite(columns.time_s), columns.time_s, columns.step / files.fps),
-        *(columns.task, columns.success, lengths, tuple(episodes)),
+        *(columns.task, columns.success, columns.reward, columns.done, lengths, tuple(episodes)),
         *(tuple(paths), columns.file, columns.row),
     )
     for key, values in ((roles.state, frames.state), (roles.action, frames.action)):
@@ -149,7 +163,9 @@ def _columns_of(files: DatasetFiles, path: Path, known: set[str]) -> list[str]:
     if absent:
         cause = f"it has no column {' and no column '.join(absent)}; its columns: {', '.join(sorted(known))}"
         raise DatasetError(path, cause, _CORRECT_FEATURES)
-    return needed + [name for name in ("timestamp", "task_index", FRAME_SUCCESS) if name in known]
+    return needed + [
+        name for name in ("timestamp", "task_index", FRAME_SUCCESS, FRAME_REWARD, FRAME_DONE) if name in known
+    ]
 
 
 def _read_batch(batch: pa.RecordBatch, files: DatasetFiles, indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -168,6 +184,10 @@ def _read_batch(batch: pa.RecordBatch, files: DatasetFiles, indices: np.ndarray)
         else np.full(len(batch), np.nan),
         "task": _whole_numbers(batch, "task_index") if "task_index" in names else nothing,
         "success": _column_values(batch, FRAME_SUCCESS, np.float64) > 0 if FRAME_SUCCESS in names else nothing > 0,
+        "reward": _column_values(batch, FRAME_REWARD, np.float32)
+        if FRAME_REWARD in names
+        else np.full(len(batch), np.nan, np.float32),
+        "done": _column_values(batch, FRAME_DONE, np.float64) > 0 if FRAME_DONE in names else nothing > 0,
         "action": _vector(batch, files.roles.action.key, files.roles.action.size),
         "state": _vector(batch, state.key, state.size) if state else np.zeros((len(batch), 0), np.float32),
     }

@@ -53,6 +53,9 @@ MAX_SIZE = 16_384  # of an image's side, of a vector, and of the frame rate
 MAX_ROWS = 100_000_000  # of a file; any number of equal rows takes little space when compressed
 COPY_AGAIN = "copy the dataset again from an undamaged source"
 RECORD_AGAIN = "record the dataset again"
+FRAME_REWARD = "next.reward"  # features of LeRobot's datasets with rewards
+FRAME_DONE = "next.done"
+FRAME_SUCCESS = "next.success"
 INDEX_COLUMNS = {  # LeRobot's columns, in its order
     "timestamp": "float32",
     "frame_index": "int64",
@@ -101,6 +104,12 @@ class DemoFeatures:
     fps: float  # control steps per second
     proprio_names: tuple[str, ...] = ()  # P names; (): the dataset names none
     action_names: tuple[str, ...] = ()  # A names; (): the dataset names none
+    has_rewards: bool = False  # next.reward and next.done, which tells a terminated episode from one cut off
+
+    @property
+    def reward_columns(self) -> dict[str, str]:
+        """Return the types of the columns of rewards; {}: it has none."""
+        return {FRAME_REWARD: "float32", FRAME_DONE: "bool"} if self.has_rewards else {}
 
     @property
     def image_keys(self) -> tuple[str, ...]:
@@ -120,7 +129,8 @@ class DemoFeatures:
         }
         for key, (size, names) in vectors.items():
             features[key] = {"dtype": "float32", "shape": [size], "names": list(names) or None}
-        return features | {k: {"dtype": kind, "shape": [1], "names": None} for k, kind in INDEX_COLUMNS.items()}
+        numbers = self.reward_columns | INDEX_COLUMNS
+        return features | {k: {"dtype": kind, "shape": [1], "names": None} for k, kind in numbers.items()}
 
 
 @dataclass(frozen=True)

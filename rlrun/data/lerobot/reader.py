@@ -15,8 +15,8 @@ import numpy as np
 
 from rlrun.data.fit import DatasetInfo
 from rlrun.data.lerobot import layout, statistics
-from rlrun.data.lerobot.frames import FRAME_SUCCESS, FrameTable, read_frames, time_warning
-from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
+from rlrun.data.lerobot.frames import FrameTable, read_frames, time_warning
+from rlrun.data.lerobot.layout import FRAME_SUCCESS, DatasetError, DemoFeatures
 from rlrun.data.lerobot.pictures import OpenTables, PictureMemory, StoredPictures, VideoPictures
 from rlrun.data.lerobot.statistics import rare_motions, widen
 from rlrun.data.lerobot.tables import DatasetFiles, EpisodeRow
@@ -64,6 +64,7 @@ class DemoDataset:
         self.features = features
         self.proprio = frames.state  # float32 [F, P]
         self.actions = frames.action  # float32 [F, A]
+        self.rewards, self.done = frames.reward, frames.done  # float32 [F], NaN: unknown; bool [F]
         self.episode_ends = np.repeat(np.cumsum(frames.lengths), frames.lengths)  # int64 [F]: end of its episode
         self.sentences, self._sentence = sentences  # sorted
         self.seeds = np.array([row.seed for row in frames.episodes], np.int64)  # [E]; -1: unknown
@@ -116,6 +117,7 @@ class DemoDataset:
             fps=files.fps,
             proprio_names=state.names if state else (),
             action_names=roles.action.names,
+            has_rewards={layout.FRAME_REWARD, layout.FRAME_DONE} <= files.info["features"].keys(),
         )
         taken = size or max(sizes, key=lambda one: one[0] * one[1], default=(0, 0))
         stats = statistics.dataset_stats(files, frames)

@@ -35,6 +35,8 @@ class Episode:
     instruction: str
     success: bool
     seed: int
+    rewards: np.ndarray | None = None  # float32 [L]; None: unknown
+    is_terminated: bool = False  # by success or failure; False: the time limit cut it off, or unknown
 
 
 class DemoWriter:
@@ -68,6 +70,9 @@ class DemoWriter:
         """Append an episode. Returns its index. Raises ValueError naming an array that does not fit the features."""
         _check_episode(self.features, episode)
         columns: dict[str, Any] = {layout.STATE: episode.proprio, layout.ACTION: episode.actions}
+        if self.features.has_rewards:
+            columns[layout.FRAME_REWARD] = episode.rewards
+            columns[layout.FRAME_DONE] = np.arange(len(episode.actions)) == len(episode.actions) - episode.is_terminated
         for camera, key in enumerate(self.features.image_keys):
             frames = episode.images[:, camera]
             self._moments[key].add(frames)
@@ -193,11 +198,14 @@ class DemoWriter:
 
 def _check_episode(features: DemoFeatures, episode: Episode) -> None:
     f, length = features, len(episode.actions)
+    size = _image_size(f) if f.cameras else episode.images.shape[2:4]
     wanted = {
-        "images": (episode.images, np.uint8, (length, len(f.cameras), *_image_size(f), 3)),
+        "images": (episode.images, np.uint8, (length, len(f.cameras), *size, 3)),
         "proprio": (episode.proprio, np.float32, (length, f.num_proprio)),
         "actions": (episode.actions, np.float32, (length, f.num_actions)),
     }
+    if f.has_rewards:
+        wanted["rewards"] = (np.asarray(episode.rewards), np.float32, (length,))
     for name, (array, dtype, shape) in wanted.items():
         if array.dtype != dtype or array.shape != shape or not length:
             raise ValueError(f"{name} is {array.dtype} {array.shape}, the dataset holds {np.dtype(dtype)} {shape}")
@@ -220,7 +228,8 @@ def _schema(features: DemoFeatures) -> pa.Schema:
     fields = [(key, image) for key in features.image_keys]
     sizes = {layout.STATE: features.num_proprio, layout.ACTION: features.num_actions}
     fields += [(key, pa.list_(pa.float32(), size) if size > 1 else pa.float32()) for key, size in sizes.items()]
-    fields += [(key, pa.type_for_alias(kind)) for key, kind in layout.INDEX_COLUMNS.items()]
+    numbers = features.reward_columns | layout.INDEX_COLUMNS
+    fields += [(key, pa.type_for_alias(kind)) for key, kind in numbers.items()]
     return pa.schema(fields)
 
 

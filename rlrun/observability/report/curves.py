@@ -30,6 +30,7 @@ MAIN = (
     Curve("entropy", "Entropy", Axis(unit="nat"), 4),
     Curve("explained_variance", "Explained variance", Axis(high=1.0), 4),
     Curve("critic_loss", "Loss of the critics", Axis(low=0.0), 3),
+    Curve("action_entropy", "Entropy of an action's number", Axis(unit="nat"), 4),
     Curve("noise_entropy", "Entropy of the first noise", Axis(unit="nat"), 4),
     Curve("env_steps_per_second", "Throughput", Axis(low=0.0, unit="env steps/s"), 7),
 )

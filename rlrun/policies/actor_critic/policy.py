@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -14,11 +15,19 @@ from torch import Tensor, nn
 from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.config.schema import PolicyConfig, RunConfig
 from rlrun.data.messages import Spaces
-from rlrun.policies.actor_critic.spec import ActorCriticConfig, CnnSettings, MlpSettings
-from rlrun.policies.distributions import Bins, Gaussian
+from rlrun.policies.actor_critic.spec import (
+    LOG_STDS,
+    ActionKind,
+    Activation,
+    ActorCriticConfig,
+    CnnSettings,
+    MlpSettings,
+)
+from rlrun.policies.distributions import Bins, Gaussian, Squashed
 from rlrun.policies.policy import Policy
 from rlrun.policies.upload import uploaded
 from rlrun.policies.weight_files import WeightFiles, write_weights
+from rlrun.system.errors import ExitStatus, RunError
 
 CLIP = 10.0  # standard deviations from the mean
 EPS = 1e-8
@@ -75,23 +84,29 @@ class ActorCritic(nn.Module):
         self.statistics = RunningStatistics(config.num_proprio) if config.is_normalized else None
         self.convolutions = _convolutions(config) if config.num_images else None
         width = config.num_proprio + (_num_features(config) if config.num_images else 0)
-        choices = 1 if config.num_choices is None else config.num_choices
-        self.policy = _perceptron(width, config.hidden_sizes, config.num_tokens * choices, POLICY_GAIN)
-        self.value_head = _perceptron(width, config.value_hidden_sizes, 1, 1.0)
-        if config.num_choices is None:
+        choices = (2 if config.is_squashed else 1) if config.num_choices is None else config.num_choices
+        activation = ACTIVATIONS[config.activation]
+        self.policy = _perceptron(width, config.hidden_sizes, config.num_tokens * choices, POLICY_GAIN, activation)
+        self.value_head = _perceptron(width, config.value_hidden_sizes, 1, 1.0, activation)
+        if config.num_choices is None and not config.is_squashed:
             self.log_std = nn.Parameter(torch.full((config.num_tokens,), config.initial_log_std))
 
-    def forward(self, images: Tensor | None, proprio: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
+    def forward(
+        self, images: Tensor | None, proprio: Tensor | None, is_valued: bool = True
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Run one pass. images: uint8 [B, N, S, S, 3]; proprio: float32 [B, P]; each None if the network takes none.
 
-        Returns Gaussian means [B, K] or logits [B, K, V], logarithms of the deviations [B, K] or None, and values
-        [B]; all float32.
+        Returns means [B, K] or logits [B, K, V], logarithms of the deviations [B, K] or None, and values [B] if
+        `is_valued`; all float32.
         """
         features = self._features(images, proprio)
-        values = self.value_head(features).float().squeeze(-1)
+        values = self.value_head(features).float().squeeze(-1) if is_valued else None
         chosen = self.policy(features).float()
         if self.config.num_choices is not None:
             return chosen.unflatten(-1, (self.config.num_tokens, -1)), None, values
+        if self.config.is_squashed:
+            means, numbers = chosen.chunk(2, dim=-1)
+            return means, _log_std(numbers, self.config.initial_log_std), values
         return chosen, torch.zeros_like(chosen) + self.log_std, values  # the parameter may be freed after the pass
 
     def _features(self, images: Tensor | None, proprio: Tensor | None) -> Tensor:
@@ -113,11 +128,23 @@ def _dtype(layers: nn.Sequential) -> torch.dtype:
     return first.weight.dtype
 
 
-def _perceptron(width: int, hidden_sizes: Sequence[int], num_outputs: int, gain: float) -> nn.Sequential:
+def _log_std(numbers: Tensor, initial: float) -> Tensor:
+    """Return numbers within LOG_STDS, by a tanh; `initial` where `numbers` are 0."""
+    low, high = LOG_STDS
+    middle, half = (low + high) / 2, (high - low) / 2
+    return middle + half * (numbers + math.atanh((initial - middle) / half)).tanh()
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {Activation.tanh.value: nn.Tanh, Activation.relu.value: nn.ReLU}
+
+
+def _perceptron(
+    width: int, hidden_sizes: Sequence[int], num_outputs: int, gain: float, activation: Callable[[], nn.Module]
+) -> nn.Sequential:
     layers: list[nn.Module] = []
     sizes = [width, *hidden_sizes]
     for fan_in, fan_out in pairwise(sizes):
-        layers += [_orthogonal(nn.Linear(fan_in, fan_out), HIDDEN_GAIN), nn.Tanh()]
+        layers += [_orthogonal(nn.Linear(fan_in, fan_out), HIDDEN_GAIN), activation()]
     return nn.Sequential(*layers, _orthogonal(nn.Linear(sizes[-1], num_outputs), gain))
 
 
@@ -140,8 +167,22 @@ def _orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> nn.Module:
     return layer
 
 
+def _require_continuous(policy: PolicyConfig, own: MlpSettings, spaces: Spaces) -> None:
+    """Raise RunError for discrete actions that should be squashed."""
+    if spaces.num_choices is not None and own.distribution is ActionKind.squashed:
+        raise RunError(
+            "Numbers between limits are no choices: the actions of this world are discrete.",
+            key=f"policy.{policy.kind}.distribution",
+            value=own.distribution.value,
+            cause=f"each action is one of {spaces.num_choices}",
+            remedy=f"Set policy.{policy.kind}.distribution=normal, with algorithm.name=ppo.",
+            exit_status=ExitStatus.bad_config,
+        )
+
+
 class ActorCriticPolicy(Policy):
-    """Continuous actions are Gaussians, with -1..1 as the simulator's limits. Discrete ones are one bin each."""
+    """Continuous actions are normal numbers, with -1..1 as the simulator's limits, or tanh of such numbers. Discrete
+    ones are one bin each."""
 
     module: ActorCritic
 
@@ -157,19 +198,44 @@ class ActorCriticPolicy(Policy):
 
     def __call__(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
-    ) -> tuple[ActionDistribution, Tensor]:
+    ) -> tuple[ActionDistribution, Tensor | None]:
         given = {"images": images} if self.config.num_images else {}
         given |= {"proprio": proprio} if self.config.num_proprio else {}
         sent = uploaded([torch.from_numpy(array) for array in given.values()], self.device)
         inputs = dict(zip(given, sent, strict=True))
         chosen, log_std, values = self.module(inputs.get("images"), inputs.get("proprio"))
-        distribution = Bins(chosen, temperature) if log_std is None else Gaussian(chosen, log_std, temperature)
-        return distribution, values
+        if log_std is None:
+            return Bins(chosen, temperature), values
+        kind = Squashed if self.config.is_squashed else Gaussian
+        return kind(chosen, log_std, temperature), values
+
+    def choose(self, proprio: Tensor) -> Squashed:
+        """Return the distribution for proprioception alone, float32 [B, P], in one pass without values.
+
+        The policy must be `is_squashed`, and observe no pictures.
+        """
+        chosen, log_std, _ = self.module(None, proprio, is_valued=False)
+        return Squashed(chosen, log_std, temperature=1.0)
+
+    def normalized(self, proprio: Tensor) -> Tensor:
+        """Return what the networks read of proprioception, float32 [B, P]."""
+        statistics = self.module.statistics
+        return proprio if statistics is None else statistics.normalize(proprio)
+
+    def squash(self, tokens: Tensor) -> Tensor:
+        """Return the chosen numbers between -1 and 1, [B, K], of tokens [B, K]."""
+        return tokens.float().tanh()
+
+    def scale(self, actions: np.ndarray) -> Tensor:
+        """Return actions in simulator units [B, C, A] as numbers between -1 and 1, float32 [B, K]."""
+        scaled = (actions.astype(np.float64) - self._middle) / self._half
+        return torch.from_numpy(scaled.clip(-1, 1).astype(np.float32)).flatten(1)
 
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
         chosen = tokens.reshape(len(tokens), -1, self.num_actions)
         if self.config.num_choices is not None:
             return chosen.astype(np.float32)
+        chosen = np.tanh(chosen) if self.config.is_squashed else chosen
         return (self._middle + self._half * chosen).astype(np.float32)
 
     def observe(self, proprio: np.ndarray, reduce: Callable[[Tensor], Tensor]) -> None:
@@ -195,6 +261,7 @@ class ActorCriticPolicy(Policy):
     def new(cls, policy: PolicyConfig, image_size: int, spaces: Spaces, seed: int) -> Self:
         """Return a new network on the CPU; the same arguments give the same weights."""
         own = policy.section(MlpSettings)
+        _require_continuous(policy, own, spaces)
         has_images = isinstance(own, CnnSettings)
         config = ActorCriticConfig(
             num_actions=spaces.num_actions,
@@ -211,6 +278,8 @@ class ActorCriticPolicy(Policy):
             initial_log_std=own.initial_log_std,
             is_normalized=own.normalize_observations,
             camera_names=spaces.cameras if has_images else (),
+            distribution=own.distribution.value,
+            activation=own.activation.value,
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

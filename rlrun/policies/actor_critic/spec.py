@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
+from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,30 @@ from rlrun.system.errors import RunError
 from rlrun.system.local_files import read_json
 
 
+class ActionKind(Enum):
+    normal = "normal"
+    squashed = "squashed"
+
+
+class Activation(Enum):
+    tanh = "tanh"
+    relu = "relu"
+
+
+LOG_STDS = -5.0, 2.0  # the deviation of a squashed normal distribution stays within their exponentials
+
+
 @dataclass
 class MlpSettings(Section):
     """Settings for policy.kind=mlp."""
 
     hidden_sizes: list[int] = bounded([64, 64], COUNT)
-    initial_log_std: float = bounded(0.0, Range(-5, 2))  # of continuous actions, whose limits are -1 and 1
+    activation: Activation = Activation.tanh
+    # continuous actions. `normal`: a normal distribution whose deviation is the same in all states. `squashed`: tanh of
+    # a normal one whose deviation depends on the state, so that actions keep their limits, as sac and rlpd need it.
+    distribution: ActionKind = ActionKind.normal
+    # of continuous actions, whose limits are -1 and 1; before tanh
+    initial_log_std: float = bounded(0.0, Range(*LOG_STDS, is_low_open=True, is_high_open=True))
     normalize_observations: bool = False  # normalize proprioception by its running mean and deviation
 
 
@@ -43,7 +62,7 @@ class ActorCriticConfig:
 
     num_actions: int  # A
     num_action_chunks: int  # C
-    num_choices: int | None  # discrete: each action is one of 0..num_choices-1; None: continuous, Gaussian
+    num_choices: int | None  # discrete: each action is one of 0..num_choices-1; None: continuous
     action_low: tuple[float, ...]  # A numbers; continuous actions: the network's -1
     action_high: tuple[float, ...]  # the network's 1
     num_proprio: int  # 0: no proprioception
@@ -55,11 +74,18 @@ class ActorCriticConfig:
     initial_log_std: float
     is_normalized: bool  # normalize proprioception by running statistics
     camera_names: tuple[str, ...] = ()  # num_images names, in order; (): unknown
+    distribution: str = ActionKind.normal.value  # of continuous actions
+    activation: str = Activation.tanh.value
 
     @property
     def num_tokens(self) -> int:
         """K = C*A."""
         return self.num_action_chunks * self.num_actions
+
+    @property
+    def is_squashed(self) -> bool:
+        """Whether actions are tanh of normal numbers."""
+        return self.num_choices is None and self.distribution == ActionKind.squashed.value
 
     def save(self, folder: Path) -> None:
         """Write config.json."""
@@ -73,7 +99,7 @@ class ActorCriticConfig:
         values: dict[str, Any] = {}
         for field in fields(cls):
             name = field.name
-            if name == "camera_names" and name not in found:
+            if field.default is not MISSING and name not in found:
                 continue
             if field.type == "int" and type(found[name]) is not int:
                 raise ValueError(f"{name} is {found[name]!r}")
@@ -98,8 +124,11 @@ def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
         channels = [3 * spaces.num_images, *own.conv_channels]
         convolutions = sum((4 * 4 * a + 1) * b for a, b in pairwise(channels))
         width += channels[-1] * (config.env.image_size // 2 ** len(own.conv_channels)) ** 2
-    networks = ([width, *own.hidden_sizes, num_choices], [width, *policy.value_hidden_sizes, 1])
-    return convolutions + num_choices + sum((a + 1) * b for sizes in networks for a, b in pairwise(sizes))
+    is_squashed = own.distribution is ActionKind.squashed  # then the network gives the deviations, too
+    outputs = 2 * num_choices if is_squashed else num_choices
+    networks = ([width, *own.hidden_sizes, outputs], [width, *policy.value_hidden_sizes, 1])
+    apart = 0 if is_squashed else num_choices
+    return convolutions + apart + sum((a + 1) * b for sizes in networks for a, b in pairwise(sizes))
 
 
 def check_layers(config: RunConfig) -> Faults:

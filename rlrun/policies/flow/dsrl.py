@@ -19,15 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.policies import distributions
 from rlrun.policies.flow.method import ChunkShape, FlowMethod, FlowSde, VelocityFn
 from rlrun.policies.flow.model import FlowInput, FlowOutput
 from rlrun.policies.flow.time import NOISE_AT_ONE, FlowTime
-
-NODES, WEIGHTS = (torch.tensor(x) for x in np.polynomial.hermite_e.hermegauss(16))  # of the entropy's integral
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,25 +69,18 @@ class NoiseDistribution(ActionDistribution):
     def reparameterized(self, normals: Tensor) -> tuple[Tensor, Tensor]:
         """Return (noise over its bound [B, A], its log-density [B]), differentiable. normals: float32 [B, A]."""
         raw = self.mean + self.log_std.exp() * normals
-        return raw.tanh(), self._densities(raw).sum(1)
+        return raw.tanh(), distributions.squashed_logprobs(raw, self.mean, self.log_std).sum(1)
 
     def logprobs(self, tokens: Tensor) -> Tensor:
-        return self._shared(self._densities(NoiseAction.from_tokens(tokens, self._shape).raw))
+        raw = NoiseAction.from_tokens(tokens, self._shape).raw
+        return self._shared(distributions.squashed_logprobs(raw, self.mean, self.log_std))
 
     def entropy(self) -> Tensor:
         """Return float32 [B, K], by quadrature."""
-        nodes, weights = NODES.to(self.mean), WEIGHTS.to(self.mean)
-        raw = self.mean[..., None] + self.log_std.exp()[..., None] * nodes
-        stretched = (_log_slope(raw) * weights).sum(-1) / weights.sum()
-        return self._shared(0.5 * math.log(2 * math.pi * math.e) + self.log_std + stretched)
+        return self._shared(distributions.squashed_entropy(self.mean, self.log_std))
 
     def first(self, num_rows: int) -> NoiseDistribution:
         return NoiseDistribution(self._shape, self.mean[:num_rows], self.log_std[:num_rows], 1.0, self._act)
-
-    def _densities(self, raw: Tensor) -> Tensor:
-        """Return the log-density of each number of the noise over its bound, [B, A]."""
-        deviation = (raw - self.mean) * (-self.log_std).exp()
-        return -0.5 * deviation.square() - self.log_std - 0.5 * math.log(2 * math.pi) - _log_slope(raw)
 
     def _shared(self, numbers: Tensor) -> Tensor:
         """Return [B, K] of [B, A]: each control step has an equal share, so that a chunk's sum is right."""
@@ -136,8 +126,3 @@ class Dsrl(FlowMethod):
     def evaluate(self, shape: ChunkShape, tokens: Tensor, output: FlowOutput, temperature: float) -> NoiseDistribution:
         assert output.noise_action is not None
         return NoiseDistribution(shape, *output.noise_action, temperature)
-
-
-def _log_slope(raw: Tensor) -> Tensor:
-    """Return log(1 - tanh(raw)^2), without cancellation."""
-    return 2.0 * (math.log(2.0) - raw - F.softplus(-2.0 * raw))

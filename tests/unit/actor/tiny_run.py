@@ -86,7 +86,7 @@ def share(whole: Trajectory) -> Trajectory:
     by_row = {
         field.name: getattr(whole, field.name)[rows] if field.name == "group" else getattr(whole, field.name)[:, rows]
         for field in dataclasses.fields(Trajectory)
-        if field.name != "instructions"
+        if field.name != "instructions" and getattr(whole, field.name) is not None
     }
     return Trajectory(instructions=whole.instructions, **by_row)
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.algorithms.algorithm import ChunkSteps, UpdateContext
-from rlrun.algorithms.dsrl import Dsrl, ReplayBuffer, Transitions, transitions
-from rlrun.algorithms.spec import DsrlConfig
+from rlrun.algorithms.dsrl import Dsrl, transitions
+from rlrun.algorithms.off_policy_spec import DsrlConfig
 from rlrun.config.loader import load
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import AlgorithmConfig
@@ -89,29 +89,6 @@ def test_only_chunk_steps_with_a_known_future_are_kept() -> None:
     assert torch.equal(found.next_features[:2], torch.stack([seen[1, 0], seen[1, 1]]))
 
 
-def test_a_full_buffer_keeps_the_newest() -> None:
-    def numbered(numbers: list[int]) -> Transitions:
-        column = torch.tensor(numbers).float()
-        wide = column[:, None].repeat(1, 2)
-        return Transitions(wide, wide, column, column, wide)
-
-    buffer = ReplayBuffer(5)
-    for numbers in ([0, 1], [2, 3, 4], [5, 6]):
-        buffer.add(numbered(numbers))
-    drawn = buffer.sample(200, torch.Generator().manual_seed(0))
-    assert set(drawn.rewards.tolist()) == {2.0, 3.0, 4.0, 5.0, 6.0}
-    assert buffer.state_dict()["rewards"].tolist() == [2.0, 3.0, 4.0, 5.0, 6.0]
-    restored = ReplayBuffer(5)
-    restored.load_state_dict(buffer.state_dict())
-    for one in (buffer, restored):
-        one.add(numbered([7]))
-    again = [one.sample(200, torch.Generator().manual_seed(1)).rewards for one in (buffer, restored)]
-    assert torch.equal(*again)
-    smaller = ReplayBuffer(2)
-    smaller.load_state_dict(buffer.state_dict())
-    assert smaller.state_dict()["rewards"].tolist() == [6.0, 7.0]
-
-
 def test_critics_learn_what_follows() -> None:
     """Two chunk steps: the second one earns 1; with a discount of 0.5 the first is worth 0.5, whatever the entropy."""
     dsrl = algorithm(num_updates=600, initial_alpha=1.0, alpha_lr=0.0, tau=0.05, critic_lr=1e-3)
@@ -121,9 +98,9 @@ def test_critics_learn_what_follows() -> None:
     rewards, terminated = torch.zeros(2, 64), torch.zeros(2, 64, dtype=torch.bool)
     rewards[1], terminated[1] = 1.0, True
     update(dsrl, context, steps_of(rewards, terminated), tokens_of(seen, torch.randn(2, 64, A, generator=draw)))
-    assert dsrl._trainer is not None
+    assert dsrl.trainer is not None
     noise = torch.zeros(1, A)
-    values = [float(dsrl._trainer.critics(seen[step, :1], noise).detach().mean()) for step in (0, 1)]
+    values = [float(dsrl.trainer.critics(seen[step, :1], noise).detach().mean()) for step in (0, 1)]
     assert values == pytest.approx([0.5, 1.0], abs=0.1)
 
 

@@ -20,6 +20,7 @@ from rlrun.config.schema import (
     ShardingStrategy,
     WeightTransport,
 )
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.budget import Budget, budget, holds_base_on_device
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.memory import (
@@ -386,3 +387,15 @@ def test_a_node_without_room_for_weights_on_their_way_is_refused(monkeypatch: py
     with pytest.raises(RunError, match=r"Node n has 53\.7 GB too little memory for weights on their way") as refused:
         budget(config, plan(config, Inventory((node,))), Inventory((node,)))
     assert "rollout.precision=bf16" in str(refused.value)
+
+
+def test_states_that_an_algorithm_keeps_are_counted() -> None:
+    """Of each transition two states, the chosen numbers, reward and discount; RLPD keeps the demonstrations, too."""
+    common = ["run=halfcheetah", "policy.mlp.distribution=squashed", "env.max_control_steps=100", "demos.noise=0"]
+    expert = ["env.gymnasium.expert=rlrun.envs.gymnasium.experts:mountain_car", "demos.num_episodes=7"]
+    for name, num_rows in (("sac", 5000), ("rlpd", 5000 + 700)):
+        config = load([*common, *expert, f"algorithm.name={name}", f"algorithm.{name}.replay_size=5000"])
+        machines = inventory(4, 80 * 10**9)
+        host = budget(config, plan(config, machines), machines).hosts[0]
+        num_proprio = simulator_spec(config.env).planned_spaces(config.env).num_proprio
+        assert host.algorithm_bytes == num_rows * (8 * num_proprio + policy_counts(config).choice_bytes + 8)

@@ -14,6 +14,7 @@ from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Spaces
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
+from rlrun.policies.actor_critic.spec import ActionKind, Activation, MlpSettings
 from rlrun.policies.distributions import Gaussian
 from rlrun.policies.spec import PolicySpec
 from rlrun.testing.policies import PolicyContract
@@ -32,6 +33,13 @@ def breaches(spec: PolicySpec) -> list[str]:
 @pytest.mark.parametrize("name", ["mlp", "cnn", "openvla_oft", "smolvla", "pi", "gr00t"])
 def test_those_of_rlrun_keep_it(name: str) -> None:
     assert breaches(POLICIES.get(name)) == []
+
+
+def test_squashed_actions_keep_it() -> None:
+    config = RunConfig()
+    config.policy.kind, config.env.image_size = "mlp", 32
+    config.policy.sections = {"mlp": MlpSettings(distribution=ActionKind.squashed, activation=Activation.relu)}
+    assert PolicyContract(POLICIES.get("mlp"), config, SPACES).breaches() == []
 
 
 def broken(**members: object) -> PolicySpec:

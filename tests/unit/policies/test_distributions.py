@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlrun.algorithms.algorithm import ActionDistribution
-from rlrun.policies.distributions import Bins, Gaussian
+from rlrun.policies.distributions import Bins, Gaussian, Squashed
 from tests.numerics import assert_norm_close, rounding
 
 B, K, V, TEMPERATURE = 5, 3, 7, 1.4
@@ -18,6 +18,11 @@ def gaussian(seed: int = 0) -> Gaussian:
     return Gaussian(torch.randn(B, K, generator=draw), torch.randn(B, K, generator=draw), TEMPERATURE)
 
 
+def squashed(seed: int = 0) -> Squashed:
+    draw = torch.Generator().manual_seed(seed)
+    return Squashed(torch.randn(B, K, generator=draw), torch.randn(B, K, generator=draw), TEMPERATURE)
+
+
 def bins(seed: int = 0) -> Bins:
     return Bins(torch.randn(B, K, V, generator=torch.Generator().manual_seed(seed)), TEMPERATURE)
 
@@ -26,7 +31,7 @@ def keys(first: int = 0, count: int = B) -> np.ndarray:
     return np.arange(first, first + count, dtype=np.uint64)
 
 
-@pytest.mark.parametrize("made", [gaussian, bins])
+@pytest.mark.parametrize("made", [gaussian, squashed, bins])
 def test_a_key_decides_its_row_only(made) -> None:
     distribution: ActionDistribution = made()
     whole = distribution.sample(keys())
@@ -66,3 +71,30 @@ def test_bins_are_torchs() -> None:
     assert_norm_close(ours.logprobs(tokens), expected.log_prob(tokens.long()), rounding(V))
     assert_norm_close(ours.entropy(), expected.entropy(), rounding(V))
     assert torch.equal(ours.most_likely().long(), ours.logits.argmax(-1))
+
+
+def test_squashed_numbers_have_torchs_density_also_far_out() -> None:
+    """Against torch's transformed distribution in float64, whose inverse of tanh is exact enough near the middle."""
+    ours = squashed(3)
+    tokens = ours.sample(keys())
+    base = torch.distributions.Normal(ours.mean.double(), ours.log_std.double().exp())
+    expected = torch.distributions.TransformedDistribution(base, torch.distributions.TanhTransform())
+    assert_norm_close(ours.logprobs(tokens), expected.log_prob(tokens.double().tanh()).float(), 1e-5)
+    far = Squashed(torch.zeros(1, 2), torch.zeros(1, 2), 1.0).logprobs(torch.tensor([[-20.0, 20.0]]))
+    assert far.tolist()[0] == pytest.approx([-200 - 0.5 * np.log(2 * np.pi) + 40 - 2 * np.log(2)] * 2)
+
+
+def test_the_entropy_of_squashed_numbers_is_the_mean_of_their_log_densities() -> None:
+    many = 40_000
+    ours = Squashed(torch.full((many, 1), 0.7), torch.full((many, 1), -0.3), TEMPERATURE)
+    drawn = ours.logprobs(ours.sample(keys(count=many)))
+    assert float(ours.entropy()[0]) == pytest.approx(-float(drawn.mean()), abs=0.02)
+
+
+def test_reparameterized_numbers_are_those_of_the_same_normals() -> None:
+    ours = squashed(4)
+    normals = torch.randn(B, K, generator=torch.Generator().manual_seed(5))
+    numbers, density = ours.reparameterized(normals)
+    raw = ours.mean + ours.log_std.exp() * normals
+    assert torch.equal(numbers, raw.tanh()) and (numbers.abs() <= 1).all()
+    assert_norm_close(density, ours.logprobs(raw).sum(1), rounding(K))

@@ -19,7 +19,7 @@ SMALL = [
 NUM_ENV_WORKERS = 2
 # of batches from an older policy, of flow policies, of DSRL, of NFT, of worlds with cameras, of filtered groups,
 # of imitation beside
-NOT_HERE = {"behavior_weight", "kl_exact", "critic_loss", "noise_entropy", "alpha", "frozen_pictures"}
+NOT_HERE = {"behavior_weight", "kl_exact", "critic_loss", "noise_entropy", "action_entropy", "alpha", "frozen_pictures"}
 NOT_HERE |= {"positive_loss", "negative_loss"}
 NOT_HERE |= {"num_groups", "num_gen_batches", "num_dropped_groups", "num_missing_groups"}
 NOT_HERE |= {"imitation_loss", "token_accuracy", "bin_error"}

@@ -222,3 +222,15 @@ def test_without_pictures_an_evaluation_has_no_video_and_says_so_once(monkeypatc
         assert len(evaluated.episodes) == 4 and evaluated.videos == []
         assert evaluated.no_video == told
     assert len(envs) == 1  # the simulator was not made again
+
+
+def test_next_observations_are_those_of_the_episode_and_only_where_an_algorithm_asks(monkeypatch):
+    """Also of its last one, and of the last chunk step of a training step: nothing is lost to resets."""
+    worker, _ = make_worker(monkeypatch, name="sac", carry_episodes=True)
+    _, shard = talk(worker.collect(0))
+    assert shard.truncated[5].all() and not shard.truncated[:5].any()
+    assert shard.proprio[:, 0, 1].tolist() == [0, 2, 4, 6, 8, 10, 0, 2]
+    assert shard.next_proprio[:, 0, 1].tolist() == [2, 4, 6, 8, 10, 12, 2, 4]
+    assert not shard.values.any()
+    worker, _ = make_worker(monkeypatch)
+    assert talk(worker.collect(0))[1].next_proprio is None

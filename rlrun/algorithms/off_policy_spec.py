@@ -1,0 +1,204 @@
+"""Settings and specifications of rlrun's off-policy algorithms: DSRL, SAC and RLPD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
+from rlrun.config.schema import RunConfig
+from rlrun.config.sections import (
+    COUNT,
+    FINITE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_SHARE,
+    Section,
+    bounded,
+)
+from rlrun.config.simulator_spec import simulator_spec
+from rlrun.policies.spec import policy_spec
+from rlrun.system.errors import RunError
+
+
+class CriticActivation(Enum):
+    gelu = "gelu"
+    relu = "relu"
+
+
+@dataclass
+class SoftSection(Section):
+    """Settings that soft actor-critics share; the policy's own are in `actor`."""
+
+    batch_size: int = bounded(256, COUNT)  # transitions of one step, over all actor ranks
+    replay_size: int = bounded(1_000_000, COUNT)  # transitions that each actor rank keeps
+    num_critics: int = bounded(2, COUNT)
+    hidden_sizes: list[int] = bounded([256, 256], COUNT)  # of each critic
+    has_layer_norm: bool = False  # before each activation of the critics
+    activation: CriticActivation = CriticActivation.relu  # of the critics
+    critic_lr: float = bounded(3e-4, POSITIVE)
+    tau: float = bounded(0.005, POSITIVE_SHARE)  # share of the critics that goes into their targets per step
+    initial_alpha: float = bounded(1.0, POSITIVE)  # weight of the entropy at first
+    alpha_lr: float = bounded(3e-4, NOT_NEGATIVE)  # 0: the weight stays
+    target_entropy: float = bounded(-1.0, FINITE)  # per number of an action between -1 and 1, in nats
+
+
+@dataclass
+class DsrlConfig(SoftSection):
+    """Settings of soft actor-critic over the first noise."""
+
+    num_updates: int = bounded(200, COUNT)  # steps of critics and noise actor per training step
+    warmup_steps: int = bounded(2, NOT_NEGATIVE)  # training steps that only collect
+    replay_size: int = bounded(50_000, COUNT)  # transitions that each actor rank keeps
+    num_critics: int = bounded(2, COUNT)  # the smallest of their values is used
+    has_layer_norm: bool = True  # before each activation of the critics
+    activation: CriticActivation = CriticActivation.gelu  # of the critics
+    initial_alpha: float = bounded(0.01, POSITIVE)  # weight of the entropy at first
+    alpha_lr: float = bounded(1e-3, NOT_NEGATIVE)  # 0: the weight stays
+    target_entropy: float = bounded(-0.5, FINITE)  # per number of the noise over its bound, in nats
+
+
+@dataclass
+class SacConfig(SoftSection):
+    """Settings of algorithm.name=sac; the defaults are those of arXiv 1812.05905."""
+
+    num_critics: int = bounded(2, COUNT)  # the smallest of their values is used
+    update_ratio: float = bounded(1.0, POSITIVE)  # steps of the critics per collected transition
+    critic_steps: int = bounded(1, COUNT)  # steps of the critics per step of the policy
+    warmup: int = bounded(5000, NOT_NEGATIVE)  # transitions, over all actor ranks, after which learning begins
+
+
+@dataclass
+class RlpdConfig(SacConfig):
+    """Settings of algorithm.name=rlpd; the defaults are those of arXiv 2302.02948 for locomotion."""
+
+    batch_size: int = bounded(256, COUNT)  # transitions of one step, over all actor ranks; half of them demonstrated
+    num_critics: int = bounded(10, COUNT)  # the policy learns their mean
+    num_target_critics: int = bounded(2, COUNT)  # drawn for each step, the smallest of whose values is the target
+    has_layer_norm: bool = True  # before each activation of the critics
+    update_ratio: float = bounded(20.0, POSITIVE)  # steps of the critics per collected transition
+    critic_steps: int = bounded(20, COUNT)  # steps of the critics per step of the policy
+    is_entropy_target: bool = True  # the entropy of what follows counts in the targets
+    target_entropy: float = bounded(-0.5, FINITE)  # per number of an action between -1 and 1, in nats
+
+
+def _check_steerable(config: RunConfig) -> Iterator[RunError]:
+    """Only a policy whose first noise is chosen can be steered."""
+    kind = config.policy.kind
+    sampling = getattr(config.policy.sections.get(kind), "sampling", None)
+    if sampling is None or sampling.value != "dsrl":
+        yield RunError(
+            "DSRL chooses the noise that a flow policy begins with, and this policy chooses none.",
+            key="algorithm.name",
+            value="dsrl",
+            cause=f"policy.kind={kind}" + (f", policy.{kind}.sampling={sampling.value}" if sampling else ""),
+            remedy="Take policy=smolvla_dsrl, or policy=pi05 policy.pi.sampling=dsrl.",
+        )
+
+
+def _check_squashed(config: RunConfig) -> Iterator[RunError]:
+    """Only a policy of states, whose actions are a differentiable function of noise within their limits, can learn."""
+    name, kind = config.algorithm.name, config.policy.kind
+    section = config.policy.sections.get(kind)
+    distribution = getattr(section, "distribution", None)
+    if "images" in policy_spec(config).observes or not hasattr(section, "distribution"):
+        cause = f"policy.kind={kind} chooses tokens, or steps of a flow, or observes pictures"
+        remedy = "Take policy.kind=mlp policy.mlp.distribution=squashed."
+    elif getattr(distribution, "value", None) != "squashed":
+        cause = f"policy.{kind}.distribution={getattr(distribution, 'value', distribution)}"
+        remedy = f"Take policy.{kind}.distribution=squashed."
+    else:
+        return
+    yield RunError(
+        f"{name} moves actions along the gradients of critics of states, and this policy has no such actions.",
+        key="algorithm.name",
+        value=name,
+        cause=cause,
+        remedy=remedy,
+    )
+
+
+def _check_demonstrated(config: RunConfig) -> Iterator[RunError]:
+    """There are demonstrations, in which what was done is what is recorded."""
+    yield from _check_squashed(config)
+    own, demos = config.algorithm.section(RlpdConfig), config.demos
+    if own.num_target_critics > own.num_critics:
+        yield RunError(
+            "A target cannot be drawn from more critics than there are.",
+            key="algorithm.rlpd.num_target_critics",
+            value=own.num_target_critics,
+            cause=f"algorithm.rlpd.num_critics is {own.num_critics}.",
+            remedy="Take 1 or 2.",
+        )
+    if demos.path is not None:
+        return
+    if not simulator_spec(config.env).has_expert(config.env):
+        yield RunError(
+            "rlpd learns from demonstrations, and there are none.",
+            key="demos.path",
+            value=None,
+            cause=f"env.simulator={config.env.simulator} has no expert that could record them",
+            remedy="Name a LeRobot dataset with rewards in demos.path, or an expert (env.gymnasium.expert), or take "
+            "algorithm.name=sac.",
+        )
+    if demos.noise:
+        yield RunError(
+            "rlpd would learn from actions that were not executed.",
+            key="demos.noise",
+            value=demos.noise,
+            cause="Noise is put on the expert's actions, and the dataset holds them without it.",
+            remedy="Set demos.noise=0.",
+        )
+
+
+def _kept_by_dsrl(config: RunConfig, choice_bytes: int) -> int:
+    """Return the bytes of the replay buffer: a transition has two choices, of this chunk step and of the next."""
+    return 2 * choice_bytes * config.algorithm.section(DsrlConfig).replay_size
+
+
+def _kept_of_states(section: type[SacConfig]) -> Callable[[RunConfig, int], int]:
+    """Return how to count the bytes of an algorithm that keeps states, and demonstrations if there will be any."""
+
+    def kept_bytes(config: RunConfig, choice_bytes: int) -> int:
+        own = config.algorithm.section(section)
+        num_rows = own.replay_size
+        if section is RlpdConfig and config.demos.path is None:
+            num_rows += config.demos.num_episodes * config.env.max_control_steps
+        num_proprio = simulator_spec(config.env).planned_spaces(config.env).num_proprio
+        return num_rows * (2 * 4 * num_proprio + choice_bytes + 2 * 4)
+
+    return kept_bytes
+
+
+DSRL = AlgorithmSpec(
+    "dsrl",
+    "rlrun.algorithms.dsrl:Dsrl",
+    lambda config: RolloutRule(needs_values=False),
+    DsrlConfig,
+    is_on_policy=False,
+    has_critic=False,
+    check=_check_steerable,
+    kept_bytes=_kept_by_dsrl,
+)
+SAC = AlgorithmSpec(
+    "sac",
+    "rlrun.algorithms.sac:Sac",
+    lambda config: RolloutRule(needs_values=False, needs_next_proprio=True),
+    SacConfig,
+    is_on_policy=False,
+    has_critic=False,
+    check=_check_squashed,
+    kept_bytes=_kept_of_states(SacConfig),
+)
+RLPD = AlgorithmSpec(
+    "rlpd",
+    "rlrun.algorithms.rlpd:Rlpd",
+    lambda config: RolloutRule(needs_values=False, needs_next_proprio=True),
+    RlpdConfig,
+    is_on_policy=False,
+    has_critic=False,
+    needs_demonstrations=True,
+    check=_check_demonstrated,
+    kept_bytes=_kept_of_states(RlpdConfig),
+)
