@@ -7,7 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,7 +66,8 @@ class ServerConnection:
             self._socket = self._stack.enter_context(opened)
             # a server that stops reading would block a send for ever; the kernel ends it
             seconds = struct.pack("ll", math.ceil(timeout_s), 0)
-            self._socket.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+            with suppress(OSError):  # it has closed already, and the next message says why
+                self._socket.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
         except (OSError, ValueError, WebSocketException) as error:
             self._stack.close()
             raise self.failed(f"{type(error).__name__}: {error}") from error

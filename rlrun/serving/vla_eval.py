@@ -113,13 +113,14 @@ class _Decoder:
             with Image.open(io.BytesIO(data), formats=[name.upper()]) as picture:
                 width, height = picture.size
                 if max(width, height) > MAX_PIXELS or picture.mode not in _MODES:
-                    raise WireError(f"a picture is {picture.mode} {height}x{width}, expected {MAX_PIXELS} a side, RGB")
+                    found = f"{picture.mode} {height}x{width}"
+                    raise WireError(f"a picture is {found}, expected {' or '.join(_MODES)}, {MAX_PIXELS} pixels a side")
                 self._left -= width * height * len(picture.getbands())
                 if self._left < 0:
                     raise WireError(f"a message may not hold pictures of more than {MAX_PICTURE_BYTES} bytes")
-                found = np.asarray(picture)
+                pixels = np.asarray(picture)
         except WireError:
             raise
         except Exception as error:  # a broken file raises what its decoder happens to meet
             raise WireError(f"a picture cannot be decoded as {name}: {type(error).__name__}: {error}") from error
-        return found if found.ndim == 3 else found[:, :, None]
+        return pixels if pixels.ndim == 3 else pixels[:, :, None]
