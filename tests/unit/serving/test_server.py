@@ -256,6 +256,12 @@ def test_an_oversized_frame_ends_its_connection_only(start) -> None:
         assert steps_of(bystander.act(small)) == 1.0
 
 
+def test_another_path_is_refused_with_those_that_exist(start) -> None:
+    with pytest.raises(InvalidStatus) as refused, connect(f"ws://127.0.0.1:{start().port}/vla_eval"):
+        pass
+    assert refused.value.response.status_code == 404 and b"speaks at /" in refused.value.response.body
+
+
 def test_an_idle_client_is_disconnected(start) -> None:
     running = start(idle_timeout_s=0.5)
     began = time.monotonic()
