@@ -15,9 +15,11 @@ from pathlib import Path
 from rlrun.config.registry import ALGORITHMS, POLICIES, REGISTRIES
 from rlrun.config.schema import (
     EVALUATION_SEEDS,
+    VLA_EVAL_PATH,
     AttentionKernel,
     ClusterKind,
     DemosConfig,
+    EvaluationConfig,
     LrSchedule,
     Precision,
     RolloutBackendKind,
@@ -535,27 +537,30 @@ def sglang_settings_have_an_engine(config: RunConfig) -> Faults:
 
 
 def servers_serve_robots(config: RunConfig) -> Faults:
-    """The evaluator's protocol describes the R1Pro, and a policy server replaces a checkpoint."""
-    server = config.evaluation.server
+    """BEHAVIOR's protocol describes the R1Pro, vla-eval's any world; a policy server replaces a checkpoint."""
+    server, timeout_s = config.evaluation.server, config.evaluation.server_timeout_s
     if server is None:
+        if timeout_s != EvaluationConfig().server_timeout_s:
+            yield no_effect("evaluation.server_timeout_s", timeout_s, "evaluation.server is null", "Drop it.")
         return
-    if not server.startswith(("ws://", "wss://")):
+    if not re.fullmatch(r"wss?://[^/\s]+(/\S*)?", server):
         yield RunError(
             f"'{server}' is no address of a policy server.",
             key="evaluation.server",
             value=server,
-            remedy="Write ws://host:port.",
+            remedy=f"Write ws://host:port, or ws://host:port{VLA_EVAL_PATH} for a model server of vla-eval.",
         )
     if config.evaluation.checkpoint is not None:
         yield no_effect(
             "evaluation.checkpoint", config.evaluation.checkpoint, "evaluation.server brings the policy", "Drop one."
         )
-    if not simulator_spec(config.env).is_r1pro:
+    if not simulator_spec(config.env).is_r1pro and not config.evaluation.is_server_of_vla_eval:
         yield RunError(
-            f"A policy server controls an R1Pro, which {config.env.simulator} has not.",
+            f"A policy server of BEHAVIOR's protocol controls an R1Pro, which {config.env.simulator} has not.",
             key="evaluation.server",
             value=server,
-            remedy="Evaluate a checkpoint, or take a simulator with an R1Pro.",
+            remedy=f"Write ws://host:port{VLA_EVAL_PATH} for a model server of vla-eval, evaluate a checkpoint, or "
+            "take a simulator with an R1Pro.",
         )
 
 

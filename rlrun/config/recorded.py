@@ -199,7 +199,7 @@ _OF_THE_RUN: Mapping[str, Sequence[str]] = {  # where and how the user's own run
     "record": [],
     "replay": [],
     "cluster": ["address", "temp_dir", "store_port"],
-    "evaluation": ["checkpoint", "server"],
+    "evaluation": ["checkpoint", "server", "server_timeout_s"],
 }
 
 

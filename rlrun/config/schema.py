@@ -13,6 +13,7 @@ import pickle
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
+from urllib.parse import urlsplit
 
 from rlrun.config.sections import (
     BELOW_ONE,
@@ -345,6 +346,9 @@ class SftConfig(Section):
     label_smoothing_bins: float = bounded(0.0, NOT_NEGATIVE)  # std, in bins, of targets around the right bin; 0: none
 
 
+VLA_EVAL_PATH = "/vla-eval"  # of an address at which rlrun speaks vla-eval's protocol; vla-eval's servers take any
+
+
 @dataclass
 class EvaluationConfig(Section):
     every_steps: int = bounded(0, NOT_NEGATIVE)  # 0: only before the first and after the last step
@@ -353,7 +357,15 @@ class EvaluationConfig(Section):
     # reset seed of the first episode; episode i has seed + i. Lower seeds are those of demonstrations
     seed: int = bounded(2_000_000, EVALUATION_SEEDS)
     checkpoint: str | None = None  # for rlrun.eval and rlrun.serve: folder of a run, checkpoint or exported policy
-    server: str | None = None  # for rlrun.eval: ws://host:port of a policy server, instead of a checkpoint
+    # for rlrun.eval: a policy server instead of a checkpoint; ws://host:port of BEHAVIOR's protocol for an R1Pro,
+    # ws://host:port/vla-eval of a model server of vla-eval
+    server: str | None = None
+    server_timeout_s: float = bounded(120.0, POSITIVE)  # longest wait for its connection, its hello and each answer
+
+    @property
+    def is_server_of_vla_eval(self) -> bool:
+        """Whether `server` names vla-eval's protocol, by its path."""
+        return self.server is not None and urlsplit(self.server).path.rstrip("/") == VLA_EVAL_PATH
 
 
 @dataclass
@@ -368,7 +380,7 @@ class CertifyConfig(Section):
 
 @dataclass
 class ServeConfig(Section):
-    """Settings of rlrun.serve, which serves a policy to openpi's clients and to the BEHAVIOR evaluator."""
+    """Settings of rlrun.serve, which serves a policy to openpi's clients, the BEHAVIOR evaluator and vla-eval."""
 
     host: str = "127.0.0.1"  # address to listen at; every client that reaches it may use it, without a password
     port: int = bounded(8000, Range(0, 65535))  # 0: any free port

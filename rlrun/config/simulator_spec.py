@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -99,6 +99,32 @@ class Splits:
     deviations: tuple[str, ...] = ()  # from a benchmark's published protocol, a sentence each
 
 
+@dataclass(frozen=True)
+class Component:
+    """Consecutive numbers of an action. Example: Component("rotation", 3, "axis_angle")."""
+
+    name: str
+    size: int
+    format: str  # of vla_eval.specs, or GRIPPER_OPEN_01
+
+
+GRIPPER_OPEN_01 = "open_01"  # 1 open, 0 closed: vla-eval has no name for it
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """What a world's cameras and numbers are called in vla-eval's specs, so that they mean the same over its wire.
+
+    Example: Conventions((Component("joints", 23, "joint_positions_r1pro"),), cameras={"zed_link": "head"})
+    """
+
+    actions: tuple[Component, ...] = ()  # of the whole robot, in order; (): numbers without a declared meaning
+    state: str = "raw"  # format of proprioception
+    cameras: Mapping[str, str] = field(default_factory=dict)  # the simulator's names -> vla-eval's; others are equal
+    # parameters of vla-eval's benchmark of this world, with the values at which both are the same world
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
 def no_perturbations(env: EnvConfig) -> dict[str, EnvConfig]:
     """Return none: for a simulator without perturbed worlds."""
     return {}
@@ -154,6 +180,7 @@ class SimulatorSpec:
     # (EnvConfig) -> changed worlds by name, in which `rlrun certify` tests a policy too
     perturbations: Callable[[EnvConfig], dict[str, EnvConfig]] = no_perturbations
     for_evaluation: Callable[[EnvConfig], EnvConfig] = as_it_is  # the env of `python -m rlrun.eval`
+    conventions: Callable[[EnvConfig], Conventions] = lambda env: Conventions()  # names and formats in vla-eval
     failure_log: Callable[[int], list[str]] = no_log  # (process group) -> lines of a log file, after a failed start
     node_checks: str | None = None  # module:ATTRIBUTE of a rlrun.doctor.measure.SimulatorInspection
 

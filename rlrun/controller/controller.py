@@ -423,4 +423,4 @@ class Controller:
             return self.envs.submit(rank, lambda env: env.load(shown))
         folder, is_final = self._policy_folder, self._is_final
         assert folder is not None
-        return self.rollouts.submit(rank, self._startup.rollout_load(folder, is_final))
+        return self.rollouts.submit(rank, self._startup.rollout_load(folder, is_final, self.world))

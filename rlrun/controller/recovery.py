@@ -251,8 +251,10 @@ class Startup:
 
         spaces: of the simulators. Returns which of their cameras the policy takes; None: its folder does not name them.
         """
-        loaded = self._load_in_waves(self._rollouts, self.rollout_load(policy_folder, is_final))
+        loaded = self._load_in_waves(self._rollouts, self.rollout_load(policy_folder, is_final, spaces))
         self._check_fit(policy_folder, loaded[0], spaces)
+        for note in loaded[0].notes:
+            self._note(note)
         named = loaded[0].cameras
         return (
             match_policy_cameras(named, spaces.cameras, spaces.num_images, self._config.policy.cameras)
@@ -260,10 +262,12 @@ class Startup:
             else None
         )
 
-    def rollout_load(self, policy_folder: str, is_final: bool) -> Callable[[RolloutWorker], PolicySpaces]:
-        """Return the request to load a rollout worker."""
+    def rollout_load(
+        self, policy_folder: str, is_final: bool, spaces: Spaces
+    ) -> Callable[[RolloutWorker], PolicySpaces]:
+        """Return the request to load a rollout worker. spaces: of the simulators."""
         is_base_on_device = holds_base_on_device(self._config, self._workers.plan)
-        return lambda rollout: rollout.load(policy_folder, is_final, is_base_on_device)
+        return lambda rollout: rollout.load(policy_folder, is_final, is_base_on_device, spaces)
 
     def _load_in_waves(self, group: WorkerGroup[W], load: Callable[[W], T]) -> list[T]:
         """Load as many workers of a node at a time as fit into its memory. Returns the values by rank."""

@@ -91,6 +91,7 @@ class PolicySpaces:
     num_actions: int  # A
     num_proprio: int  # P; 0: it takes none
     cameras: tuple[str, ...] = ()  # names of its pictures, in its order; (): its folder names none
+    notes: tuple[str, ...] = ()  # what the user should know about the policy, a sentence each
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlrun.config.schema import EnvConfig, RunConfig
-from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.config.simulator_spec import Component, Conventions, PlannedSpaces
 from rlrun.system.errors import RunError
 
 NUM_ACTION_DIMS = {"base": 3, "trunk": 4, "arm_left": 7, "gripper_left": 1, "arm_right": 7, "gripper_right": 1}
@@ -19,6 +19,13 @@ def planned_spaces(env: EnvConfig) -> PlannedSpaces:
     num_actions = sum(NUM_ACTION_DIMS[part] for part in env.controlled)
     sizes = len(env.cameras), NUM_PROPRIO[env.proprio.value], num_actions
     return PlannedSpaces(*sizes, tuple(env.cameras), float(env.action_hz))
+
+
+def conventions(env: EnvConfig) -> Conventions:
+    """Return the names and formats of vla-eval's Behavior1KBenchmark."""
+    joints = Component("joints", sum(NUM_ACTION_DIMS.values()), "joint_positions_r1pro")
+    names = dict(zip(CAMERAS, ("head", "left_wrist", "right_wrist"), strict=True))
+    return Conventions((joints,), cameras=names, parameters={"send_proprio": True})
 
 
 def checks(config: RunConfig) -> Iterator[RunError]:

@@ -25,6 +25,7 @@ class RolloutBackend(ABC):
     policy_version: int
     num_actions: int  # A
     num_proprio: int  # P; 0: the policy uses no proprioception
+    notes: tuple[str, ...] = ()  # what the user should know about the policy, a sentence each
 
     @abstractmethod
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:

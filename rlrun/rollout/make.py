@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlrun.config.schema import RolloutBackendKind, RunConfig
+from rlrun.data.messages import Spaces
 from rlrun.rollout.backend import RolloutBackend, unsent_names
 
 
@@ -14,16 +15,19 @@ def make_backend(
     policy_folder: str | Path,
     progress: Callable[[], None] = lambda: None,
     is_base_on_device: bool = True,
+    world: Spaces | None = None,
 ) -> RolloutBackend:
     """Make the backend of `rollout.backend`, on an accelerator if this process has one. Weights must be applied later.
 
-    progress: called at signs of progress while an engine starts, which takes minutes. is_base_on_device: whether the
-    weights under adapters are kept there too, see `RunConfig.are_adapters_apart`; False: in host memory.
+    progress: called at signs of progress while an engine starts, which takes minutes, or a policy server is awaited.
+    is_base_on_device: whether the weights under adapters are kept there too, see `RunConfig.are_adapters_apart`; False:
+    in host memory. world: of the simulators, for a policy server (`evaluation.server`).
     """
     if config.evaluation.server is not None:
         from rlrun.rollout.remote import RemoteBackend
 
-        return RemoteBackend(config)
+        assert world is not None, "a policy server is only asked for running simulators"
+        return RemoteBackend(config, world, progress)
     if config.rollout.backend is RolloutBackendKind.sglang:
         from rlrun.rollout.sglang.backend import make_sglang
 

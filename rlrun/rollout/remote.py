@@ -7,25 +7,32 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import ActionChunk, Observation, WeightBucket
+from rlrun.config.simulator_spec import simulator_spec
+from rlrun.data.messages import ActionChunk, Observation, Spaces, WeightBucket
 from rlrun.rollout.backend import RolloutBackend
+from rlrun.serving.client import EvaluatorClient, RowClient
+from rlrun.serving.formats import camera_names
 from rlrun.serving.robot import RobotWire
-from rlrun.serving.session import PolicyClient
-from rlrun.serving.wire import WireError
-from rlrun.system.errors import RunError
+from rlrun.serving.vla_eval_client import VlaEvalClient, formats_of
+from rlrun.system.errors import ExitStatus, RunError
 
 
 class RemoteBackend(RolloutBackend):
     """Asks the policy server `evaluation.server`. Returns zeros for values and log-probabilities; takes no weights."""
 
-    def __init__(self, config: RunConfig):
-        self._address, self._chunk_size = str(config.evaluation.server), config.policy.num_action_chunks
-        self._timeout_s = config.cluster.step_deadline_s
-        self._robot = RobotWire(config.env)
-        self._clients: dict[tuple[int, int], PolicyClient] = {}  # by env worker and row
-        self.num_actions, self.num_proprio = self._robot.num_actions, self._robot.num_proprio
+    def __init__(self, config: RunConfig, world: Spaces, progress: Callable[[], None] = lambda: None):
+        """Connect once. Raises RunError if the server does not answer, or does not fit the simulators.
+
+        world: of the simulators, with all their cameras. progress: called every second of a wait for the server.
+        """
+        self._address, self._num_steps = str(config.evaluation.server), config.policy.num_action_chunks
+        self._world = world
+        self._connect = _connections(config, world, progress)
+        self._clients: dict[tuple[int, int], RowClient] = {}  # by env worker and row
+        self.num_actions, self.num_proprio = world.num_actions, world.num_proprio
         self.policy_version = 0
-        self._client((0, 0))  # connects now, so that a wrong address fails before anything else starts
+        # connects now, so that a wrong address fails before any episode begins
+        self.notes = self._client((0, 0)).notes
 
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
         asked = [(one, self._ask(one)) for one in observations]  # all requests before the first answer
@@ -48,35 +55,63 @@ class RemoteBackend(RolloutBackend):
             client.close()
         self._clients.clear()
 
-    def _client(self, row: tuple[int, int]) -> PolicyClient:
+    def _client(self, row: tuple[int, int]) -> RowClient:
         if row not in self._clients:
-            self._clients[row] = PolicyClient(self._address, self._timeout_s)
+            self._clients[row] = self._connect()
         return self._clients[row]
 
-    def _ask(self, observation: Observation) -> list[PolicyClient]:
+    def _ask(self, observation: Observation) -> list[RowClient]:
         """Send the requests of all rows. Returns their clients."""
         if observation.rows is None or observation.is_first is None:
             raise ValueError("a policy server needs `rows` and `is_first`, which only observations of evaluations have")
         clients = [self._client((observation.env_worker, int(row))) for row in observation.rows]
         for index, (client, is_first) in enumerate(zip(clients, observation.is_first, strict=True)):
             if is_first:
-                client.reset()
-            client.request(self._robot.request(observation.frames, index), self._chunk_size)
+                client.begin(observation.frames, index)
+            client.request(observation.frames, index)
         return clients
 
-    def _chunk(self, observation: Observation, clients: list[PolicyClient]) -> ActionChunk:
-        try:
-            actions = np.stack([self._robot.controlled_actions(client.receive()) for client in clients])
-            if not np.isfinite(actions).all():  # else this worker would be blamed for it
-                raise ValueError("the actions hold NaN or infinity")
-        except (WireError, ValueError) as error:
-            raise RunError(
-                f"The policy server at {self._address} sent actions that do not fit the robot.",
-                key="evaluation.server",
-                value=self._address,
-                cause=str(error),
-                remedy="Serve a policy of the R1Pro's 23 action dimensions.",
-            ) from error
+    def _chunk(self, observation: Observation, clients: list[RowClient]) -> ActionChunk:
+        actions = np.stack([self._steps(client.receive()) for client in clients])
         nothing = np.zeros((len(clients), actions.shape[1] * self.num_actions), np.float32)
         chosen = actions, nothing.astype(np.uint8), nothing, nothing[:, 0].copy()
         return ActionChunk.answer(observation, *chosen, None, self.policy_version)
+
+    def _steps(self, actions: np.ndarray) -> np.ndarray:
+        """Return the first C of a server's steps. Raises RunError if it sent fewer, or no possible choices."""
+        if len(actions) < self._num_steps:
+            raise RunError(
+                f"The policy server at {self._address} sends {len(actions)} action(s) for an observation; "
+                f"{self._num_steps} are played.",
+                key="policy.num_action_chunks",
+                value=self._num_steps,
+                cause="Servers that keep the rest of a chunk to themselves want an observation for every control step.",
+                remedy=f"Set policy.num_action_chunks={len(actions)}.",
+                exit_status=ExitStatus.bad_input,
+            )
+        choices = self._world.num_choices
+        if choices is not None and not np.isin(actions, np.arange(choices)).all():
+            wrong = float(actions[~np.isin(actions, np.arange(choices))][0])
+            raise RunError(
+                f"The policy server at {self._address} chose {wrong:g} of the choices 0 to {choices - 1}.",
+                key="evaluation.server",
+                value=self._address,
+                cause="This world's actions are numbered choices.",
+                remedy="Serve a policy of this world, which answers with the number of a choice.",
+                exit_status=ExitStatus.bad_input,
+            )
+        return actions[: self._num_steps]
+
+
+def _connections(config: RunConfig, world: Spaces, progress: Callable[[], None]) -> Callable[[], RowClient]:
+    """Return what connects a row with the server, in the protocol that the address names."""
+    env, address, timeout_s = config.env, str(config.evaluation.server), config.evaluation.server_timeout_s
+    spec = simulator_spec(env)
+    robot = RobotWire(env) if spec.is_r1pro else None
+    if not config.evaluation.is_server_of_vla_eval:
+        assert robot is not None, "checked with the configuration"
+        return lambda: EvaluatorClient(address, timeout_s, robot, config.policy.num_action_chunks, progress)
+    cameras = world.cameras or tuple(camera_names(env, world.num_images))
+    formats = formats_of(spec.conventions(env), cameras, world.num_proprio, world.num_actions)
+    to_world = robot.controlled_actions if robot is not None else lambda actions: actions
+    return lambda: VlaEvalClient(address, timeout_s, formats, to_world, progress)

@@ -66,6 +66,7 @@ class OpenpiNames:
 
     def __init__(self, cameras: Mapping[str, str], state: str | None):
         """cameras: their names -> their keys in the wire, in order. state: its key; None: there is no state."""
+        self.cameras, self.state = dict(cameras), state
         self.names_by_key: dict[str, list[str]] = {}  # key in the wire -> names of openpi's
         for index, (camera, key) in enumerate(cameras.items()):
             by_place = _IMAGES[index] if index < len(_IMAGES) else f"observation/image_{index}"
@@ -108,6 +109,7 @@ class Wire(Protocol):
 
     names: OpenpiNames
     instruction: str | None  # for requests without a prompt; None: they need one
+    num_proprio: int  # P; 0: the policy takes none
     num_client_actions: int  # dimensions of an action that a client gets
 
     def is_batched(self, request: Mapping[Any, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Websocket server of a policy: sends metadata, then one answer per request of openpi's clients or the evaluator.
+"""Websocket server of a policy: openpi's clients and BEHAVIOR's evaluator at /, vla-eval's runner at /vla-eval.
 
 A client that violates the protocol gets the reason in a text frame and is disconnected. Other clients are not affected:
 each has its own session, forward passes run on a separate thread, and /healthz always answers.
@@ -10,11 +10,9 @@ import asyncio
 import http
 import logging
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 from urllib.parse import urlsplit
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -22,14 +20,16 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
-from rlrun.config.schema import RunConfig, ServeConfig
+from rlrun.config.schema import VLA_EVAL_PATH, RunConfig, ServeConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.fit import match_cameras, short_name
 from rlrun.data.messages import ActionChunk, Observation, PolicySpaces
 from rlrun.serving.formats import SimulatorWire, Wire, camera_names
 from rlrun.serving.robot import RobotWire
-from rlrun.serving.session import RESET, ClientSession
-from rlrun.serving.wire import WireError, pack, unpack
+from rlrun.serving.session import OpenpiSession, PolicySession, Session
+from rlrun.serving.vla_eval_formats import Formats
+from rlrun.serving.vla_eval_session import VlaEvalSession
+from rlrun.serving.wire import WireError
 from rlrun.system.errors import ExitStatus, RunError
 
 log = logging.getLogger(__name__)
@@ -38,14 +38,15 @@ _OPEN_TIMEOUT_S = 10.0  # for the handshake
 CLOSE_TIMEOUT_S = 5.0
 _END_POLL_S = 0.2  # interval between checks for the end
 _HEALTH_PATH = "/healthz"
+_ROOT = "/"  # path of openpi's clients and of BEHAVIOR's evaluator
 _MAX_REASON_CHARACTERS = 1000  # characters; a reason may quote the message
 
 
 class PolicyServer:
-    """Websocket server; each client gets a session from `make_session(number of the client)`."""
+    """Websocket server; each client gets a session, made by `sessions[path of its address](number of the client)`."""
 
-    def __init__(self, config: ServeConfig, make_session: Callable[[int], ClientSession], metadata: Mapping[str, Any]):
-        self._config, self._make_session, self._metadata = config, make_session, metadata
+    def __init__(self, config: ServeConfig, sessions: Mapping[str, Callable[[int], Session]]):
+        self._config, self._sessions = config, sessions
         self._num_clients = self._num_served = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="policy")
 
@@ -72,6 +73,9 @@ class PolicyServer:
     def _before_handshake(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == _HEALTH_PATH:
             return connection.respond(http.HTTPStatus.OK, "OK\n")
+        if _path(request) not in self._sessions:
+            text = f"there is nothing at {_path(request)}; this server speaks at {' and '.join(self._sessions)}\n"
+            return connection.respond(http.HTTPStatus.NOT_FOUND, text)
         for origin in request.headers.get_all("Origin"):  # sent by browsers only, for any page that the user opens
             if origin not in self._config.allowed_origins and not self._is_own(origin, connection):
                 log.warning("refused a web page of %s from %s", ascii(origin), connection.remote_address)
@@ -97,8 +101,8 @@ class PolicyServer:
         number = self._num_served
         log.info("client %d: connected from %s", number, connection.remote_address)
         try:
-            await connection.send(pack(self._metadata))
-            await self._answer_all(connection, self._make_session(number))
+            assert connection.request is not None, "a handler runs after the handshake"
+            await self._answer_all(connection, self._sessions[_path(connection.request)](number))
         except ConnectionClosed as closed:
             log.info("client %d: disconnected (%s)", number, closed)
         except TimeoutError:
@@ -111,18 +115,15 @@ class PolicyServer:
         finally:
             self._num_clients -= 1
 
-    async def _answer_all(self, connection: ServerConnection, session: ClientSession) -> None:
+    async def _answer_all(self, connection: ServerConnection, session: Session) -> None:
+        if session.greeting is not None:
+            await connection.send(session.greeting)
+        loop = asyncio.get_running_loop()
         while True:
             data = await asyncio.wait_for(connection.recv(), self._config.idle_timeout_s)
-            start = time.monotonic()
-            request = unpack(data)
-            if RESET in request:
-                session.reset()
-                continue
-            loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._thread, session.answer, request)
-            answer["server_timing"] = {"infer_ms": 1000 * (time.monotonic() - start)}
-            await asyncio.wait_for(connection.send(pack(answer)), self._config.idle_timeout_s)
+            answer = await loop.run_in_executor(self._thread, session.answer, data)
+            if answer is not None:
+                await asyncio.wait_for(connection.send(answer), self._config.idle_timeout_s)
 
 
 async def _refuse(connection: ServerConnection, reason: str) -> None:
@@ -132,6 +133,10 @@ async def _refuse(connection: ServerConnection, reason: str) -> None:
     except (ConnectionClosed, TimeoutError):
         return  # the client does not read
     await connection.close(CloseCode.POLICY_VIOLATION, reason.encode()[:120].decode(errors="ignore"))
+
+
+def _path(request: Request) -> str:
+    return urlsplit(request.path).path.rstrip("/") or _ROOT
 
 
 def _address(server: Server) -> tuple[str, int]:
@@ -193,8 +198,8 @@ async def serve_policy(config: RunConfig, wire: Wire, act: Callable[[Observation
     """Serve until SIGINT or SIGTERM. Raises RunError if the port is taken."""
     evaluation = config.evaluation
 
-    def make_session(number: int) -> ClientSession:
-        return ClientSession(wire, act, number, evaluation.seed, evaluation.temperature, config.serve.replan_steps)
+    def policy_session(number: int) -> PolicySession:
+        return PolicySession(wire, act, number, evaluation.seed, evaluation.temperature, config.serve.replan_steps)
 
     metadata = {
         "server": "rlrun",
@@ -204,11 +209,17 @@ async def serve_policy(config: RunConfig, wire: Wire, act: Callable[[Observation
         "observation": wire.describe_observation(),
         "actions": {"dtype": "float32", "shape": [config.policy.num_action_chunks, wire.num_client_actions]},
     }
+    conventions = simulator_spec(config.env).conventions(config.env)
+    formats = Formats(conventions, tuple(wire.names.cameras), wire.num_proprio, wire.num_client_actions)
+    sessions: dict[str, Callable[[int], Session]] = {
+        _ROOT: lambda number: OpenpiSession(policy_session(number), metadata),
+        VLA_EVAL_PATH: lambda number: VlaEvalSession(policy_session(number), formats),
+    }
     is_over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, is_over.set)
     try:
-        await PolicyServer(config.serve, make_session, metadata).run(is_over, print_address)
+        await PolicyServer(config.serve, sessions).run(is_over, print_address)
     except OSError as error:
         raise RunError(
             f"The server cannot listen on {config.serve.host}:{config.serve.port}.",

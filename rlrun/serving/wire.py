@@ -9,7 +9,7 @@ few bytes could otherwise announce billions of items.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgpack
@@ -113,13 +113,21 @@ def pack(message: Mapping[str, Any]) -> bytes:
 
 def unpack(data: bytes | str) -> dict[Any, Any]:
     """Decode a message; arrays are read-only views of `data`. Raises WireError."""
+    return unpack_map(data, _decode)
+
+
+def unpack_map(data: bytes | str, decode: Callable[[dict[Any, Any]], Any]) -> dict[Any, Any]:
+    """Decode a msgpack map within the limits of this module. Raises WireError.
+
+    decode: called with each map, the innermost first; returns what stands in its place.
+    """
     if isinstance(data, str):
         raise WireError(f"expected a binary frame, got text: {data[:200]!r}")
     too_much = exceeded_limit(data)
     if too_much is not None:
         raise WireError(f"a message may not hold {too_much}")
     try:
-        message = msgpack.unpackb(data, object_hook=_decode, strict_map_key=False)
+        message = msgpack.unpackb(data, object_hook=decode, strict_map_key=False)
     except WireError:
         raise
     except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
@@ -145,7 +153,7 @@ def _dtype_name(dtype: np.dtype) -> str:
 
 def _decode(entry: dict) -> Any:
     if ARRAY in entry:
-        return _array(entry)
+        return array_of(entry.get(b"data"), entry.get(b"dtype"), entry.get(b"shape"))
     if SCALAR in entry:
         return _scalar(entry)
     return entry
@@ -156,19 +164,19 @@ def _scalar(entry: dict) -> np.generic:
     if not isinstance(value, (bool, int, float)):
         raise WireError(f"not a scalar: its data is {type(value).__name__}")
     try:
-        return _dtype(entry).type(value)
+        return _dtype(entry.get(b"dtype")).type(value)
     except (ValueError, OverflowError) as error:
         raise WireError(f"not a scalar: {error}") from error
 
 
-def _array(entry: dict) -> np.ndarray:
-    data, shape = entry.get(b"data"), entry.get(b"shape")
+def array_of(data: Any, dtype_name: Any, shape: Any) -> np.ndarray:
+    """Return the array of received bytes, type and shape, a read-only view of `data`. Raises WireError."""
     if not isinstance(data, bytes) or not isinstance(shape, (list, tuple)):
         raise WireError("an array needs bytes and a shape")
     sizes = list(shape[:MAX_DIMENSIONS])
     if len(shape) > MAX_DIMENSIONS or not all(_is_size(size) for size in sizes):
         raise WireError(f"an array cannot have the shape {sizes}")
-    dtype = _dtype(entry)
+    dtype = _dtype(dtype_name)
     if math.prod(sizes) * dtype.itemsize != len(data):
         raise WireError(f"an array of {sizes} {dtype} is not {len(data)} bytes")
     try:
@@ -181,8 +189,7 @@ def _is_size(size: Any) -> bool:
     return isinstance(size, int) and not isinstance(size, bool) and 0 <= size < 1 << 63
 
 
-def _dtype(entry: dict) -> np.dtype:
-    name = entry.get(b"dtype")
+def _dtype(name: Any) -> np.dtype:
     if not isinstance(name, str) or name not in DTYPES:
         found = f"{name[:40]!r}" if isinstance(name, str) else type(name).__name__
         raise WireError(f"unknown number type {found}; use {', '.join(DTYPE_NAMES)}, as numpy writes them")

@@ -20,6 +20,7 @@ from rlrun.data.messages import (
     Observation,
     PolicySpaces,
     SharedBucket,
+    Spaces,
     WeightBucket,
 )
 from rlrun.observability.telemetry import Telemetry
@@ -56,22 +57,25 @@ class RolloutWorker:
         self._arrived = ArrivedWeights(telemetry.worker)
         self._profiled = -1  # policy version of the last forward pass that was profiled
 
-    def load(self, policy_folder: str, is_final: bool, is_base_on_device: bool = True) -> PolicySpaces:
+    def load(
+        self, policy_folder: str, is_final: bool, is_base_on_device: bool = True, world: Spaces | None = None
+    ) -> PolicySpaces:
         """Build the policy of `policy_folder`. Returns the spaces of its observations and actions.
 
         is_final: use its weights as policy version 0; else weight sync replaces them before the first action.
-        is_base_on_device: see `make_backend`.
+        is_base_on_device, world: see `make_backend`.
         """
         with self.telemetry.span("load"):
             progress = partial(self.telemetry.count, "signs_of_loading")
-            self._backend = make_backend(self.config, policy_folder, progress, is_base_on_device)
+            self._backend = make_backend(self.config, policy_folder, progress, is_base_on_device, world)
             self._is_offloaded = False
             if is_final:
                 self._backend.policy_version = 0
                 self._arrived.accept(0)
         is_here = self.config.evaluation.server is None
         cameras = policy_spec(self.config).cameras(Path(policy_folder)) if is_here else ()
-        return PolicySpaces(self._backend.num_actions, self._backend.num_proprio, tuple(cameras))
+        backend = self._backend
+        return PolicySpaces(backend.num_actions, backend.num_proprio, tuple(cameras), backend.notes)
 
     @property
     def backend(self) -> RolloutBackend:

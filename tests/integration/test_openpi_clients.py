@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.config.provenance import write_config
-from rlrun.config.recorded import POLICY_CONFIG
-from rlrun.config.registry import POLICIES
-from rlrun.config.schema import RunConfig
-from rlrun.data.messages import Spaces
 from rlrun.envs import r1pro
 from rlrun.policies.openvla_oft.policy import new_policy, save_policy
-from rlrun.policies.spec import DemonstratedTask, policy_spec
-from rlrun.system.errors import ExitStatus
+from rlrun.policies.spec import DemonstratedTask
 from tests.integration.openpi import OpenpiClient
+from tests.integration.served import LOCAL, save_libero_policy, served, with_configuration
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
-
-LOCAL = ["cluster.kind=local", "evaluation.temperature=0"]
-
-
-def with_configuration(folder: Path, config: RunConfig) -> Path:
-    write_config(config, folder / POLICY_CONFIG)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -54,29 +39,7 @@ def robot_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def libero_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new network for LIBERO's spaces, exported with the configuration of its run; it needs no LIBERO."""
-    config = load(["run=single_process", *LOCAL, "env=libero", "policy.kind=cnn", "env.image_size=64"])
-    cameras = len(config.env.cameras)
-    begin = POLICIES.part(policy_spec(config), "from_scratch")
-    policy = begin(config, Spaces(7, None, (-1.0,) * 7, (1.0,) * 7, num_proprio=8, num_images=cameras))
-    folder = tmp_path_factory.mktemp("libero") / "policy"
-    folder.mkdir()
-    policy.save(folder)
-    return with_configuration(folder, config)
-
-
-@contextmanager
-def served(policy: Path) -> Iterator[int]:
-    """The port of `rlrun.serve` with nothing but the policy's path."""
-    command = [sys.executable, "-m", "rlrun.serve", f"checkpoint={policy}", "port=0"]
-    with subprocess.Popen(command, cwd=policy.parent, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            line = server.stdout.readline()
-            assert line.startswith("serving on ws://127.0.0.1:"), line
-            yield int(line.split(":")[2].split()[0])
-        finally:
-            server.send_signal(signal.SIGTERM)
-            assert server.wait(60) == ExitStatus.ok
+    return save_libero_policy(tmp_path_factory.mktemp("libero") / "policy")
 
 
 def picture(size: int, seed: int) -> np.ndarray:

@@ -75,6 +75,7 @@ SPEC = SimulatorSpec(
     packages=("mujoco", "bddl"),
     checks=checks,
     perturbations=_perturbed_worlds,
+    conventions=r1pro_keys.conventions,
     node_checks="rlrun.doctor.simulator_checks:WORLD_RENDERER",
     variables=opengl.VARIABLES,
     environment=opengl.environment,

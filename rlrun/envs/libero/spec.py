@@ -9,6 +9,9 @@ from enum import Enum
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import NOT_NEGATIVE, Range, Section, bounded, named
 from rlrun.config.simulator_spec import (
+    GRIPPER_OPEN_01,
+    Component,
+    Conventions,
     Decided,
     DeviceMemory,
     PlannedSpaces,
@@ -211,6 +214,20 @@ def device_memory(env: EnvConfig) -> DeviceMemory:
     return DeviceMemory(WARP_FIRST_BYTES + WARP_ROW_BYTES + pictures, WARP_ROW_BYTES + pictures)
 
 
+def conventions(env: EnvConfig) -> Conventions:
+    """Return the names and formats of vla-eval's LIBEROBenchmark, and its parameters for this very world."""
+    own = env.section(LiberoConfig)
+    gripper = GRIPPER_OPEN_01 if own.has_openness else "binary_close_positive"
+    actions = (
+        Component("position", 3, "delta_xyz"),
+        Component("rotation", 3, "axis_angle"),
+        Component("gripper", 1, gripper),
+    )
+    # the state has robosuite's axis-angle, whose angle may exceed half a turn
+    same = {"absolute_action": False, "num_steps_wait": own.settle_steps, "quat_no_antipodal": True}
+    return Conventions(actions, "eef_pos3_axisangle3_gripper2", {"robot0_eye_in_hand": "wrist"}, same)
+
+
 SPEC = SimulatorSpec(
     "libero",
     "rlrun.envs.libero.libero_env:make_libero",
@@ -223,6 +240,7 @@ SPEC = SimulatorSpec(
     packages=("mujoco", "robosuite", "mujoco-warp", "warp-lang"),
     splits=splits,
     perturbations=perturbations,
+    conventions=conventions,
     has_expert=lambda env: env.section(LiberoConfig).expert is not None,
     checks=checks,
     variables=(*opengl.VARIABLES, WARP_CACHE),

@@ -148,5 +148,6 @@ SPEC = SimulatorSpec(
     failure_log=log_of,
     listed_instances=listed_instances,
     splits=splits,
+    conventions=r1pro_keys.conventions,
     node_checks="rlrun.doctor.omnigibson_checks:INSPECTION",
 )

@@ -18,7 +18,7 @@ from rlrun.config.schema import EnvConfig, ProprioLayout, ServeConfig
 from rlrun.data.messages import ActionChunk, Observation
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.server import PolicyServer
-from rlrun.serving.session import ClientSession
+from rlrun.serving.session import OpenpiSession, PolicySession
 from tests.unit.serving.public_client import PublicClient, health, observation, pack, unpack
 
 C, SIZE = 4, 16
@@ -49,10 +49,11 @@ class Running:
         robot = RobotWire(env)
         self.policy = Recorder(robot.num_actions)
 
-        def make_session(number: int) -> ClientSession:
-            return ClientSession(robot, self.policy, number, 0, 1.0, replan_steps)
+        def make_session(number: int) -> OpenpiSession:
+            policy = PolicySession(robot, self.policy, number, 0, 1.0, replan_steps)
+            return OpenpiSession(policy, {"server": "test", "num_action_chunks": C})
 
-        self.server = PolicyServer(settings, make_session, {"server": "test", "num_action_chunks": C})
+        self.server = PolicyServer(settings, {"/": make_session})
         self._is_up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
@@ -253,6 +254,12 @@ def test_an_oversized_frame_ends_its_connection_only(start) -> None:
             client.socket.recv(timeout=20)
         assert closed.value.rcvd.code == 1009
         assert steps_of(bystander.act(small)) == 1.0
+
+
+def test_another_path_is_refused_with_those_that_exist(start) -> None:
+    with pytest.raises(InvalidStatus) as refused, connect(f"ws://127.0.0.1:{start().port}/vla_eval"):
+        pass
+    assert refused.value.response.status_code == 404 and b"speaks at /" in refused.value.response.body
 
 
 def test_an_idle_client_is_disconnected(start) -> None:

@@ -1,0 +1,160 @@
+"""A world's observations and actions in vla-eval: names of entries, specs, and the sign of grippers.
+
+An observation is {"images": {camera: uint8 [H, W, 3]}, "states" or "state": [P], "task_description": sentence}, an
+action {"actions": [D]}, as in vla_eval.types. Shape legend: N cameras, P proprioception, K control steps, D numbers of
+an action of the whole robot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from rlrun.config.simulator_spec import GRIPPER_OPEN_01, Component, Conventions
+from rlrun.data.fit import match_cameras
+from rlrun.serving.wire import WireError
+
+IMAGES, STATES, STATE, SENTENCE, ACTIONS = "images", "states", "state", "task_description", "actions"
+RGB, RAW, LANGUAGE = "rgb_hwc_uint8", "raw", "language"  # formats of vla_eval.specs
+CLOSE_POSITIVE = "binary_close_positive"
+# format of a gripper -> a, b with a x + b from -1, open, to 1, closed
+_CLOSING = {CLOSE_POSITIVE: (1.0, 0.0), "binary_close_negative": (-1.0, 0.0), "binary_close_01": (2.0, -1.0)}
+_CLOSING[GRIPPER_OPEN_01] = (-2.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Formats:
+    """The entries of one world. Example: Formats(Conventions(), ("top",), num_proprio=6, num_actions=4).
+
+    cameras: N names of the simulator, in the policy's order.
+    """
+
+    conventions: Conventions
+    cameras: tuple[str, ...]
+    num_proprio: int  # P
+    num_actions: int  # D
+
+    @property
+    def camera_names(self) -> list[str]:
+        """The cameras' names in vla-eval."""
+        return [self.conventions.cameras.get(name, name) for name in self.cameras]
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """The parts of an action; "actions" of all numbers, without a convention, if the world declares none."""
+        return self.conventions.actions or (Component(ACTIONS, self.num_actions, RAW),)
+
+    def sent_formats(self) -> dict[str, str]:
+        """Return the format in which a server sends each component: a gripper closes with 1, as vla-eval's LIBERO."""
+        return {one.name: CLOSE_POSITIVE if one.format in _CLOSING else one.format for one in self.components}
+
+    def sent(self, actions: np.ndarray) -> np.ndarray:
+        """Return the policy's actions [..., D] as a server sends them."""
+        return self._converted(actions, self._own_formats(), self.sent_formats())
+
+    def received(self, actions: np.ndarray, declared: Mapping[str, str]) -> np.ndarray:
+        """Return a server's actions [..., D] as the world takes them. declared: component -> the server's format."""
+        own = self._own_formats()
+        return self._converted(actions, {**own, **declared}, own)
+
+    def _own_formats(self) -> dict[str, str]:
+        return {one.name: one.format for one in self.components}
+
+    def action_spec(self) -> dict[str, dict[str, Any]]:
+        """Return what a server of this world declares as its actions."""
+        sent = self.sent_formats()
+        return {one.name: spec(one.name, one.size, sent[one.name]) for one in self.components}
+
+    def observation_spec(self) -> dict[str, dict[str, Any]]:
+        """Return what a server of this world declares as its observations."""
+        entries = {name: spec(name, 0, RGB) for name in self.camera_names}
+        if self.num_proprio:
+            entries[STATE] = spec(STATE, self.num_proprio, self.conventions.state)
+        return entries | {LANGUAGE: spec(LANGUAGE, 0, LANGUAGE)}
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters that a server of this world asks of the benchmark; vla-eval drops unknown ones."""
+        wanted = dict(self.conventions.parameters)
+        if len(self.cameras) > 1:
+            wanted["send_wrist_image"] = True
+        return wanted | ({"send_state": True} if self.num_proprio else {})
+
+    def _converted(self, actions: np.ndarray, sources: Mapping[str, str], targets: Mapping[str, str]) -> np.ndarray:
+        """Convert each gripper from its source's format, if both are known ones."""
+        converted = actions.copy()
+        for one, end in zip(self.components, accumulate(one.size for one in self.components), strict=True):
+            source, target = sources[one.name], targets[one.name]
+            if source != target and are_convertible(source, target):
+                (scale, shift), (own_scale, own_shift) = _CLOSING[source], _CLOSING[target]
+                part = converted[..., end - one.size : end]
+                part[:] = (scale * part + shift - own_shift) / own_scale
+        return converted
+
+    # --- observations -------------------------------------------------------------------------
+
+    def pictures(self, payload: Mapping[Any, Any]) -> list[Any]:
+        """Return a client's N pictures, in the policy's order. Raises WireError naming what is missing."""
+        images = payload.get(IMAGES, {})
+        if not isinstance(images, dict) or not all(isinstance(name, str) for name in images):
+            raise WireError(f"{IMAGES} is {type(images).__name__}, expected a map of a picture for each camera")
+        wanted, there = self.camera_names, list(images)
+        match, cause = None, ""
+        try:
+            match = match_cameras(wanted, there)
+        except ValueError as error:
+            cause = f" ({error})"
+        if match is None or not match.is_certain:
+            raise WireError(
+                f"{IMAGES} has {', '.join(there) or 'no pictures'}, and the policy takes {', '.join(wanted)}{cause}: "
+                "let the benchmark send these cameras (its parameter send_wrist_image, or the names of its pictures)"
+            )
+        return [_picture(f"{IMAGES}.{there[at]}", images[there[at]]) for at in match.order]
+
+    def state(self, payload: Mapping[Any, Any]) -> np.ndarray:
+        """Return a client's proprioception [P]. Raises WireError."""
+        key = STATES if STATES in payload else STATE
+        found = payload.get(key)
+        if isinstance(found, (list, tuple)) and all(isinstance(one, (int, float)) for one in found):
+            found = np.array(found, np.float64)
+        if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype.kind not in "fiu":
+            kind = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
+            raise WireError(
+                f"{key} is {'missing' if found is None else kind}, and the policy takes {self.num_proprio} numbers "
+                f"({self.conventions.state}): let the benchmark send them (its parameter send_state)"
+            )
+        return found
+
+    def observation(self, images: np.ndarray, proprio: np.ndarray, sentence: str) -> dict[str, Any]:
+        """Return the payload of a world's observation: uint8 [N, H, W, 3], float32 [P]."""
+        payload: dict[str, Any] = {
+            IMAGES: dict(zip(self.camera_names, images, strict=True)),
+            SENTENCE: sentence,
+        }
+        return payload | ({STATES: proprio, STATE: proprio} if self.num_proprio else {})
+
+
+def spec(name: str, size: int, format_name: str) -> dict[str, Any]:
+    """Return a vla_eval.specs.DimSpec as it is sent."""
+    return {"name": name, "dims": size, "format": format_name}
+
+
+def are_convertible(source: str, target: str) -> bool:
+    """Return whether both are formats of grippers with a known sign."""
+    return source in _CLOSING and target in _CLOSING
+
+
+def shortest_rotation(axis_angle: np.ndarray) -> np.ndarray:
+    """Return the same rotation [3] with an angle of at most half a turn, as vla_eval.rotation.quat_to_axisangle."""
+    angle = float(np.linalg.norm(axis_angle))
+    return axis_angle if angle <= np.pi else (axis_angle * (1 - 2 * np.pi / angle)).astype(axis_angle.dtype)
+
+
+def _picture(key: str, found: Any) -> np.ndarray:
+    if not isinstance(found, np.ndarray) or found.ndim != 3:
+        kind = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
+        raise WireError(f"{key} is {kind}, expected uint8 [height, width, 3 or 4]")
+    return found
