@@ -143,6 +143,8 @@ def fake_steps(config: AlgorithmConfig, rule: RolloutRule, draw: torch.Generator
 def _rollout(contract: AlgorithmContract) -> Iterator[str]:
     """Check the rollout rule: an algorithm with a critic gets values, and groups have members."""
     rule, spec = contract.rule, contract.spec
+    if not spec.is_on_policy:
+        yield "is_on_policy is false, but the class is no OffPolicyAlgorithm"
     if rule.group_size < 1:
         yield f"group_size is {rule.group_size}"
     if spec.has_critic and not rule.needs_values:

@@ -127,7 +127,9 @@ class OffPolicyContract:
 
 
 def _rollout(contract: OffPolicyContract) -> Iterator[str]:
-    """Check that groups have members."""
+    """Check that groups have members, and that the spec says what the class is."""
+    if contract.spec.is_on_policy:
+        yield "the class is an OffPolicyAlgorithm: set is_on_policy=False in its spec"
     if contract.rule.group_size < 1:
         yield f"group_size is {contract.rule.group_size}"
 
