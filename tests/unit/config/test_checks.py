@@ -59,6 +59,8 @@ CASES = {
     "chosen_demonstrations_exist": (["demos.episodes=[0]"], "demos.episodes"),
     "schedules_fall": (["actor.min_lr_ratio=0.1"], "actor.min_lr_ratio"),
     "clipped_returns_have_a_critic": (["algorithm.name=grpo", "algorithm.clip_returns=5"], "algorithm.clip_returns"),
+    "algorithm_learns_from_the_choices": (["policy=smolvla", "policy.smolvla.sampling=nft"], "algorithm.name"),
+    "filtered_groups_are_whole": (["algorithm.filter_groups.enable=true"], "algorithm.filter_groups.enable"),
     "profiled_steps_exist": (["logging.profile_steps=[100000]"], "logging.profile_steps"),
     "recorded_edges_exist": (["record.edges=[actions,rewards]"], "record.edges"),
     "recorded_steps_exist": (["record.num_steps=1", "record.first_step=100000"], "record.first_step"),
