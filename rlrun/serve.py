@@ -1,4 +1,4 @@
-"""Serve a policy to openpi's clients or the BEHAVIOR evaluator: websocket, msgpack, /healthz."""
+"""Serve a policy to openpi's clients, the BEHAVIOR evaluator or vla-eval: websocket, msgpack, /healthz."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlrun.system.errors import ExitStatus
 
 
 @entry_point(
-    "Serve a policy to openpi's clients, or to the BEHAVIOR evaluator.",
+    "Serve a policy to openpi's clients, to the BEHAVIOR evaluator, or to vla-eval's runner.",
     aliases={"checkpoint": "evaluation.checkpoint", "port": "serve.port"},
     uses_policy=True,
 )

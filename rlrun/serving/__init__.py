@@ -1,1 +1,1 @@
-"""Policy server for openpi's clients and the BEHAVIOR evaluator, and a client that evaluates any such server."""
+"""Policy server for openpi's clients, BEHAVIOR's evaluator and vla-eval, and clients that evaluate other servers."""
