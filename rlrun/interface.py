@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlrun.config.checks import Check
+from rlrun.config.faults import Check
 from rlrun.config.loader import load
 from rlrun.config.recorded import config_of_policy
 from rlrun.config.schema import RunConfig

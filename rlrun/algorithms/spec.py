@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from rlrun.config.checks import nearest_divisor
+from rlrun.config.faults import nearest_divisor
 from rlrun.config.registry import ALGORITHMS, no_faults
 from rlrun.config.schema import AlgorithmConfig, RunConfig
 from rlrun.config.sections import (

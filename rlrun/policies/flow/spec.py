@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from rlrun.config.checks import Faults
+from rlrun.config.faults import Faults
 from rlrun.config.registry import no_faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, POSITIVE, Section, bounded, load_object

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlrun.config.checks import Faults, not_multiple
+from rlrun.config.faults import Faults, not_multiple
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, bounded
 from rlrun.config.simulator_spec import PlannedSpaces

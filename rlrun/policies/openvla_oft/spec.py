@@ -8,7 +8,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any
 
-from rlrun.config.checks import Faults
+from rlrun.config.faults import Faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, Range, Section, bounded, named
 from rlrun.config.simulator_spec import PlannedSpaces
