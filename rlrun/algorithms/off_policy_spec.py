@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
+from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import (
     COUNT,
@@ -18,7 +19,6 @@ from rlrun.config.sections import (
     bounded,
 )
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 
 
@@ -102,7 +102,7 @@ def _check_squashed(config: RunConfig) -> Iterator[RunError]:
     name, kind = config.algorithm.name, config.policy.kind
     section = config.policy.sections.get(kind)
     distribution = getattr(section, "distribution", None)
-    if "images" in policy_spec(config).observes or not hasattr(section, "distribution"):
+    if "images" in POLICIES.get(kind).observes or not hasattr(section, "distribution"):
         cause = f"policy.kind={kind} chooses tokens, or steps of a flow, or observes pictures"
         remedy = "Take policy.kind=mlp policy.mlp.distribution=squashed."
     elif getattr(distribution, "value", None) != "squashed":
@@ -139,7 +139,7 @@ def _check_demonstrated(config: RunConfig) -> Iterator[RunError]:
             key="demos.path",
             value=None,
             cause=f"env.simulator={config.env.simulator} has no expert that could record them",
-            remedy="Name a LeRobot dataset with rewards in demos.path, or an expert (env.gymnasium.expert), or take "
+            remedy="Name a LeRobot dataset with rewards in demos.path, or the world's expert if it takes one, or set "
             "algorithm.name=sac.",
         )
     if demos.noise:

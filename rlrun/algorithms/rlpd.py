@@ -44,6 +44,8 @@ class Rlpd(Sac):
 
     def sample(self, count: int, random: torch.Generator) -> Transitions:
         """Return half demonstrated transitions, rounded down, and half collected ones."""
+        if not len(self.demonstrated):
+            raise RuntimeError("take_demonstrations() comes first")
         parts = [self.replay.sample(count - count // 2, random), self.demonstrated.sample(count // 2, random)]
         return Transitions.concatenate(parts)
 

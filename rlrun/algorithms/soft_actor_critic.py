@@ -1,5 +1,6 @@
-"""The common part of soft actor-critics (Haarnoja et al., 2018): a replay buffer, critics with targets, the entropy's
-weight, and an update that takes many steps. `dsrl`, `sac` and `rlpd` say what is kept and what a step learns.
+"""The common part of soft actor-critics (Haarnoja et al., 2018): critics, the entropy's weight, and their updates.
+
+`dsrl`, `sac` and `rlpd` say what is kept in the replay buffer and what a step learns.
 
 Shape legend: M transitions, W features of an observation, A numbers of a choice, N critics.
 """

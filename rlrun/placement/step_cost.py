@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import ClusterKind, RunConfig, ShardingStrategy, WeightTransport
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.inventory import GIGABYTE, NodeInfo
@@ -61,6 +62,8 @@ def step_bytes(config: RunConfig, choice_bytes: int) -> StepBytes:
     chunk_length = config.policy.num_action_chunks
     numbers = chunk_length * spaces.num_actions
     per_step = 4 + 4 + 2 + 3 + 4 + chunk_length * (4 + 1)  # values, next values, instruction, flags, version, rewards
+    if ALGORITHMS.get(config.algorithm.name).rollout(config.algorithm).needs_next_proprio:
+        per_step += 4 * spaces.num_proprio
     samples = config.samples_per_step
     logprobs = numbers * _NUMBER_BYTES + choice_bytes
     return StepBytes(

@@ -27,7 +27,7 @@ def trained(folder: Path, *overrides: str) -> list[dict]:
 
 def test_sac_learns_from_what_it_collects_one_row_at_a_time(tmp_path: Path) -> None:
     own = [f"algorithm.sac.{one}" for one in ("warmup=10", "update_ratio=0.5", "hidden_sizes=[8]")]
-    world = ["env.gymnasium.id=MountainCarContinuous-v0", "env.num_envs=1", "algorithm.global_batch_size=8"]
+    world = ["env.gymnasium.id=Pendulum-v1", "env.num_envs=1", "algorithm.global_batch_size=8"]
     steps = trained(tmp_path / "run", "run=halfcheetah_sac", *world, *own)
     assert [line["num_optimizer_steps"] for line in steps] == [0, 3, 4]  # half of 24 - 10 transitions
     assert [line["num_chunk_steps"] for line in steps] == [8, 8, 8]

@@ -22,6 +22,7 @@ from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.system.errors import RunError
 from rlrun.testing.check_algorithm import _contract
 from rlrun.testing.off_policy import one_rank
+from tests.numerics import assert_norm_close, rounding
 
 P, A, ROWS, WIDTH = 5, 2, 7, 8
 MLP = ["policy.kind=mlp", "policy.mlp.distribution=squashed", "policy.mlp.activation=relu"]
@@ -207,7 +208,7 @@ def test_actions_of_the_simulator_become_choices_and_back() -> None:
     tokens = torch.randn(6, A)
     actions = policy.decode_actions(tokens.numpy())
     assert np.abs(actions).max() <= 2.0
-    assert torch.allclose(policy.scale(actions), policy.squash(tokens), atol=1e-6)
+    assert_norm_close(policy.scale(actions), policy.squash(tokens), rounding(1))
 
 
 @pytest.mark.parametrize("normalized", ["true", "false"])
