@@ -7,7 +7,7 @@ import logging
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -68,7 +68,7 @@ def compose_config(
         parsed = [one for one in parsed if one not in emptied or not reference.is_known(one.key_or_group, schema)]
     lines = [_normalise(override, known_groups, schema) for override in parsed]
     try:
-        config = _compose(lines, folders, schema, recorded)
+        config = _typed(lines, folders, schema, recorded)
         reference.resolve(config, overrides, folders, schema)
         reference.refuse_truth_values(config, overrides, folders, schema)
         reference.take_numbers(config, overrides, folders, schema)
@@ -205,6 +205,19 @@ def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str
     ):  # composing with the schema gives a better message
         return names
     return {key: str(name) for key, name in found.items() if name is not None} | names
+
+
+def _typed(
+    lines: list[str], folders: list[Path], schema: reference.Schema, recorded: RecordedConfig | None
+) -> DictConfig:
+    """Compose, and take the schema's types and defaults.
+
+    Merging them once takes half the time of composing with them, which tells faults by file and argument.
+    """
+    try:
+        return cast("DictConfig", OmegaConf.merge(_typed_node(schema), _compose(lines, folders, {}, recorded)))
+    except (HydraException, OmegaConfBaseException):
+        return _compose(lines, folders, schema, recorded)
 
 
 def _compose(lines: list[str], folders: list[Path], schema: Any, recorded: RecordedConfig | None = None) -> DictConfig:
