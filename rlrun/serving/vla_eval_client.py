@@ -175,7 +175,7 @@ class VlaEvalClient:
         ]
         unknown = set(self._parameters) - set(formats.conventions.parameters) - {*_FREE_PARAMETERS, _ANTIPODAL}
         if unknown:
-            notes.append(f"the policy server asks for {', '.join(sorted(unknown))}, which have no effect in this world")
+            notes.append(f"the policy server asks for {', '.join(sorted(unknown))}, without effect in this world")
         return notes
 
     def _unfit(self, cause: str, remedy: str) -> RunError:

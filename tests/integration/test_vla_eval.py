@@ -15,17 +15,23 @@ import pytest
 
 import rlrun
 from rlrun.config.schema import RunConfig
+from rlrun.data.starts import VALIDATION_SEEDS
+from rlrun.serving.vla_eval_formats import shortest_rotation
 from rlrun.system.errors import ExitStatus
+from tests.integration.libero import libero_python, libero_scenes
 from tests.integration.served import LOCAL, save_libero_policy, served
 from tests.integration.vla_eval_program import (
+    GOAL_TASK,
     NUM_EPISODES,
     NUM_STEPS,
     SENTENCE,
     balancing,
+    hand_action,
     program,
     robot_action,
     world_at,
 )
+from tests.numerics import assert_norm_close
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 
@@ -51,9 +57,9 @@ def expected_actions(policy: Path, num_episodes: int) -> np.ndarray:
     return np.stack(found).reshape(num_episodes, NUM_STEPS, -1)
 
 
-def lines(*arguments: str | Path) -> dict | list:
+def lines(*arguments: str | Path, packages: str = "") -> dict | list:
     """The last line of a program that ends by itself, decoded."""
-    with program(*arguments) as running:
+    with program(*arguments, packages=packages) as running:
         printed = running.stdout.read()
         assert running.wait(300) == 0, printed
         return json.loads(printed.splitlines()[-1])
@@ -75,13 +81,39 @@ def test_its_client_gets_the_policy_s_actions(policy: Path, tmp_path: Path) -> N
 def test_its_runner_evaluates_the_policy(policy: Path, tmp_path: Path) -> None:
     """The server asks for the wrist camera and the state, which the benchmark otherwise does not send."""
     with served(policy) as port:
-        (result,) = lines("evaluate", f"ws://127.0.0.1:{port}/vla-eval", tmp_path)
+        (result,) = lines("evaluate", "Shelf", f"ws://127.0.0.1:{port}/vla-eval", tmp_path)
     expected = expected_actions(policy, NUM_EPISODES)
     for episode in range(NUM_EPISODES):
         assert np.array_equal(np.load(tmp_path / f"episode_{episode}.npy"), expected[episode])
     (task,) = result["tasks"]
     assert [one["metrics"]["success"] for one in task["episodes"]] == [True, False]
     assert [one["steps"] for one in task["episodes"]] == [NUM_STEPS] * NUM_EPISODES
+
+
+LIBERO = ["run=single_process", *LOCAL, "env=libero", "policy.kind=cnn", "env.libero.suite=libero_goal"]
+LIBERO += [f"env.libero.task_ids=[{GOAL_TASK}]", "policy.num_action_chunks=1"]
+
+
+def test_its_libero_shows_what_rlrun_s_world_shows(policy: Path, tmp_path: Path) -> None:
+    """The first published start. Their MuJoCo is 3.3.7; another one brings objects to rest 0.01 mm elsewhere.
+
+    vla-eval seeds LIBERO once, so that the fixtures of its later episodes stand elsewhere.
+    """
+    scenes = libero_scenes("libero_goal", GOAL_TASK)
+    command = [libero_python(), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    with served(policy) as port:
+        (result,) = lines("evaluate", "Goal", f"ws://127.0.0.1:{port}/vla-eval", tmp_path, packages=packages)
+    assert result["num_errors"] == 0
+    shown = [dict(np.load(file)) for file in sorted(tmp_path.glob("*.npz"))]
+    with rlrun.make_env([*LIBERO, f"env.libero.scenes={scenes}", "env.image_size=256", "env.num_envs=1"]) as env:
+        seen, _ = env.reset(VALIDATION_SEEDS.start)
+    state, theirs = seen["proprio"][0], shown[0]
+    assert np.linalg.norm(state[3:6]) > np.pi, "so that robosuite's rotation is not the shortest one"
+    ours = np.concatenate([state[:3], shortest_rotation(state[3:6]), state[6:]])
+    assert_norm_close(ours, theirs["state"], 1e-3)
+    for picture, name in zip(seen["images"][0], ("agentview", "wrist"), strict=True):
+        assert np.abs(picture.astype(int) - theirs[name]).mean() < 0.6, "grey levels"
 
 
 # --- rlrun evaluates a model server of vla-eval's --------------------------------------------------
@@ -189,6 +221,20 @@ def test_a_gymnasium_world_is_evaluated(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     compare(tmp_path, overrides, [], 3, lambda images, proprio, step: balancing(proprio)[None])
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["successes"] == 3
+
+
+def test_libero_is_evaluated(tmp_path: Path) -> None:
+    overrides = [*LIBERO, f"env.libero.scenes={libero_scenes('libero_goal', GOAL_TASK)}", "env.image_size=64"]
+    overrides += ["env.num_envs=2", "env.max_control_steps=6", "evaluation.num_episodes=2"]
+    with program("serve", "hand", tmp_path) as server:
+        done = evaluated(tmp_path, overrides, server.stdout.readline())
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = ["agentview", "wrist"]
+
+    def rule(images: np.ndarray, proprio: np.ndarray, step: int) -> np.ndarray:
+        return hand_action(dict(zip(names, images, strict=True)), proprio, step)[None]
+
+    compare(tmp_path, overrides, names, 2, rule)
 
 
 @pytest.mark.parametrize(

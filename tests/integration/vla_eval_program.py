@@ -7,13 +7,16 @@ A test opens `program`; that environment's interpreter runs this file, which han
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -21,15 +24,21 @@ PACKAGES = ("vla-eval==0.8.0",)
 NUM_BYTES = 0.35e9
 SIZE, NUM_STEPS, NUM_EPISODES = 64, 5, 2
 SENTENCE = "put the bowl on the plate"
+GOAL_TASK = 7  # of libero_goal
 
 
 @contextmanager
-def program(*arguments: str | Path) -> Iterator[subprocess.Popen]:
-    """This file as a program of vla-eval's environment; it ends when its standard input does."""
+def program(*arguments: str | Path, packages: str = "") -> Iterator[subprocess.Popen]:
+    """This file as a program of vla-eval's environment; it ends when its standard input does.
+
+    With -P its folder is not searched for packages, since the tests have files of the same names.
+    packages: a folder of further packages, which precede those of the environment.
+    """
     from tests.integration.environments import environment_python
 
-    command = [environment_python("vla_eval", PACKAGES, NUM_BYTES), __file__, *map(str, arguments)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = [environment_python("vla_eval", PACKAGES, NUM_BYTES), "-P", __file__, *map(str, arguments)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": packages}, **pipes) as process:
         try:
             yield process
         finally:
@@ -54,6 +63,11 @@ def robot_action(images: dict[str, np.ndarray], state: np.ndarray, step: int) ->
     """Return an R1Pro's action, float32 [23], which depends on every picture, the state and the step."""
     seen = sum(float(picture.astype(np.int64).sum()) for picture in images.values()) + float(np.abs(state).sum())
     return (0.3 * np.sin(seen + step + np.arange(23))).astype(np.float32)
+
+
+def hand_action(images: dict[str, np.ndarray], state: np.ndarray, step: int) -> np.ndarray:
+    """Return an action of LIBERO's hand, float32 [7], within its limits."""
+    return robot_action(images, state, step)[:7]
 
 
 def balancing(state: np.ndarray) -> np.ndarray:
@@ -93,15 +107,14 @@ def exchange(url: str, folder: Path) -> None:
     print(json.dumps(found), flush=True)
 
 
-def evaluate(url: str, folder: Path) -> None:
-    """Run vla-eval's own runner with the benchmark `Shelf` below."""
+def evaluate(name: str, url: str, folder: Path) -> None:
+    """Run vla-eval's own runner with a benchmark of this file."""
     from vla_eval.api import run
 
-    benchmark = {
-        "benchmark": "vla_eval_program:Shelf",
-        "episodes_per_task": NUM_EPISODES,
-        "params": {"path": str(folder)},
-    }
+    if name == "Goal":  # vla-eval changes torch.load for LIBERO, whose later package has no torch
+        sys.modules["torch"] = SimpleNamespace(load=None)
+    benchmark = {"benchmark": f"__main__:{name}", "episodes_per_task": NUM_EPISODES, "max_steps": NUM_STEPS}
+    benchmark["params"] = {"path": str(folder)}
     results = run({"benchmarks": [benchmark], "output_dir": str(folder)}, server_url=url, no_save=True, docker=False)
     print(json.dumps(results, default=str), flush=True)
 
@@ -119,7 +132,7 @@ def serve(kind: str, folder: Path) -> None:
 def make_server(kind: str, folder: Path):
     """Return a model server that keeps every observation in `folder`."""
     from vla_eval.model_servers.predict import PredictModelServer
-    from vla_eval.specs import IMAGE_RGB, LANGUAGE, RAW, DimSpec
+    from vla_eval.specs import GRIPPER_CLOSE_POS, IMAGE_RGB, LANGUAGE, POSITION_DELTA, RAW, ROTATION_AA, DimSpec
 
     class Recording(PredictModelServer):
         def __init__(self, **settings: object):
@@ -127,10 +140,15 @@ def make_server(kind: str, folder: Path):
             self.numbers, self.lock, self.batches = count(), threading.Lock(), []
 
         def get_action_spec(self) -> dict:
-            return {"joints": DimSpec("joints", 23, "joint_positions_r1pro")} if kind != "pole" else {"actions": RAW}
+            joints = {"joints": DimSpec("joints", 23, "joint_positions_r1pro")}
+            hand = {"position": POSITION_DELTA, "rotation": ROTATION_AA, "gripper": GRIPPER_CLOSE_POS}
+            return {"pole": {"actions": RAW}, "hand": hand}.get(kind, joints)
 
         def get_observation_spec(self) -> dict:
-            return {"language": LANGUAGE} | ({"head": IMAGE_RGB} if kind != "pole" else {"state": RAW})
+            return {"language": LANGUAGE} | ({"image": IMAGE_RGB} if kind != "pole" else {"state": RAW})
+
+        def get_observation_params(self) -> dict:
+            return {"quat_no_antipodal": True, "env_seed": 0, "send_state": True} if kind == "hand" else {}
 
         def predict(self, obs: dict, ctx: object) -> dict:
             with self.lock:
@@ -147,13 +165,11 @@ def make_server(kind: str, folder: Path):
         def act(self, obs: dict, step: int, number: int) -> np.ndarray:
             if kind == "pole":
                 return balancing(obs["states"])
+            if kind == "hand":
+                return hand_action(obs["images"], obs["states"], step)
             if kind == "vanishing" and number == 5:
-                import os
-
                 os._exit(3)
             if kind == "stuck" and number == 5:
-                import time
-
                 time.sleep(1000)
             action = robot_action(obs["images"], obs["states"], step)
             if kind == "chunks":
@@ -165,6 +181,7 @@ def make_server(kind: str, folder: Path):
 
 try:
     from vla_eval.benchmarks.base import StepBenchmark, StepResult
+    from vla_eval.benchmarks.libero_pro.benchmark import LIBEROProBenchmark
 except ImportError:  # the test's own interpreter
     pass
 else:
@@ -213,6 +230,21 @@ else:
             from vla_eval.specs import IMAGE_RGB, LANGUAGE, STATE_EEF_POS_AA_GRIP
 
             return {"agentview": IMAGE_RGB, "wrist": IMAGE_RGB, "state": STATE_EEF_POS_AA_GRIP, "language": LANGUAGE}
+
+    class Goal(LIBEROProBenchmark):
+        """One task of vla-eval's LIBERO-PRO, which keeps what it showed."""
+
+        def __init__(self, path: str, seed: int = 7, send_state: bool = False, send_wrist_image: bool = False):
+            super().__init__("libero_goal", seed=seed, send_state=send_state, send_wrist_image=send_wrist_image)
+            self._folder, self._numbers = Path(path), count()
+
+        def get_tasks(self) -> list:
+            return super().get_tasks()[GOAL_TASK : GOAL_TASK + 1]
+
+        def make_obs(self, raw_obs: dict, task: dict) -> dict:
+            seen = super().make_obs(raw_obs, task)
+            np.savez(self._folder / f"{next(self._numbers):04}.npz", state=seen["states"], **seen["images"])
+            return seen
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from rlrun.envs import opengl
 from rlrun.system.errors import RunError
 
 SAMPLED = "sampled"
+EVALUATION_SEED = 0  # LIBERO seeds its evaluation with it, and `export` the published starts
 NUM_PUBLISHED = 50  # starts of each task
 PRO_SUITES = ("lan", "object", "swap", "task", "env")  # suffixes of LIBERO-PRO's suites
 WARP_CACHE = Variable(
@@ -223,8 +224,9 @@ def conventions(env: EnvConfig) -> Conventions:
         Component("rotation", 3, "axis_angle"),
         Component("gripper", 1, gripper),
     )
-    # the state has robosuite's axis-angle, whose angle may exceed half a turn
-    same = {"absolute_action": False, "num_steps_wait": own.settle_steps, "quat_no_antipodal": True}
+    # fixtures stand where LIBERO's seed puts them; the state has robosuite's axis-angle, also of more than half a turn
+    same = {"seed": EVALUATION_SEED, "env_seed": EVALUATION_SEED, "quat_no_antipodal": True}
+    same |= {"absolute_action": False, "num_steps_wait": own.settle_steps}
     return Conventions(actions, "eef_pos3_axisangle3_gripper2", {"robot0_eye_in_hand": "wrist"}, same)
 
 

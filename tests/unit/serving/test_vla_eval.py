@@ -109,7 +109,7 @@ def test_libero_is_described_as_vla_eval_s_benchmark() -> None:
     }
     assert formats.observation_spec()["state"]["format"] == "eef_pos3_axisangle3_gripper2"
     wanted = {"send_wrist_image": True, "send_state": True, "quat_no_antipodal": True, "absolute_action": False}
-    assert formats.parameters() == wanted | {"num_steps_wait": 10}
+    assert formats.parameters() == wanted | {"num_steps_wait": 10, "seed": 0, "env_seed": 0}
 
 
 def test_grippers_have_the_receiver_s_sign() -> None:
@@ -281,6 +281,7 @@ RGB = (0, "rgb_hwc_uint8")
         (declared({"gripper": (2, "raw")}), "2 numbers as gripper, and the world takes 1"),
         (declared({"actions": (14, "raw")}), "14 numbers as actions, and the world takes 7"),
         (declared(None, {"image": RGB, "wrist": RGB, "side": RGB}), "pictures image, wrist, side"),
+        (declared(env_seed=7), "env_seed=7, and the world has env_seed=0"),
         (declared(absolute_action=True), "absolute_action=True, and the world has absolute_action=False"),
     ],
 )
@@ -307,10 +308,10 @@ def test_other_conventions_are_noted() -> None:
         client.notes, ("rotation as euler_xyz", "state as eef_pos3_quat4", "success_mode"), strict=True
     ):
         assert words in note
-    with serving(declared({"actions": (7, "raw")}, {"state": (0, "raw")}, seed=None)) as address:
+    with serving(declared({"actions": (7, "raw")}, {"state": (0, "raw")}, max_steps=9)) as address:
         client = connected(address, libero_formats())
         client.close()
-    assert client.notes == ("the policy server asks for seed, which have no effect in this world",)
+    assert client.notes == ("the policy server asks for max_steps, without effect in this world",)
 
 
 @pytest.mark.parametrize(("asked_for", "is_shortened"), [({}, True), ({"quat_no_antipodal": True}, False)])
