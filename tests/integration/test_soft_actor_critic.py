@@ -18,9 +18,14 @@ SMALL = (
 
 
 def trained(folder: Path, *overrides: str) -> list[dict]:
-    """Return the metrics of every step of a run."""
+    """Return the metrics of every step of a new run."""
+    return ended(folder, *SMALL, f"output_dir={folder}", f"cache_dir={folder.parent}/cache", *overrides)
+
+
+def ended(folder: Path, *arguments: str) -> list[dict]:
+    """Return the metrics of every step of a run that ended well."""
     with pytest.raises(SystemExit) as ended:
-        main([*SMALL, f"output_dir={folder}", f"cache_dir={folder.parent}/cache", *overrides])
+        main(list(arguments))
     assert not ended.value.code
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -36,11 +41,10 @@ def test_sac_learns_from_what_it_collects_one_row_at_a_time(tmp_path: Path) -> N
 
 def test_rlpd_takes_demonstrations_of_the_expert_in_a_resumed_run_too(tmp_path: Path) -> None:
     own = [f"algorithm.rlpd.{one}" for one in ("warmup=0", "update_ratio=0.25", "critic_steps=2", "hidden_sizes=[8]")]
-    few = ["demos.num_episodes=2", "run=mountain_car_rlpd"]
-    steps = trained(tmp_path / "run", *few, *own)
+    steps = trained(tmp_path / "run", "run=mountain_car_rlpd", "demos.num_episodes=2", *own)
     assert [line["num_optimizer_steps"] for line in steps] == [2, 2, 2]
     (demos,) = (tmp_path / "cache").glob("demos-*")
     features = json.loads((demos / "meta" / "info.json").read_text())["features"]
     assert {"next.reward", "next.done"} <= features.keys()
-    again = trained(tmp_path / "run", *few, *own, f"resume={tmp_path}/run", "num_steps=4")
+    again = ended(tmp_path / "run", f"resume={tmp_path}/run", "num_steps=4")
     assert [line["step"] for line in again] == [1, 2, 3, 4] and again[-1]["num_optimizer_steps"] == 2
