@@ -46,8 +46,8 @@ class Nft(Algorithm):
 
     def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
         ended = steps.terminated | steps.truncated
-        parts = zip(*(x.split(steps.horizon) for x in (steps.rewards, ended, steps.valid)), strict=True)
-        found = [_compared(*epoch, steps.group) for epoch in parts]
+        rewards, ends, valid = (x.split(steps.horizon) for x in (steps.rewards, ended, steps.valid))
+        found = [_compared(*epoch, steps.group) for epoch in zip(rewards, ends, valid, strict=True)]
         advantages, masks = (torch.cat(part) for part in zip(*found, strict=True))
         return Advantages(advantages, masks, advantages)
 
