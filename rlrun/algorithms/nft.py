@@ -16,21 +16,40 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlrun.algorithms.algorithm import Losses, LossTerm, MatchedVelocities, Outputs, Reduction, Targets
+from rlrun.algorithms.advantages import Reduce, first_episodes, group_sums
+from rlrun.algorithms.algorithm import (
+    Advantages,
+    Algorithm,
+    ChunkSteps,
+    Losses,
+    LossTerm,
+    MatchedVelocities,
+    Outputs,
+    Reduction,
+    Targets,
+)
 from rlrun.algorithms.losses import aggregate, combine_losses, masked_mean, reference_penalty
 from rlrun.algorithms.nft_spec import NftConfig
-from rlrun.algorithms.ppo import GRPO
 from rlrun.config.schema import AlgorithmConfig
 
+EPS = 1e-6  # beside a deviation of returns, as for GRPO
 LEAST_ERROR = 1e-5  # absolute error by which a squared one is divided at least, as in the authors' code
 
 
-class Nft(GRPO):
-    """NFT: the advantages are GRPO's, the loss is flow matching towards good actions and away from bad ones."""
+class Nft(Algorithm):
+    """NFT: episodes are compared within their group, and the loss is flow matching towards good actions and away from
+    bad ones."""
 
     def __init__(self, config: AlgorithmConfig):
         super().__init__(config)
         self._own = config.section(NftConfig)
+
+    def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
+        ended = steps.terminated | steps.truncated
+        rewards, ends, valid = (x.split(steps.horizon) for x in (steps.rewards, ended, steps.valid))
+        found = [_compared(*epoch, steps.group) for epoch in zip(rewards, ends, valid, strict=True)]
+        advantages, masks = (torch.cat(part) for part in zip(*found, strict=True))
+        return Advantages(advantages, masks, advantages)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Losses:
         found = outputs.distribution.matched(targets.tokens)
@@ -52,6 +71,24 @@ class Nft(GRPO):
             [LossTerm(mean, Reduction.tokens, name="policy_loss")], {Reduction.tokens: metrics}, metrics["kl_exact"]
         )
         return combine_losses(own, reference_penalty(self.config, outputs, targets))
+
+
+def _compared(rewards: Tensor, ended: Tensor, valid: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (advantages, mask) of one rollout epoch, both [T, B]; all chunk steps of an episode have its advantage.
+
+    Their mean over the chunk steps of a group is 0, and the deviation 1, so that half of the weight is on good actions.
+    GRPO's mean over episodes would not do: episodes that fail are longer than those that succeed, and a policy that is
+    repelled more than it is attracted loses its own actions.
+    """
+    mask = first_episodes(ended, valid)
+    took_part, length = mask.any(0), mask.sum(0).to(rewards.dtype)
+    scores = torch.where(mask, rewards, 0.0).sum(0)
+    size, _ = group_sums(length, group, took_part)
+    total, count = group_sums(length * scores, group, took_part)
+    centred = torch.where(took_part & (count > 1), scores - total / size.clamp(min=1), 0.0)
+    square, _ = group_sums(length * centred.square(), group, took_part)
+    advantage = centred / ((square / size.clamp(min=1)).sqrt() + EPS)
+    return torch.where(mask, advantage, 0.0), mask
 
 
 def goodness(advantages: Tensor, clip: float) -> Tensor:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from rlrun.algorithms.advantages import on_one_rank
 from rlrun.algorithms.algorithm import ActionDistribution, MatchedVelocities, Outputs, Targets
 from rlrun.algorithms.nft import Nft, goodness
 from rlrun.algorithms.nft_spec import NftConfig
@@ -19,6 +22,7 @@ from rlrun.policies.flow.nft import Nft as NftMethod
 from rlrun.policies.flow.time import NOISE_AT_ONE, NOISE_AT_ZERO, FlowTime
 from rlrun.system.errors import RunError
 from tests.numerics import assert_norm_close
+from tests.unit.algorithms.test_reinforce import HORIZON, episodes, steps
 
 M, C, F, A = 6, 2, 3, 4
 
@@ -153,6 +157,31 @@ def test_at_the_policy_that_acted_the_gradient_is_that_of_the_advantages() -> No
     for gradient in gradients:
         assert gradient is not None
         assert_norm_close(gradient, torch.where(mask, wanted, 0.0), 1e-4)
+
+
+def test_advantages_are_compared_over_the_chunk_steps_of_a_group() -> None:
+    """Against a loop: of mean 0 and deviation 1 by chunk steps, in each group and rollout epoch."""
+    steps_given = steps(num_dropped=1)
+    found = algorithm().advantages(replace(steps_given, group=steps_given.group.int()), on_one_rank)
+    wanted = np.zeros(steps_given.rewards.shape)
+    by_group: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
+    for epoch, row, times in episodes(steps_given):
+        if times:
+            by_group.setdefault((epoch, int(steps_given.group[row])), []).append((row, times))
+    for members in by_group.values():
+        returns = {row: float(steps_given.rewards[times, row].double().sum()) for row, times in members}
+        repeated = np.concatenate([np.full(len(times), returns[row]) for row, times in members])
+        for row, times in members:
+            wanted[times, row] = (returns[row] - repeated.mean()) / (repeated.std() + 1e-6)
+    assert len(by_group) == 4 and found.mask.sum() == sum(len(times) for one in by_group.values() for _, times in one)
+    assert_norm_close(found.advantages, wanted, 1e-5)
+    assert not found.advantages[~found.mask].any()
+
+
+def test_an_episode_alone_in_its_group_has_no_advantage() -> None:
+    given_steps = steps(num_dropped=3)
+    found = algorithm().advantages(given_steps, on_one_rank)
+    assert not found.advantages[:HORIZON, :4].any() and found.advantages[:HORIZON, 4:].any()
 
 
 def test_goodness() -> None:
