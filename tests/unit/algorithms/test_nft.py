@@ -256,6 +256,9 @@ def test_the_better_of_two_modes_wins(flow_time: FlowTime) -> None:
     assert 0.35 < shares[0] < 0.6 and shares[-1] > 0.9, shares
 
 
+UNFILTERED = ["policy=smolvla_nft", "algorithm.filter_groups.enable=false"]
+
+
 @pytest.mark.parametrize(
     ("keys", "key", "words"),
     [
@@ -263,8 +266,8 @@ def test_the_better_of_two_modes_wins(flow_time: FlowTime) -> None:
         (["policy.kind=openvla_oft", "algorithm.name=nft"], "algorithm.name", "policy=smolvla_nft"),
         (["policy=smolvla", "algorithm.name=nft"], "algorithm.name", "policy.smolvla.sampling=flow_sde"),
         (["policy=smolvla_nft", "policy.smolvla.first_noise=fixed"], "policy.smolvla.first_noise", "is an ODE"),
-        (["policy=smolvla_nft", "algorithm.name=ppo"], "algorithm.name", "no log-probabilities"),
-        (["policy=smolvla_nft", "algorithm.nft.group_size=1"], "algorithm.nft.group_size", "at least 2 envs"),
+        ([*UNFILTERED, "algorithm.name=ppo"], "algorithm.name", "no log-probabilities"),
+        ([*UNFILTERED, "algorithm.nft.group_size=1"], "algorithm.nft.group_size", "at least 2 envs"),
     ],
 )
 def test_what_it_cannot_train_is_refused(keys: list[str], key: str, words: str) -> None:
