@@ -119,7 +119,7 @@ class CriticTrainer:
             for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
                 moments = optimizer.state[parameter]
                 if not moments:  # as Adam makes them before its first step
-                    moments["step"] = torch.tensor(0.0)
+                    moments["step"] = torch.zeros((), device=parameter.device)  # where the fused kernel reads it
                     moments |= {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
                 yield from ((f"{prefix}.{number}.{key}", tensor) for key, tensor in moments.items())
 
