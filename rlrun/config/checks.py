@@ -41,6 +41,7 @@ from rlrun.config.checks_of_machines import (
     recorded_edges_exist,
     recorded_steps_exist,
     replays_are_not_recorded,
+    replays_need_no_demonstrations,
     rollout_workers_have_work,
     servers_serve_robots,
     sglang_settings_have_an_engine,
@@ -132,6 +133,7 @@ CHECKS: tuple[Check, ...] = (
     recorded_edges_exist,
     recorded_steps_exist,
     replays_are_not_recorded,
+    replays_need_no_demonstrations,
     sglang_settings_have_an_engine,
     servers_serve_robots,
     origins_are_origins,
@@ -165,6 +167,7 @@ OF_TRAINING = frozenset(  # checks that a program without actor workers skips
         recorded_edges_exist,
         recorded_steps_exist,
         replays_are_not_recorded,
+        replays_need_no_demonstrations,
         paths_exist,
     }
 )

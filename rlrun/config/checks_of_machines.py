@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 from rlrun.config.faults import Faults, no_effect, not_multiple, wrong_names
-from rlrun.config.registry import POLICIES
+from rlrun.config.registry import ALGORITHMS, POLICIES
 from rlrun.config.schema import (
     VLA_EVAL_PATH,
     ClusterKind,
     EvaluationConfig,
+    ReplayHalf,
     RolloutBackendKind,
     RunConfig,
     SglangConfig,
@@ -164,6 +165,23 @@ def replays_are_not_recorded(config: RunConfig) -> Faults:
     if config.replay.path is not None and config.record.num_steps:
         because = "a replay is not recorded"
         yield no_effect("record.num_steps", config.record.num_steps, because, "Take 0, or leave out replay.")
+
+
+def replays_need_no_demonstrations(config: RunConfig) -> Faults:
+    """The actor's half of a replay has no simulators, with which demonstrations are recorded and compared."""
+    replay, algorithm = config.replay, config.algorithm
+    if replay.path is None or replay.half is not ReplayHalf.actor:
+        return
+    is_imitated = algorithm.imitation_coef > 0
+    use = "imitated beside (algorithm.imitation_coef)" if is_imitated else f"part of what {algorithm.name} learns"
+    if is_imitated or ALGORITHMS.get(algorithm.name).needs_demonstrations:
+        yield RunError(
+            "A replay of the actor cannot learn from demonstrations.",
+            key="replay.half",
+            value=replay.half.value,
+            cause=f"They are {use}; they come from simulators, or are compared with them, and this half has none.",
+            remedy="Replay the simulators (replay.half=env), or resume the run.",
+        )
 
 
 def sglang_settings_have_an_engine(config: RunConfig) -> Faults:

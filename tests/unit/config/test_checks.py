@@ -65,6 +65,10 @@ CASES = {
     "recorded_edges_exist": (["record.edges=[actions,rewards]"], "record.edges"),
     "recorded_steps_exist": (["record.num_steps=1", "record.first_step=100000"], "record.first_step"),
     "replays_are_not_recorded": (["replay.path=docs", "record.num_steps=1"], "record.num_steps"),
+    "replays_need_no_demonstrations": (
+        ["replay.path=docs", "replay.half=actor", "algorithm.imitation_coef=0.1"],
+        "replay.half",
+    ),
     "sglang_settings_have_an_engine": (["rollout.sglang.python=/opt/sglang/bin/python"], "rollout.sglang.python"),
     "servers_serve_robots": (["evaluation.server=localhost"], "evaluation.server"),
     "origins_are_origins": (["serve.allowed_origins=['*']"], "serve.allowed_origins"),
