@@ -8,17 +8,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rlrun.config.schema import ServeConfig
-from rlrun.serving.session import PolicyClient
+from rlrun.data.messages import Frames
+from rlrun.serving.client import EvaluatorClient
+from rlrun.serving.robot import RobotWire
 from rlrun.system.errors import RunError
 from tests.omnigibson_source.conftest import ROOT
-from tests.unit.serving.public_client import observation
-from tests.unit.serving.test_server import Running, whole_body
+from tests.unit.serving.test_server import SIZE, Running, whole_body
 
 START_S = 300.0  # importing a checkout
 
@@ -56,12 +58,12 @@ def port(checkout: Path) -> Iterator[int]:
         server.kill()
 
 
-def connected(port: int) -> PolicyClient:
+def connected(port: int) -> EvaluatorClient:
     """Connect to a server that has begun to listen, or is about to."""
     end = time.monotonic() + START_S
     while True:
         try:
-            return PolicyClient(f"ws://127.0.0.1:{port}", timeout_s=START_S)
+            return EvaluatorClient(f"ws://127.0.0.1:{port}", START_S, RobotWire(whole_body()), chunk_size=4)
         except RunError:
             if time.monotonic() > end:
                 raise
@@ -69,10 +71,12 @@ def connected(port: int) -> PolicyClient:
 
 
 def test_our_client_takes_single_actions_from_the_official_server(port: int) -> None:
-    with connected(port) as client:
-        for episode in range(2):
-            client.reset()
+    images, proprio = np.zeros((1, 3, SIZE, SIZE, 3), np.uint8), np.zeros((1, 256), np.float32)
+    frames = Frames(images, proprio, ("turn on the radio",))
+    with closing(connected(port)) as client:
+        for _ in range(2):
+            client.begin(frames, 0)
             for step in range(3):
-                client.request(observation(num_proprio=256, seed=episode), chunk_size=4)
+                client.request(frames, 0)
                 action = client.receive()
                 assert action.shape == (1, 23) and np.all(action == step + 1)
