@@ -29,7 +29,7 @@ from rlrun.algorithms.algorithm import (
     Targets,
 )
 from rlrun.algorithms.losses import aggregate, combine_losses, masked_mean, reference_penalty
-from rlrun.algorithms.nft_spec import NftConfig
+from rlrun.algorithms.spec import NftConfig
 from rlrun.config.schema import AlgorithmConfig
 
 EPS = 1e-6  # beside a deviation of returns, as for GRPO

@@ -26,8 +26,8 @@ class ScaledPolicy(Protocol):
 
 
 class Rlpd(Sac):
-    """Half of each batch is demonstrated. Of many critics with layer norms a few, drawn anew, give a step's target, and
-    the policy raises the mean of all."""
+    """Half of each batch is demonstrated. A step's target is the smallest value of a few critics, drawn anew from many
+    with layer norms; the policy raises the mean of all."""
 
     own: RlpdConfig
 

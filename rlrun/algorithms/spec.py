@@ -113,7 +113,17 @@ class ReinforcePlusPlusConfig(GroupSection):
     group_size: int = bounded(1, COUNT)  # envs that share a reset seed, whose mean return is a baseline; 1: none
 
 
-def in_groups(section: type[GroupSection]) -> Callable[[AlgorithmConfig], RolloutRule]:
+@dataclass
+class NftConfig(GroupSection):
+    """Settings of algorithm.name=nft."""
+
+    group_size: int = bounded(8, COUNT)  # envs that share a reset seed
+    beta: float = bounded(1.0, POSITIVE)  # how far the two implicit velocities are from that of the policy that acted
+    advantage_clip: float = bounded(5.0, POSITIVE)  # absolute advantage of an episode that is wholly good or bad
+    adaptive_weighting: bool = True  # divide each squared error by its absolute one, as for a predicted action
+
+
+def _in_groups(section: type[GroupSection]) -> Callable[[AlgorithmConfig], RolloutRule]:
     """Return the rollout rule of an algorithm that learns from whole episodes of groups."""
 
     def rule(config: AlgorithmConfig) -> RolloutRule:
@@ -123,7 +133,7 @@ def in_groups(section: type[GroupSection]) -> Callable[[AlgorithmConfig], Rollou
     return rule
 
 
-def check_episodes(name: str, section: type[GroupSection], least: int) -> Callable[[RunConfig], Iterator[RunError]]:
+def _check_episodes(name: str, section: type[GroupSection], least: int) -> Callable[[RunConfig], Iterator[RunError]]:
     """Return the checks of an algorithm that learns from whole episodes of groups; each belongs to one actor rank.
 
     least: the smallest group.
@@ -174,28 +184,60 @@ def check_episodes(name: str, section: type[GroupSection], least: int) -> Callab
     return check
 
 
+def _check_nft(config: RunConfig) -> Iterator[RunError]:
+    yield from _check_episodes("nft", NftConfig, least=2)(config)
+    kind = config.policy.kind
+    own = config.policy.sections.get(kind)
+    sampling, noise = getattr(own, "sampling", None), getattr(own, "first_noise", None)
+    if sampling is None or sampling.value != "nft":
+        yield RunError(
+            "NFT learns by flow matching on the actions that a flow policy chose, and this policy keeps none for it.",
+            key="algorithm.name",
+            value="nft",
+            cause=f"policy.kind={kind}" + (f", policy.{kind}.sampling={sampling.value}" if sampling else ""),
+            remedy="Take policy=smolvla_nft, or policy=pi05 algorithm.name=nft policy.pi.sampling=nft "
+            "policy.pi.first_noise=drawn.",
+        )
+    elif noise is None or noise.value != "drawn":
+        yield RunError(
+            "NFT would see one action for every observation.",
+            key=f"policy.{kind}.first_noise",
+            value=noise and noise.value,
+            cause="The flow is an ODE: its actions differ only by the noise that it begins with.",
+            remedy=f"Set policy.{kind}.first_noise=drawn.",
+        )
+
+
 PPO = AlgorithmSpec("ppo", "rlrun.algorithms.ppo:PPO", section=PPOConfig)
 GRPO = AlgorithmSpec(
     "grpo",
     "rlrun.algorithms.ppo:GRPO",
-    in_groups(GRPOConfig),
+    _in_groups(GRPOConfig),
     GRPOConfig,
     has_critic=False,
-    check=check_episodes("grpo", GRPOConfig, least=2),
+    check=_check_episodes("grpo", GRPOConfig, least=2),
 )
 RLOO = AlgorithmSpec(
     "rloo",
     "rlrun.algorithms.reinforce:Rloo",
-    in_groups(RlooConfig),
+    _in_groups(RlooConfig),
     RlooConfig,
     has_critic=False,
-    check=check_episodes("rloo", RlooConfig, least=2),
+    check=_check_episodes("rloo", RlooConfig, least=2),
 )
 REINFORCE_PLUS_PLUS = AlgorithmSpec(
     "reinforce_plus_plus",
     "rlrun.algorithms.reinforce:ReinforcePlusPlus",
-    in_groups(ReinforcePlusPlusConfig),
+    _in_groups(ReinforcePlusPlusConfig),
     ReinforcePlusPlusConfig,
     has_critic=False,
-    check=check_episodes("reinforce_plus_plus", ReinforcePlusPlusConfig, least=1),
+    check=_check_episodes("reinforce_plus_plus", ReinforcePlusPlusConfig, least=1),
+)
+NFT = AlgorithmSpec(
+    "nft",
+    "rlrun.algorithms.nft:Nft",
+    _in_groups(NftConfig),
+    NftConfig,
+    has_critic=False,
+    check=_check_nft,
 )

@@ -23,7 +23,7 @@ from rlrun.system.errors import ExitStatus, RunError
 TIMEOUT_KEY = "evaluation.server_timeout_s"
 CLOSE_TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 64 * 1024**2  # a chunk takes some kilobytes
-_SIGN_OF_LIFE_S = 1.0  # interval at which a wait tells that it goes on
+_PROGRESS_EVERY_S = 1.0  # interval at which a wait reports progress
 
 
 class RowClient(Protocol):
@@ -99,7 +99,7 @@ class ServerConnection:
             if left <= 0:
                 raise self.failed(f"no answer within {self._timeout_s:g} s ({TIMEOUT_KEY})")
             try:
-                return self._socket.recv(timeout=min(left, _SIGN_OF_LIFE_S))
+                return self._socket.recv(timeout=min(left, _PROGRESS_EVERY_S))
             except TimeoutError:
                 continue
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rlrun.algorithms.advantages import on_one_rank
 from rlrun.algorithms.algorithm import ActionDistribution, MatchedVelocities, Outputs, Targets
 from rlrun.algorithms.nft import Nft, goodness
-from rlrun.algorithms.nft_spec import NftConfig
+from rlrun.algorithms.spec import NftConfig
 from rlrun.config.loader import load
 from rlrun.config.schema import AlgorithmConfig
 from rlrun.policies.flow.method import ChunkShape
