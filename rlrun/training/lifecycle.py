@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from rlrun.algorithms.spec import passes_over
 from rlrun.config import provenance
 from rlrun.config.registry import ALGORITHMS
 from rlrun.controller.collection import Collection
@@ -184,7 +185,7 @@ class Run:
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on the batch, which completes one step and makes one policy version. Returns metrics."""
-        total = self.num_chunk_steps * self.config.algorithm.update_epochs
+        total = self.num_chunk_steps * passes_over(self.config.algorithm)
         self.actor_version = None
         with self.session.phase("update", "actor/learned_chunk_steps", total):
             metrics = self.controller.update(self.progress.step, batch)

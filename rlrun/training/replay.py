@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlrun.algorithms.spec import passes_over
 from rlrun.config import provenance
 from rlrun.config.schema import ReplayHalf, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
@@ -264,7 +265,7 @@ class Replay:
         """Replay one recorded step."""
         config = self.session.config
         total = config.samples_per_step
-        phase = ("update", "actor/learned_chunk_steps", total * config.algorithm.update_epochs)
+        phase = ("update", "actor/learned_chunk_steps", total * passes_over(config.algorithm))
         if self.half is ReplayHalf.env:
             phase = ("collect", "env/chunk_steps", total)
         with self.session.phase(*phase):

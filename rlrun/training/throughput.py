@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig
 from rlrun.placement.plan import Plan
 from rlrun.placement.policy_counts import policy_counts
@@ -34,12 +35,13 @@ class Throughput:
         if counts is None:
             return {}
         rows = metrics["num_chunk_steps"]
-        learned = rows * self._config.algorithm.update_epochs
         found = {
-            "mfu_update": learned * counts.update.flops / _at_least(metrics["update_s"]) / self._peaks["actor"],
             "chunk_steps_per_accelerator": rows / _at_least(metrics["step_s"]) / self._num_accelerators,
             "env_steps_per_accelerator": metrics["env_steps_per_second"] / self._num_accelerators,
         }
+        if ALGORITHMS.get(self._config.algorithm.name).is_on_policy:  # others learn by passes that are not counted
+            learned = rows * self._config.algorithm.update_epochs
+            found["mfu_update"] = learned * counts.update.flops / _at_least(metrics["update_s"]) / self._peaks["actor"]
         tokens = max((stack.num_tokens for stack in counts.stacks), default=0)
         found["tokens_per_accelerator"] = found["chunk_steps_per_accelerator"] * tokens
         if "busy_rollout" in metrics:
