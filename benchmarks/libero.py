@@ -1,18 +1,19 @@
 """rlrun's LIBERO world beside LIBERO in robosuite: the same paths, and how fast.
 
-    python -m benchmarks.libero equal --python LIBERO_PYTHON [--starts 3] [--steps 200] SUITE:TASK[,TASK…] …
+    python -m benchmarks.libero equal --python LIBERO_PYTHON [--starts 3] [--steps 200] SUITE[:TASK,…] …
     python -m benchmarks.libero speed --python LIBERO_PYTHON [--rows 8] SUITE:TASK
-    python -m benchmarks.libero warp [--starts 3] [--steps 200] SUITE:TASK[,TASK…] …
+    python -m benchmarks.libero warp [--starts 3] [--steps 200] SUITE[:TASK,…] …
 
-`equal` records robosuite, and steps rlrun's world with the same actions under the MuJoCo of both interpreters. `speed`
-prints CPU milliseconds of a control step, without and with pictures, and memory of a row, of both backends and of one
-process for each row that draws after every control step, as SubprocVectorEnv of other trainers does. `warp` steps
-MuJoCo Warp and MuJoCo with the same actions. All need the tasks exported: `python -m rlrun.envs.libero.export`.
+`equal` records robosuite, and steps rlrun's world with the same actions under the MuJoCo of both interpreters: a line for
+each task, and one for each suite. `speed` prints CPU milliseconds of a control step, without and with pictures, and memory
+of a row, of both backends and of one process for each row that draws after every control step, as SubprocVectorEnv of
+other trainers does. `warp` steps MuJoCo Warp and MuJoCo with the same actions. All need the tasks exported: `python -m rlrun.envs.libero.export`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -30,9 +31,16 @@ SAME = 1e-6  # m and rad: paths part where a position differs by more
 CHUNK, LONG = 8, 40  # control steps between two pictures
 
 
-def tasks_of(asked: list[str]) -> list[str]:
-    """Return SUITE:TASK of each task. Example: ["libero_goal:3,7"] -> ["libero_goal:3", "libero_goal:7"]."""
-    return [f"{name}:{task}" for name, _, tasks in (one.partition(":") for one in asked) for task in tasks.split(",")]
+def tasks_of(asked: list[str], scenes: str) -> list[str]:
+    """Return SUITE:TASK of each task; of a suite alone, of all its tasks that were exported to the folder of scenes.
+
+    Example: ["libero_goal:3,7"] -> ["libero_goal:3", "libero_goal:7"].
+    """
+    found = []
+    for suite, _, tasks in (one.partition(":") for one in asked):
+        exported = sorted(int(file.parent.name) for file in Path(scenes, suite).glob("*/task.json"))
+        found += [f"{suite}:{task}" for task in tasks.split(",") if task] or [f"{suite}:{task}" for task in exported]
+    return found
 
 
 def settings(asked: str, scenes: str, size: int = 128, **own):
@@ -99,38 +107,46 @@ def _compare(line: dict, k: int, paths, key: str, data, hand: np.ndarray, succes
 def equal(python: str, tasks: list[str], num_starts: int, num_steps: int, scenes: str) -> int:
     """Print the table of `equal`. Returns 1 if, with robosuite's MuJoCo, a path parts where contacts agree."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MUJOCO_GL": "egl"}
+    head = "MuJoCo | tasks | paths | agree to the end | largest error before | of the hand | first part at | at the end"
+    print(f"| {head} | rewards that differ |")
+    print("|" + "---|" * 9)
+    lines = []
+    for suite, of_suite in itertools.groupby(tasks, lambda task: task.partition(":")[0]):
+        of_it = []
+        for task in of_suite:
+            found = _recorded_and_compared(python, task, num_starts, num_steps, scenes, environment)
+            _print_by_version(task, found)
+            of_it += found
+        _print_by_version(f"**{suite}**", of_it)
+        lines += of_it
+    of_robosuite = [line for line in lines if line["mujoco"] == lines[0]["mujoco"]]
+    wrong = [line for line in of_robosuite if line["rewards"] or _parts_without_contact(line)]
+    for line in wrong:
+        print(f"not the same benchmark: {json.dumps(line)}")
+    return int(bool(wrong))
+
+
+def _recorded_and_compared(python: str, task: str, num_starts: int, num_steps: int, scenes: str, environment) -> list:
+    """Return the lines of a task, of robosuite's MuJoCo and then of this interpreter's."""
     with tempfile.TemporaryDirectory() as folder:
-        recorded = Path(folder) / "paths.npz"
-        command = [python, str(ORACLE), str(recorded), str(num_steps), str(num_starts), *tasks]
-        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
-        lines = []
+        recorded, lines = Path(folder) / "paths.npz", []
+        command = [python, str(ORACLE), str(recorded), str(num_steps), str(num_starts), task]
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for interpreter in (python, sys.executable):
             command = [interpreter, "-m", "benchmarks.libero", "compare", "--scenes", scenes, str(recorded)]
             done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True)
             lines += json.loads(done.stdout.splitlines()[-1])
-    head = (
-        "MuJoCo",
-        "task",
-        "start, actions",
-        "largest error before",
-        "hand",
-        "parts at",
-        "error at the end",
-        "rewards",
-    )
-    print(f"| {' | '.join(head)} |")
-    print("|---|---|---|---|---|---|---|---|")
-    for line in lines:
-        parted = "-" if line["parted"] is None else f"{line['parted']}"
-        errors = f"{line['before']:.1e} | {line['hand']:.1e} | {parted} | {line['end']:.1e}"
-        print(f"| {line['mujoco']} | {line['task']} | {line['path']} | {errors} | {line['rewards']} differ |")
-    first = [line for line in lines if line["mujoco"] == lines[0]["mujoco"]]
+    return lines
+
+
+def _print_by_version(name: str, lines: list[dict]) -> None:
+    """Print what holds of all these paths, a line for each version of MuJoCo."""
     for version in dict.fromkeys(line["mujoco"] for line in lines):
         of_it = [line for line in lines if line["mujoco"] == version]
-        whole = sum(line["parted"] is None for line in of_it)
-        rewards = sum(line["rewards"] for line in of_it)
-        print(f"MuJoCo {version}: {whole} of {len(of_it)} paths agree to the end, {rewards} rewards differ")
-    return int(any(line["rewards"] or _parts_without_contact(line) for line in first))
+        parted = [line["parted"] for line in of_it if line["parted"] is not None]
+        before, hand, end = (f"{max(line[key] for line in of_it):.1e}" for key in ("before", "hand", "end"))
+        cells = (version, name, len(of_it), len(of_it) - len(parted), before, hand, min(parted, default="-"), end)
+        print("|", " | ".join(map(str, cells)), f"| {sum(line['rewards'] for line in of_it)} |", flush=True)
 
 
 def _parts_without_contact(line: dict) -> bool:
@@ -253,11 +269,11 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     scenes = str(Path(given.scenes).absolute())
     if given.command == "equal":
-        return equal(given.python, tasks_of(given.what), given.starts, given.steps, scenes)
+        return equal(given.python, tasks_of(given.what, scenes), given.starts, given.steps, scenes)
     if given.command == "speed":
         return speed(given.python, given.what[0], given.rows, scenes)
     if given.command == "warp":
-        return on_warp(tasks_of(given.what), given.starts, given.steps, scenes)
+        return on_warp(tasks_of(given.what, scenes), given.starts, given.steps, scenes)
     if given.command == "compare":
         print(json.dumps(compared(Path(given.what[0]), scenes)))
         return 0
