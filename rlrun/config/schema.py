@@ -274,7 +274,7 @@ class ActorConfig(Section):
     micro_batch_size: int = bounded(64, COUNT, auto=True)  # chunk steps per rank and pass; null: at most 256
     activation_checkpointing: float = bounded(0.0, SHARE, auto=True)  # share of blocks; true: all of them
     cpu_offload: bool = False  # keep the actor's state in host memory; slow: weights cross PCIe twice a micro-batch
-    replicate_frozen: bool | None = None  # frozen weights whole on every rank; None: where that saves memory
+    replicate_frozen: bool | None = None  # frozen weights whole on every rank; None: where they fit
     lora: LoraConfig = field(default_factory=LoraConfig)
     optimizer: OptimizerKind = OptimizerKind.adamw
     lr: float = bounded(3e-4, NOT_NEGATIVE)

@@ -113,16 +113,15 @@ class Budget:
 def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     """Compute the budget of a plan. Raises RunError if an accelerator, a node's memory or a spill disk is too small."""
     counts = policy_counts(config)
-    num_parameters = counts.num_parameters
     first_bytes, weight_bytes = version_bytes(config, counts)
     step = step_bytes(config, counts.choice_bytes)
     times = step_times(config, plan, counts, weight_bytes) if has_known_devices(plan) else None
     return Budget(
-        num_parameters,
+        counts.num_parameters,
         accelerators(config, plan, inventory, counts),
         hosts(config, plan, counts, first_bytes),
         stores(config, plan, step, first_bytes),
-        links(config, plan, step, num_parameters, weight_bytes),
+        links(config, plan, step, counts, weight_bytes),
         weight_bytes,
         step.trajectories,
         step.observations,

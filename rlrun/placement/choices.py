@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from rlrun.config.registry import with_usual_numbers
 from rlrun.config.schema import ClusterKind, RunConfig, WeightTransport
 from rlrun.config.sections import freeze
-from rlrun.placement.budget import AcceleratorBudget, accelerators, hosts
+from rlrun.placement.budget import AcceleratorBudget, accelerators, holds_base_on_device, hosts
 from rlrun.placement.inventory import GIGABYTE, Inventory
 from rlrun.placement.memory import actor_memory, version_bytes
 from rlrun.placement.plan import ROLES, Plan
@@ -23,7 +23,7 @@ from rlrun.placement.planner import plan, plans
 from rlrun.placement.policy_counts import policy_counts
 from rlrun.placement.step_time import StepTimes, has_known_devices, step_times, update_seconds
 from rlrun.placement.weight_ways import weight_ways
-from rlrun.policies.counts import PolicyCounts
+from rlrun.policies.counts import PolicyCounts, replicates_frozen
 from rlrun.system.errors import RunError
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of blocks that the backward pass recomputes
@@ -44,10 +44,17 @@ def choose(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES
     """Return the configuration with numbers in place of `auto`, and sentences on the choice.
 
     The numbers are those of a training step, also for a program with some of the roles only. Without accelerators of
-    known speed these are the usual ones. Raises RunError if no choice fits.
+    known speed these are the usual ones. Frozen weights become whole on every actor rank where they fit beside the
+    other choices. Raises RunError if no choice fits.
 
     Example: (…, ["Chosen: actor.micro_batch_size=4: 47 of 80 GB, 38 % MFU of an update; 8 rows would need 75 GB."])
     """
+    chosen, sentences = _with_numbers(config, inventory, roles)
+    whole = _with_whole_frozen(chosen, inventory, roles)
+    return (chosen, sentences) if whole is None else (whole[0], [*sentences, whole[1]])
+
+
+def _with_numbers(config: RunConfig, inventory: Inventory, roles: Sequence[str]) -> tuple[RunConfig, list[str]]:
     if not config.auto:
         return _with_room(config, inventory, roles)
     if any(node.usable for node in inventory.nodes) and config.cluster.kind is ClusterKind.ray:
@@ -68,6 +75,7 @@ def choose(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES
     ]
 
 
+_FEW = 0.01  # of all parameters; gathering fewer frozen ones costs nothing
 _NO_ROOM = (
     "Chosen: weight_sync.transport=object_store, since buckets of weights would find no room on the accelerators."
 )
@@ -89,6 +97,36 @@ def _with_room(config: RunConfig, inventory: Inventory, roles: Sequence[str]) ->
         except RunError:
             continue
     return config, []
+
+
+def _with_whole_frozen(config: RunConfig, inventory: Inventory, roles: Sequence[str]) -> tuple[RunConfig, str] | None:
+    """Return the configuration with frozen weights that no rank gathers, and a sentence; None where they stay sharded.
+
+    They do if the key says something, if passes read few or none of them, or if they have no room. The copy of the
+    base, which rollout workers merge adapters into, comes first on accelerators that both use.
+    """
+    actor = config.actor
+    if actor.replicate_frozen is not None or actor.cpu_offload or replicates_frozen(actor) or "actor" not in roles:
+        return None
+    whole = replace(config, actor=replace(actor, replicate_frozen=True))
+    freeze(whole)
+    try:
+        planned = plan(config, inventory, roles)
+        places = {(slot.node, index) for slot in planned.of("actor") for index in slot.accelerators}
+        counts = policy_counts(config)
+        if not places or counts.num_frozen - counts.num_unread < _FEW * counts.num_parameters:
+            return None
+        cards = accelerators(whole, planned, inventory, counts)
+        hosts(whole, planned, counts, version_bytes(whole, counts)[0])
+    except RunError:
+        return None
+    own = [card for card in cards if (card.node, card.index) in places]
+    if not all(card.memory_bytes for card in own):
+        return None
+    if holds_base_on_device(whole, planned) != holds_base_on_device(config, planned):
+        return None
+    fullest = max(own, key=lambda card: card.peak_bytes / (card.memory_bytes or 1))
+    return whole, f"Chosen: actor.replicate_frozen=true, since frozen weights fit on every rank: {_of(fullest)}."
 
 
 def _fills_accelerators(config: RunConfig, planned: Plan) -> bool:
@@ -116,11 +154,15 @@ class _Option:
 
 
 def with_less_memory(config: RunConfig) -> RunConfig | None:
-    """Return the configuration with half the rows of a micro-batch, or at one row with all blocks checkpointed.
+    """Return the configuration with sharded frozen weights, half the rows, or at one row all blocks checkpointed.
 
-    None: neither is left. Gradients are sums over rows, so results differ by rounding only.
+    The first of these that is left is taken; None: none is. Results differ by rounding only.
     """
     actor = config.actor
+    if actor.replicate_frozen and not actor.keeps_gathered and actor.ranks_of_a_copy > 1:
+        lowered = replace(config, actor=replace(actor, replicate_frozen=False))
+        freeze(lowered)
+        return lowered
     rows = config.algorithm.global_batch_size // actor.num_workers
     smaller = [one for one in _divisors(rows) if one <= actor.micro_batch_size // 2]
     if smaller:

@@ -12,6 +12,7 @@ from rlrun.placement.inventory import GIGABYTE, NodeInfo
 from rlrun.placement.memory import weight_buffers
 from rlrun.placement.plan import Plan, refused
 from rlrun.placement.weight_ways import weight_ways
+from rlrun.policies.counts import PolicyCounts, replicates_frozen
 
 _NUMBER_BYTES = 4  # of a log-probability, or a coordinate of an action
 
@@ -72,7 +73,7 @@ def step_bytes(config: RunConfig, choice_bytes: int) -> StepBytes:
 
 
 def links(
-    config: RunConfig, plan: Plan, step: StepBytes, num_parameters: int, weight_bytes: int
+    config: RunConfig, plan: Plan, step: StepBytes, counts: PolicyCounts, weight_bytes: int
 ) -> tuple[LinkBudget, ...]:
     """Return all pairs of nodes with traffic in a training step, the busiest first."""
     amounts: dict[tuple[str, str], int] = defaultdict(int)
@@ -91,7 +92,7 @@ def links(
         takers = list(dict.fromkeys(takers))  # a node's store receives them once
     for node in takers:
         amounts[actors[0].node, node] += weight_bytes
-    for source, target, num_bytes in _fsdp(config, [slot.node for slot in actors], num_parameters):
+    for source, target, num_bytes in _fsdp(config, [slot.node for slot in actors], counts):
         amounts[source, target] += num_bytes
     per_second = config.placement.link_gbit_per_s * 1e9 / 8
     found = [LinkBudget(*pair, n, n / per_second) for pair, n in amounts.items() if pair[0] != pair[1] and n]
@@ -109,11 +110,11 @@ def _shards(num_envs: int, num_actors: int) -> list[tuple[int, int, float]]:
     return found
 
 
-def _fsdp(config: RunConfig, nodes: list[str], num_parameters: int) -> list[tuple[str, str, int]]:
+def _fsdp(config: RunConfig, nodes: list[str], counts: PolicyCounts) -> list[tuple[str, str, int]]:
     """Return the traffic of a ring over the ranks, from each node to the next; none if all ranks share a node.
 
-    Every micro batch gathers the parameters for its forward and its backward pass (full_shard) and reduces the
-    gradients once.
+    Every micro batch gathers the sharded parameters for its forward and its backward pass (full_shard) and reduces the
+    gradients of the trained ones once.
     """
     hops = [(a, b) for a, b in zip(nodes, nodes[1:] + nodes[:1], strict=True) if a != b]
     actor, algorithm = config.actor, config.algorithm
@@ -122,8 +123,10 @@ def _fsdp(config: RunConfig, nodes: list[str], num_parameters: int) -> list[tupl
     width = {"fp32": 4, "bf16": 2}
     gathers = {ShardingStrategy.full_shard: 2, ShardingStrategy.shard_grad_op: 1}.get(actor.sharding, 0)
     reductions = 1 if actor.sharding in (ShardingStrategy.full_shard, ShardingStrategy.shard_grad_op) else 2
-    each = gathers * width[actor.param_precision.value] + reductions * width[actor.reduce_precision.value]
-    return [(a, b, int(num_parameters * each * micro_batches * (1 - 1 / len(nodes)))) for a, b in hops]
+    sharded = counts.num_trained + (0 if replicates_frozen(actor) else counts.num_frozen - counts.num_unread)
+    gathered = gathers * width[actor.param_precision.value] * sharded
+    reduced = reductions * width[actor.reduce_precision.value] * counts.num_trained
+    return [(a, b, int((gathered + reduced) * micro_batches * (1 - 1 / len(nodes)))) for a, b in hops]
 
 
 def stores(config: RunConfig, plan: Plan, step: StepBytes, weight_bytes: int) -> tuple[StoreBudget, ...]:

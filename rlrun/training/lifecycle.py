@@ -330,10 +330,13 @@ class Run:
         if lowered is None:
             return False
         before, now = self.config.actor, lowered.actor
+        changed = [
+            f"actor.{key}={_written(one)} instead of {_written(old)}"
+            for key in ("replicate_frozen", "micro_batch_size", "activation_checkpointing")
+            if (one := getattr(now, key)) != (old := getattr(before, key))
+        ]
         self.session.console.warning(
-            f"{failure.message.rstrip('.')}, the first one: actor.micro_batch_size={now.micro_batch_size} instead of "
-            f"{before.micro_batch_size}, actor.activation_checkpointing={now.activation_checkpointing:g} instead of "
-            f"{before.activation_checkpointing:g} from now on ({failure.cause})"
+            f"{failure.message.rstrip('.')}, the first one: {', '.join(changed)} from now on ({failure.cause})"
         )
         self.config = lowered
         self.controller.workers.configure(lowered)
@@ -422,6 +425,11 @@ class Run:
         session.console.result(f"report {report}")
         session.console.result(for_more_steps(session.resume_command, self.config, self.progress.step))
         return ExitStatus.ok
+
+
+def _written(value: float | bool | None) -> str:
+    """Return a value as YAML has it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else f"{value:g}"
 
 
 def _is_actors(failure: RunError) -> bool:

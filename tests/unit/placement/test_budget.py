@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ from rlrun.placement.memory import (
 )
 from rlrun.placement.planner import plan
 from rlrun.placement.policy_counts import estimated, policy_counts
+from rlrun.placement.step_cost import links, step_bytes
 from rlrun.placement.verdict import suggestions
 from rlrun.policies.counting import count
 from rlrun.policies.counts import PassCount, PolicyCounts
@@ -47,7 +48,7 @@ def inventory(num_accelerators: int, memory_bytes: int | None) -> Inventory:
 def counts_of(num_parameters: int) -> PolicyCounts:
     """A network without blocks and activations, so that only parameters count."""
     nothing = PassCount()
-    return dataclasses.replace(estimated(RunConfig(), num_parameters), update=nothing, recompute=nothing)
+    return replace(estimated(RunConfig(), num_parameters), update=nothing, recompute=nothing)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +229,24 @@ def test_fsdp_over_nodes_is_counted() -> None:
     assert fsdp <= towards_other <= fsdp + sums.trajectory_bytes + sums.weight_bytes
 
 
+def test_fsdp_over_nodes_gathers_what_is_sharded_and_reduces_what_is_trained() -> None:
+    config, machines = on_two_nodes(), two_nodes(None, None)
+    config.actor.num_workers = 2
+    config.placement.nodes, config.placement.roles = {}, {"actor": "0-1", "rollout": "0", "env": "0"}
+    planned, step = plan(config, machines), step_bytes(config, 0)
+
+    def towards_other(num_trained: int, is_whole: bool) -> int:
+        config.actor.replicate_frozen = is_whole
+        counts = replace(policy_counts(config), num_trained=num_trained, num_frozen=9_000, num_unread=500)
+        found = links(config, planned, step, counts, 0)
+        return {(one.source, one.target): one.num_bytes for one in found}["train", "sim"]
+
+    micro_batches = config.samples_per_step * config.algorithm.update_epochs // 2 // config.actor.micro_batch_size
+    half = micro_batches // 2  # of a ring of two
+    assert towards_other(1_000, False) - towards_other(1_000, True) == 8_500 * 2 * 4 * half
+    assert towards_other(1_000, True) - towards_other(0, True) == 1_000 * (2 * 4 + 4) * half
+
+
 @pytest.mark.parametrize("kind", list(ClusterKind))
 def test_too_small_a_spill_disk_is_refused_with_the_numbers(kind: ClusterKind) -> None:
     config = on_two_nodes()
@@ -281,7 +300,7 @@ def test_host_memory_for_what_is_offloaded(monkeypatch: pytest.MonkeyPatch) -> N
     more = budget(config, plan(config, machines), machines).hosts[0].offloaded_bytes
     assert more - held == pytest.approx(2 * SEVEN_BILLION * 4, rel=0.01)
     (node,) = machines.nodes
-    small = Inventory((dataclasses.replace(node, memory_bytes=100 * 10**9),))
+    small = Inventory((replace(node, memory_bytes=100 * 10**9),))
     with pytest.raises(RunError, match=r"too little memory for roles that share accelerators"):
         budget(config, plan(config, small), small)
 
@@ -297,7 +316,7 @@ def test_copies_of_a_checkpoint_in_the_background_are_counted(monkeypatch: pytes
         held = budget(config, plan(config, machines), machines).hosts[0].saved_bytes
         assert held == pytest.approx(SEVEN_BILLION * (4 + 8 + 4), rel=0.01)
     (node,) = machines.nodes
-    small = Inventory((dataclasses.replace(node, memory_bytes=100 * 10**9),))
+    small = Inventory((replace(node, memory_bytes=100 * 10**9),))
     with pytest.raises(RunError, match=r"too little memory for checkpoints in the background") as refused:
         budget(config, plan(config, small), small)
     assert "checkpoint.is_asynchronous=false" in str(refused.value)
@@ -312,7 +331,7 @@ def test_what_an_algorithm_keeps_is_counted() -> None:
     assert host.algorithm_bytes == 2 * 10_000_000 * 2 * policy_counts(config).choice_bytes
     assert budget(background, plan(background, machines), machines).hosts[0].saved_bytes > host.algorithm_bytes
     (node,) = machines.nodes
-    small = Inventory((dataclasses.replace(node, memory_bytes=host.algorithm_bytes),))
+    small = Inventory((replace(node, memory_bytes=host.algorithm_bytes),))
     with pytest.raises(RunError, match=r"too little memory for what the algorithm keeps") as refused:
         budget(config, plan(config, small), small)
     assert "algorithm.dsrl.replay_size" in str(refused.value)
@@ -360,8 +379,8 @@ def test_buckets_on_accelerators_are_counted_with_nccl() -> None:
     config.weight_sync.transport, config.weight_sync.bucket_bytes = WeightTransport.collective, 1_000_000
     planned = plan(config, two_nodes(None, None))
     for backend, expected in (("nccl", {"actor/0": 2_000_000, "rollout/0": 2_000_000}), ("gloo", {})):
-        choice = dataclasses.replace(planned.sync_backend, value=backend)
-        assert device_bytes(config, dataclasses.replace(planned, sync_backend=choice)) == expected
+        choice = replace(planned.sync_backend, value=backend)
+        assert device_bytes(config, replace(planned, sync_backend=choice)) == expected
 
 
 def test_buckets_are_on_the_accelerators_of_rank_0_and_of_the_receivers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.memory import version_bytes
 from rlrun.placement.planner import plan
 from rlrun.placement.step_time import step_times
-from rlrun.policies.counts import PassCount, PolicyCounts
+from rlrun.policies.counts import PassCount, PolicyCounts, StackCount
 from rlrun.system.errors import RunError
 
 AUTO = [
@@ -89,6 +89,33 @@ def test_a_laptop_takes_the_usual_numbers() -> None:
         assert "Usual numbers" in sentences[0]
 
 
+@pytest.mark.parametrize(("memory_gb", "is_whole"), [(80, True), (42, False)])
+def test_frozen_weights_are_whole_where_they_fit(
+    memory_gb: int, is_whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10 GB of frozen weights in bf16 on four ranks: 2.5 GB of each, or all of them."""
+    blocks = StackCount((250_000_000,) * 24, (40_000_000,) * 24, 0, 0)
+    frozen = replace(COUNTS, num_parameters=6 * 10**9, num_frozen=5 * 10**9, stacks=(blocks,))
+    for module in (budget, choices, planner):
+        monkeypatch.setattr(module, "policy_counts", lambda config: frozen)
+    inventory = machines(memory_gb * 10**9, num_cards=4)
+    keys = ["actor.num_workers=4", "actor.sharding=full_shard", "actor.param_precision=bf16"]
+    chosen, sentences = choose(config_of(*keys), inventory)
+    assert chosen.actor.replicate_frozen is (True if is_whole else None)
+    assert any("actor.replicate_frozen=true" in one for one in sentences) is is_whole
+    for given in (True, False):
+        kept, sentences = choose(config_of(*keys, f"actor.replicate_frozen={given}"), machines(num_cards=4))
+        assert kept.actor.replicate_frozen is given and len(sentences) == 1
+
+
+def test_one_rank_or_nothing_frozen_changes_no_key() -> None:
+    assert choose(config_of(), machines())[0].actor.replicate_frozen is None
+    assert (
+        choose(config_of("actor.num_workers=2", "actor.sharding=full_shard"), machines())[0].actor.replicate_frozen
+        is None
+    )
+
+
 def test_what_fits_nowhere_is_refused() -> None:
     with pytest.raises(RunError, match="short"):
         choose(config_of(), machines(memory_bytes=2 * 10**9))
@@ -118,13 +145,15 @@ def test_a_record_has_numbers_and_the_request_the_word() -> None:
 
 
 def test_less_memory_step_by_step() -> None:
-    """Half the rows, down to one; then all blocks checkpointed; then nothing is left."""
-    config = load(["actor.micro_batch_size=4", "algorithm.global_batch_size=32", "actor.num_workers=2"])
+    """Frozen weights sharded; half the rows, down to one; then all blocks checkpointed; then nothing is left."""
+    keys = ["actor.micro_batch_size=4", "actor.sharding=full_shard", "actor.replicate_frozen=true"]
+    config = load([*keys, "algorithm.global_batch_size=32", "actor.num_workers=2"])
     found = []
     lowered: RunConfig | None = config
     while (lowered := with_less_memory(lowered)) is not None:
-        found.append((lowered.actor.micro_batch_size, lowered.actor.activation_checkpointing))
-    assert found == [(2, 0.0), (1, 0.0), (1, 1.0)]
+        actor = lowered.actor
+        found.append((actor.replicate_frozen, actor.micro_batch_size, actor.activation_checkpointing))
+    assert found == [(False, 4, 0.0), (False, 2, 0.0), (False, 1, 0.0), (False, 1, 1.0)]
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", 1.0), ("false", 0.0), ("0.25", 0.25), ("1", 1.0)], ids=str)
