@@ -9,7 +9,7 @@ from typing import Any
 
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import FINITE, Section, bounded, named
-from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec
+from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec, Splits
 from rlrun.envs import opengl
 from rlrun.system.errors import RunError
 
@@ -92,6 +92,29 @@ def meaning_of_success(own: GymnasiumConfig) -> str:
     return f"the environment says so at {when} of the episode; if it never says, a return of {needed}"
 
 
+def splits(env: EnvConfig) -> Splits:
+    """Return the usual splits, and what differs from the environment as Gymnasium registers it."""
+    return Splits(deviations=tuple(_deviations(env)))
+
+
+def _deviations(env: EnvConfig) -> Iterator[str]:
+    own = env.section(GymnasiumConfig)
+    if own.maker is not None or ":" in own.id:
+        return  # its registration is a module of somebody else, which only env workers import
+    import gymnasium  # by whoever asks for a card only
+
+    registered = gymnasium.registry.get(own.id)
+    limit = None if registered is None else registered.max_episode_steps
+    if limit is not None and env.max_control_steps < limit:
+        yield f"episodes end after {env.max_control_steps} control steps, as registered after {limit}"
+    if own.kwargs:
+        yield f"made with {', '.join(f'{key}={value}' for key, value in own.kwargs.items())}"
+    if own.is_observed_as_pixels:
+        yield "observed as a picture"
+    if own.success_return is not None:
+        yield f"a return of {own.success_return:g} counts as success"
+
+
 SPEC = SimulatorSpec(
     "gymnasium",
     "rlrun.envs.gymnasium.making:make_gymnasium",
@@ -102,6 +125,7 @@ SPEC = SimulatorSpec(
     has_expert=lambda env: env.section(GymnasiumConfig).expert is not None,
     meaning_of_success=lambda env: meaning_of_success(env.section(GymnasiumConfig)),
     checks=checks,
+    splits=splits,
     variables=opengl.VARIABLES,
     environment=opengl.environment,
     node_checks="rlrun.doctor.simulator_checks:SPACES",

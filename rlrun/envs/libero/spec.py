@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -27,6 +28,9 @@ from rlrun.system.errors import RunError
 SAMPLED = "sampled"
 EVALUATION_SEED = 0  # LIBERO seeds its evaluation with it, and `export` the published starts
 NUM_PUBLISHED = 50  # starts of each task
+# Control steps of an episode in OpenVLA's evaluation, by suite; a suite of LIBERO-PRO has those of its original
+PUBLISHED_STEPS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
+PUBLISHED_SETTLE_STEPS = 10
 PRO_SUITES = ("lan", "object", "swap", "task", "env")  # suffixes of LIBERO-PRO's suites
 WARP_CACHE = Variable(
     "WARP_CACHE_PATH", ("env",), Decided.node, "the env workers of a node share the kernels that MuJoCo Warp compiles"
@@ -177,15 +181,27 @@ def splits(env: EnvConfig) -> Splits:
     trained_on_test = ""
     if _overlap(ranges[Split.train], ranges[Split.test]):
         trained_on_test = f"Trained on test starts: training {words[Split.train]}, test {words[Split.test]}"
-    deviations = []
-    if own.pictures is Pictures.fast:
-        deviations.append("pictures have no reflections and shadows")
-    if ranges[Split.test] != range(NUM_PUBLISHED):
-        deviations.append(f"of each task's {NUM_PUBLISHED} published starts, the test takes {words[Split.test]}")
-    if own.task_ids:
-        deviations.append(f"of the suite {own.suite}, tasks {own.task_ids}")
     names = words[Split.train], words[Split.validation], words[Split.test]
-    return Splits(*names, trained_on_test, tuple(deviations))
+    return Splits(*names, trained_on_test, tuple(_deviations(env, ranges[Split.test])))
+
+
+def _deviations(env: EnvConfig, test: range | None) -> Iterator[str]:
+    """Yield what differs from LIBERO's starts and pictures, and from OpenVLA's evaluation, which others repeat."""
+    own = env.section(LiberoConfig)
+    if own.pictures is Pictures.fast:
+        yield "pictures have no reflections and shadows"
+    if is_warp(env):
+        yield "physics in single precision, by MuJoCo Warp"
+    if test != range(NUM_PUBLISHED):
+        yield f"of each task's {NUM_PUBLISHED} published starts, the test takes {_words(test)}"
+    if own.task_ids:
+        yield f"of the suite {own.suite}, tasks {own.task_ids}"
+    published = next((n for suite, n in PUBLISHED_STEPS.items() if re.fullmatch(rf"{suite}(_\D.*)?", own.suite)), None)
+    if published not in (None, env.max_control_steps):
+        yield f"episodes end after {env.max_control_steps} control steps, in OpenVLA's evaluation after {published}"
+    if own.settle_steps != PUBLISHED_SETTLE_STEPS:
+        there = f"in OpenVLA's evaluation for {PUBLISHED_SETTLE_STEPS}"
+        yield f"objects settle for {own.settle_steps} control steps, {there}"
 
 
 def _words(starts: range | None) -> str:

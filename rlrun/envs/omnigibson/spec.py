@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -10,6 +11,9 @@ from rlrun.config.sections import COUNT, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE,
 from rlrun.config.simulator_spec import Decided, DeviceMemory, Setting, SimulatorSpec, SimulatorTime, Splits, Variable
 from rlrun.envs import r1pro_keys
 from rlrun.envs.omnigibson.kit_files import KNOWN_LINES, log_of
+
+CHALLENGE_BASE_KG = 250.0
+CHALLENGE_RULES_OFF = ["ToggleableMachineRule", "MixingToolRule", "CookingSystemRule"]
 
 
 class Instances(Enum):
@@ -61,7 +65,7 @@ class OmniGibsonConfig(Section):
     grasping: Grasping = Grasping.assisted
     grasp_window_s: float | None = bounded(None, NOT_NEGATIVE)  # None: the build's own; the evaluator of 2025 has 0.75
     self_collisions: bool = False  # True in the challenge
-    base_mass_kg: float | None = bounded(250.0, POSITIVE)  # of the base, as in the challenge; None: the model's
+    base_mass_kg: float | None = bounded(CHALLENGE_BASE_KG, POSITIVE)  # of the base; None: the model's
     renders_after_reset: int = bounded(3, COUNT)  # with fewer, frames may still show the last episode
     renders_at_chunk_end: int = bounded(3, COUNT)  # with fewer, frames may show an earlier step
     render_retries: int = bounded(10, NOT_NEGATIVE)  # further renders while a camera is black
@@ -116,14 +120,34 @@ def listed_instances(env: EnvConfig) -> list[int] | None:
 def splits(env: EnvConfig) -> Splits:
     """Return from which instances the episodes of each split begin."""
     own = env.section(OmniGibsonConfig)
+    deviations = tuple(_deviations(own))
     if own.instances is Instances.online:
-        return Splits()
+        return Splits(deviations=deviations)
     train = f"instances {own.instance_ids}" if own.instances is Instances.listed else "all instances of the folder"
     kept = [*own.validation_instance_ids, *own.test_instance_ids]
     validation = f"instances {own.validation_instance_ids}" if own.validation_instance_ids else train
     test = f"instances {own.test_instance_ids}" if own.test_instance_ids else train
     same = "" if own.test_instance_ids else f"Trained on test starts: both are {train}"
-    return Splits(train + (f" without {sorted(kept)}" if kept else ""), validation, test, same)
+    return Splits(train + (f" without {sorted(kept)}" if kept else ""), validation, test, same, deviations)
+
+
+def _deviations(own: OmniGibsonConfig) -> Iterator[str]:
+    """Yield what differs from the evaluators of the BEHAVIOR challenge, as docs/omnigibson.md describes them."""
+    if own.instances is Instances.online:
+        yield "objects are placed anew in each episode, in the challenge by listed instances"
+    if not own.self_collisions:
+        yield "the robot does not collide with itself"
+    if own.base_mass_kg != CHALLENGE_BASE_KG:
+        mass = "as in its model" if own.base_mass_kg is None else f"{own.base_mass_kg:g} kg"
+        yield f"the robot's base weighs {mass}, in the challenge {CHALLENGE_BASE_KG:g} kg"
+    if not own.transition_rules:
+        yield "no transition rules (cutting, cooking, mixing)"
+    elif sorted(own.disabled_transition_rules) != sorted(CHALLENGE_RULES_OFF):
+        yield f"transition rules that are off: {own.disabled_transition_rules}, in the challenge {CHALLENGE_RULES_OFF}"
+    if own.load_room_types or own.load_room_instances or own.load_object_categories or own.not_load_object_categories:
+        yield "a part of the scene"
+    if own.grasping is not Grasping.assisted:
+        yield f"grasping is {own.grasping.value}, in the challenge {Grasping.assisted.value}"
 
 
 SPEC = SimulatorSpec(

@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.config.schema import EnvConfig
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization
 from rlrun.envs.make import make_env
 from rlrun.system.errors import RunError
@@ -291,3 +292,18 @@ def test_names_and_rate_are_the_environments_own():
     assert found.control_hz is None and found.is_hz_nominal  # Toy names no rate
     told = spaces.Dict({"task": spaces.Text(20), "state": BOX})
     assert made(told).spaces.instructions == ()  # each observation has its own
+
+
+def test_what_differs_from_the_registered_environment_is_told() -> None:
+    def deviations(num_steps: int, **own) -> tuple[str, ...]:
+        env = EnvConfig(
+            simulator="gymnasium", sections={"gymnasium": GymnasiumConfig(**own)}, max_control_steps=num_steps
+        )
+        return simulator_spec(env).splits(env).deviations
+
+    assert deviations(1_000) == () == deviations(2_000, id="elsewhere:Other-v0")
+    assert deviations(200, kwargs={"reset_noise_scale": 0.2}, success_return=4_000.0) == (
+        "episodes end after 200 control steps, as registered after 1000",
+        "made with reset_noise_scale=0.2",
+        "a return of 4000 counts as success",
+    )

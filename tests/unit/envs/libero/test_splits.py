@@ -79,6 +79,9 @@ def test_a_range_that_cannot_be_read_is_refused_early(starts: str) -> None:
     assert refusal.value.key == "env.libero.train_starts"
 
 
+WHOLE = "env.libero.train_starts='0:50'", "env.libero.test_starts='0:50'", "env.libero.pictures=fast"
+
+
 def splits(*keys: str):
     env = load(["env=libero", "policy.kind=cnn", *keys]).env
     return simulator_spec(env).splits(env)
@@ -89,9 +92,19 @@ def test_training_from_test_starts_and_deviations_are_told() -> None:
     assert plain.trained_on_test == ""
     assert plain.train == "sampled starts" and plain.test == "published starts 10 to 49"
     assert plain.deviations == ("of each task's 50 published starts, the test takes published starts 10 to 49",)
-    others = splits("env.libero.train_starts='0:50'", "env.libero.test_starts='0:50'", "env.libero.pictures=fast")
+    others = splits(*WHOLE)
     assert others.trained_on_test.startswith("Trained on test starts")
     assert others.deviations == ("pictures have no reflections and shadows",)
+    longer = splits(
+        *WHOLE, "env.libero.suite=libero_goal_swap", "env.libero.settle_steps=20", "env.libero.physics=warp"
+    )
+    assert longer.deviations == (
+        "pictures have no reflections and shadows",
+        "physics in single precision, by MuJoCo Warp",
+        "episodes end after 220 control steps, in OpenVLA's evaluation after 300",
+        "objects settle for 20 control steps, in OpenVLA's evaluation for 10",
+    )
+    assert splits(*WHOLE, "env.libero.suite=libero_goal", "env.max_control_steps=300").deviations == others.deviations
     both = splits("env.libero.test_starts=sampled")
     assert both.trained_on_test.startswith("Trained on test starts")
 

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from rlrun.config.checks import OF_INPUTS
+from rlrun.config.loader import load
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import EpisodeReport
 from rlrun.data.seeds import InstanceResult, results_by_instance
@@ -233,3 +235,14 @@ def test_splits_say_whether_training_takes_the_test_instances():
     honest = splits(behavior(instance_ids=[1, 2, 3], test_instance_ids=[3]))
     assert honest.trained_on_test == "" and honest.test == "instances [3]" and "without [3]" in honest.train
     assert splits(behavior(instance_ids=[1, 2, 3])).trained_on_test.startswith("Trained on test starts")
+
+
+def test_what_differs_from_the_challenge_is_told():
+    challenge = load(["run=behavior_2026"], skipped=OF_INPUTS).env
+    assert splits(challenge).deviations == ()
+    others = splits(behavior(base_mass_kg=None, self_collisions=True, instances=Instances.online)).deviations
+    assert others == (
+        "objects are placed anew in each episode, in the challenge by listed instances",
+        "the robot's base weighs as in its model, in the challenge 250 kg",
+        "no transition rules (cutting, cooking, mixing)",
+    )
