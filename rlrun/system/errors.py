@@ -140,6 +140,8 @@ class RunError(Exception):
 
     def __str__(self) -> str:
         value = self.value if self.value is None or isinstance(self.value, str) else repr(self.value)
+        if isinstance(self.value, bool):
+            value = repr(self.value).lower()  # as YAML has it
         rows = [("key", self.key), ("value", value), ("cause", self.cause), ("remedy", self.remedy)]
         rows += [("resume", self.resume), ("see", self.link)]
         lines = [hanging(self.message)]

@@ -62,7 +62,7 @@ def begin(world, start):
 
 
 def record_states(out, num_steps, num_starts, tasks):
-    """Write for each task, start and kind of actions: qpos, proprioception, rewards, contacts, and CPU seconds."""
+    """Write for each task, start and kind of actions: states, proprioception, rewards, and CPU seconds."""
     found = {}
     for asked in tasks:
         suite_name, _, task = asked.partition(":")
@@ -79,9 +79,10 @@ def record_states(out, num_steps, num_starts, tasks):
                     seen = world.env._get_observations(force_update=True)  # else it is one physics step old
                     hand = [seen["robot0_eef_pos"], seen["robot0_eef_quat"], seen["robot0_gripper_qpos"]]
                     data = world.sim.data
-                    rows.append((data.qpos.copy(), np.concatenate(hand), reward, data.ncon))
+                    state = data.qpos.copy(), data.qvel.copy(), data.qacc_warmstart.copy()
+                    rows.append((*state, np.concatenate(hand), reward))
                 cpu_s = time.process_time() - began
-                for at, name in enumerate(("qpos", "proprio", "rewards", "contacts")):
+                for at, name in enumerate(("qpos", "qvel", "qacc_warmstart", "proprio", "rewards")):
                     found[f"{asked}/{start}/{kind}/{name}"] = np.array([row[at] for row in rows])
                 found[f"{asked}/{start}/{kind}/cpu_s"] = np.array(cpu_s)
         world.close()
