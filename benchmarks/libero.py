@@ -6,10 +6,11 @@
 
 `equal` records robosuite, and steps rlrun's world with the same actions under the MuJoCo of both interpreters: a line
 for each task, and one for each suite. Where positions differ by more than 1e-6 m or rad after a control step, that step
-parts, and both go on from robosuite's state. `speed` prints CPU milliseconds of a control step, without and with
-pictures, and memory of a row, of both backends and of one process for each row that draws after every control step, as
-SubprocVectorEnv of other trainers does. `warp` steps MuJoCo Warp and MuJoCo with the same actions. All need the tasks
-exported: `python -m rlrun.envs.libero.export`.
+parts, and both go on from robosuite's state. Predicates of goals are judged in 100 states, with the goal's things
+placed where they may hold. `speed` prints CPU milliseconds of a control step, without and with pictures, and memory of
+a row, of both backends and of one process for each row that draws after every control step, as SubprocVectorEnv of
+other trainers does. `warp` steps MuJoCo Warp and MuJoCo with the same actions. All need the tasks exported:
+`python -m rlrun.envs.libero.export`.
 """
 
 from __future__ import annotations
@@ -66,69 +67,84 @@ def settings(asked: str, scenes: str, size: int = 128, **own):
 
 
 def compared(recorded: Path, scenes: str) -> list[dict]:
-    """Step rlrun's world with the actions of a recording; return a line for each task, start and kind of actions."""
+    """Step rlrun's world with the actions of a recording, and judge its states; return a line for each task."""
+    paths = np.load(recorded)
+    tasks = sorted({name.split("/")[0] for name in paths.files})
+    return [_paths_of(task, paths, scenes) | _goals_of(task, paths, scenes) for task in tasks]
+
+
+def _paths_of(asked: str, paths, scenes: str) -> dict:
+    """Return the error of every control step of a task, and how many rewards differ."""
     import mujoco
 
     from rlrun.envs.libero.libero_env import LiberoVectorEnv
 
-    oracle, paths = _oracle(), np.load(recorded)
-    lines = []
-    for asked in sorted({name.split("/")[0] for name in paths.files}):
-        keys = sorted({name.rpartition("/")[0] for name in paths.files if name.startswith(f"{asked}/")})
-        env = LiberoVectorEnv(settings(asked, scenes), len(keys))
-        ids = np.arange(len(keys))
-        env.begin(ids, np.array([int(key.split("/")[1]) for key in keys]))
-        num_steps = len(paths[f"{keys[0]}/rewards"])
-        actions = np.stack([oracle.actions_of(key.split("/")[2], int(key.split("/")[1]), num_steps) for key in keys])
-        rows = [
-            {"task": asked, "path": key.partition("/")[2], "mujoco": mujoco.__version__, "errors": [], "rewards": 0}
-            for key in keys
-        ]
-        for k in range(num_steps):
-            env.control_step(ids, actions[:, k])
-            for i, key in enumerate(keys):
-                _compare(rows[i], k, paths, key, *env.state(i))
-        env.close()
-        lines += rows
-    return lines
+    oracle = _oracle()
+    keys = sorted({name.rpartition("/")[0] for name in paths.files if name.startswith(f"{asked}/path/")})
+    kinds = [(key.split("/")[3], int(key.split("/")[2])) for key in keys]  # of actions, and the start
+    env = LiberoVectorEnv(settings(asked, scenes), len(keys))
+    ids = np.arange(len(keys))
+    env.begin(ids, np.array([start for _, start in kinds]))
+    num_steps = len(paths[f"{keys[0]}/rewards"])
+    actions = np.stack([oracle.actions_of(kind, start, num_steps) for kind, start in kinds])
+    errors, differ = np.zeros((len(keys), num_steps)), 0
+    for k in range(num_steps):
+        env.control_step(ids, actions[:, k])
+        for i, key in enumerate(keys):
+            data, hand, success = env.state(i)
+            apart = data.qpos - paths[f"{key}/qpos"][k], hand - paths[f"{key}/proprio"][k][:3]
+            errors[i, k] = max(np.abs(one).max() for one in apart)
+            differ += int(bool(paths[f"{key}/rewards"][k]) != success)
+            if errors[i, k] > SAME:  # go on from robosuite's state, so that the next step is compared too
+                for name in STATE:
+                    getattr(data, name)[:] = paths[f"{key}/{name}"][k]
+    env.close()
+    return {"task": asked, "mujoco": mujoco.__version__, "errors": errors.ravel().tolist(), "rewards": differ}
 
 
-def _compare(line: dict, k: int, paths, key: str, data, hand: np.ndarray, success: bool) -> None:
-    """Add the error of control step `k`. Where it parts, go on from robosuite's state, so that the next one counts."""
-    errors = data.qpos - paths[f"{key}/qpos"][k], hand - paths[f"{key}/proprio"][k][:3]
-    line["errors"].append(max(float(np.abs(one).max()) for one in errors))
-    line["rewards"] += int(bool(paths[f"{key}/rewards"][k]) != success)
-    if line["errors"][-1] > SAME:
-        for name in STATE:
-            getattr(data, name)[:] = paths[f"{key}/{name}"][k]
+def _goals_of(asked: str, paths, scenes: str) -> dict:
+    """Return how many predicates of the goal were judged in states near their thresholds, held there, and differ."""
+    import mujoco
+
+    from rlrun.envs.libero.goals import Goal
+    from rlrun.envs.libero.scenes import Suite
+
+    name, _, number = asked.partition(":")
+    suite = Suite(Path(scenes), name, has_reflections=True)
+    described, model = suite.described(int(number)), suite.task(int(number)).scene.model
+    predicates = [Goal(model, [literal], described["things"]) for literal in described["goal"]]
+    data, theirs = mujoco.MjData(model), paths[f"{asked}/goal/holds"]
+    ours = np.zeros_like(theirs)
+    for i, positions in enumerate(paths[f"{asked}/goal/qpos"]):
+        data.qpos[:] = positions
+        mujoco.mj_forward(model, data)
+        ours[i] = [predicate.holds(data) for predicate in predicates]
+    return {"judged": theirs.size, "held": int(theirs.sum()), "differ": int((ours != theirs).sum())}
 
 
 def equal(python: str, tasks: list[str], num_starts: int, num_steps: int, scenes: str) -> int:
-    """Print the table of `equal`. Returns 1 if, with robosuite's MuJoCo, rewards differ or paths part often."""
+    """Print the table of `equal`. Returns 1 if rewards, goals or many steps differ with robosuite's MuJoCo."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MUJOCO_GL": "egl"}
-    print("| MuJoCo | tasks | control steps | median error | that part | largest error | rewards that differ |")
-    print("|" + "---|" * 7)
-    lines = []
+    steps = "control steps | median error | that part | largest error | rewards that differ"
+    print(f"| MuJoCo | tasks | {steps} | predicates judged | that hold | that differ |")
+    print("|" + "---|" * 10)
+    wrong = []
     for suite, of_suite in itertools.groupby(tasks, lambda task: task.partition(":")[0]):
         of_it = []
         for task in of_suite:
             found = _recorded_and_compared(python, task, num_starts, num_steps, scenes, environment)
             _print_by_version(task, found)
+            share = (np.array(found[0]["errors"]) > SAME).mean()
+            if share > FEW or found[0]["rewards"] or found[0]["differ"]:
+                wrong.append(task)
             of_it += found
         _print_by_version(f"**{suite}**", of_it)
-        lines += of_it
-    wrong = []
-    for task, of_task in itertools.groupby(lines, lambda line: line["task"]):
-        of_robosuite = [line for line in of_task if line["mujoco"] == lines[0]["mujoco"]]
-        errors = np.concatenate([line["errors"] for line in of_robosuite])
-        if (errors > SAME).mean() > FEW or any(line["rewards"] for line in of_robosuite):
-            wrong.append(task)
     print(f"not the same as in robosuite: {', '.join(wrong) or 'none'}")
     return int(bool(wrong))
 
 
 def _recorded_and_compared(python: str, task: str, num_starts: int, num_steps: int, scenes: str, environment) -> list:
-    """Return the lines of a task, of robosuite's MuJoCo and then of this interpreter's."""
+    """Return a task's lines of robosuite's MuJoCo and of this interpreter's."""
     with tempfile.TemporaryDirectory() as folder:
         recorded, lines = Path(folder) / "paths.npz", []
         command = [python, str(ORACLE), str(recorded), str(num_steps), str(num_starts), task]
@@ -141,13 +157,13 @@ def _recorded_and_compared(python: str, task: str, num_starts: int, num_steps: i
 
 
 def _print_by_version(name: str, lines: list[dict]) -> None:
-    """Print what holds of all these paths, a line for each version of MuJoCo."""
+    """Print what holds of all these tasks, a line for each version of MuJoCo."""
     for version in dict.fromkeys(line["mujoco"] for line in lines):
         of_it = [line for line in lines if line["mujoco"] == version]
         errors = np.concatenate([line["errors"] for line in of_it])
-        parted = f"{(errors > SAME).sum()}"
-        cells = (version, name, len(errors), f"{np.median(errors):.1e}", parted, f"{errors.max():.1e}")
-        print("|", " | ".join(map(str, cells)), f"| {sum(line['rewards'] for line in of_it)} |", flush=True)
+        sums = {key: sum(line[key] for line in of_it) for key in ("rewards", "judged", "held", "differ")}
+        steps = len(errors), f"{np.median(errors):.1e}", (errors > SAME).sum(), f"{errors.max():.1e}"
+        print("|", " | ".join(map(str, (version, name, *steps, *sums.values()))), "|", flush=True)
 
 
 def on_warp(tasks: list[str], num_starts: int, num_steps: int, scenes: str) -> int:

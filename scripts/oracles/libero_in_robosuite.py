@@ -18,6 +18,7 @@ import numpy as np
 
 KINDS = ("uniform", "held")
 SETTLE_STEPS = 10
+NUM_JUDGED = 100  # states in which the predicates of a goal are judged
 IDLE = np.array([0, 0, 0, 0, 0, 0, -1.0])
 
 
@@ -62,7 +63,7 @@ def begin(world, start):
 
 
 def record_states(out, num_steps, num_starts, tasks):
-    """Write for each task, start and kind of actions: states, proprioception, rewards, and CPU seconds."""
+    """Write for each task, start and kind of actions: states, proprioception, rewards, CPU seconds, judged goals."""
     found = {}
     for asked in tasks:
         suite_name, _, task = asked.partition(":")
@@ -83,11 +84,51 @@ def record_states(out, num_steps, num_starts, tasks):
                     rows.append((*state, np.concatenate(hand), reward))
                 cpu_s = time.process_time() - began
                 for at, name in enumerate(("qpos", "qvel", "qacc_warmstart", "proprio", "rewards")):
-                    found[f"{asked}/{start}/{kind}/{name}"] = np.array([row[at] for row in rows])
-                found[f"{asked}/{start}/{kind}/cpu_s"] = np.array(cpu_s)
+                    found[f"{asked}/path/{start}/{kind}/{name}"] = np.array([row[at] for row in rows])
+                found[f"{asked}/path/{start}/{kind}/cpu_s"] = np.array(cpu_s)
+        begin(world, starts[0])
+        found[f"{asked}/goal/qpos"], found[f"{asked}/goal/holds"] = judged(world, np.random.default_rng(0))
         world.close()
         print(f"recorded {asked}", flush=True)
     np.savez_compressed(out, **found)
+
+
+def judged(world, generator):
+    """Return positions [N, nq], and whether each predicate of the goal holds there, bool [N, L].
+
+    Each state has the goal's things placed anew: joints anywhere in their range, objects about where they shall be.
+    """
+    env, sim = world.env, world.sim
+    literals, begun, states, holds = env.parsed_problem["goal_state"], sim.data.qpos.copy(), [], []
+    for _ in range(NUM_JUDGED):
+        sim.data.qpos[:] = begun
+        for literal in literals:
+            sim.forward()
+            if len(literal) == 3:
+                _place(env, literal[1], env.object_states_dict[literal[2]].get_geom_state()["pos"], generator)
+            else:
+                _turn(env, literal[1], generator)
+        sim.forward()
+        states.append(sim.data.qpos.copy())
+        holds.append([bool(env._eval_predicate(literal)) for literal in literals])
+    return np.array(states), np.array(holds)
+
+
+def _place(env, name, point, generator):
+    """Put an object about a point: within 1, 3 or 10 cm to the sides, and up to 3 or 12 cm above."""
+    aside = generator.choice([0.01, 0.03, 0.1])
+    offset = [*generator.uniform(-aside, aside, 2), generator.uniform(-0.03, generator.choice([0.03, 0.12]))]
+    joint = env.get_object(name).joints[-1]
+    env.sim.data.set_joint_qpos(joint, [*(point + offset), *env.sim.data.get_joint_qpos(joint)[3:]])
+
+
+def _turn(env, name, generator):
+    """Set the joints of a thing, or of the thing that a site belongs to, anywhere in their range."""
+    state = env.object_states_dict[name]
+    thing = env.object_sites_dict[name] if state.object_state_type == "site" else env.get_object(name)
+    for joint in thing.joints:
+        low, high = env.sim.model.jnt_range[env.sim.model.joint_name2id(joint)]
+        env.sim.data.set_joint_qpos(joint, generator.uniform(low, high))
 
 
 def record_controller(out):
