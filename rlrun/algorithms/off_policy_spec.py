@@ -171,6 +171,20 @@ def _kept_of_states(section: type[SacConfig]) -> Callable[[RunConfig, int], int]
     return kept_bytes
 
 
+def _steps_of_dsrl(config: RunConfig) -> float:
+    return 2 * config.algorithm.section(DsrlConfig).num_updates
+
+
+def _steps_of_states(section: type[SacConfig]) -> Callable[[RunConfig], float]:
+    """Return how to count the steps of an algorithm that takes some for each transition."""
+
+    def small_steps(config: RunConfig) -> float:
+        own = config.algorithm.section(section)
+        return config.samples_per_step * own.update_ratio * (1 + 1 / own.critic_steps)
+
+    return small_steps
+
+
 DSRL = AlgorithmSpec(
     "dsrl",
     "rlrun.algorithms.dsrl:Dsrl",
@@ -180,6 +194,7 @@ DSRL = AlgorithmSpec(
     has_critic=False,
     check=_check_steerable,
     kept_bytes=_kept_by_dsrl,
+    small_steps=_steps_of_dsrl,
 )
 SAC = AlgorithmSpec(
     "sac",
@@ -190,6 +205,7 @@ SAC = AlgorithmSpec(
     has_critic=False,
     check=_check_squashed,
     kept_bytes=_kept_of_states(SacConfig),
+    small_steps=_steps_of_states(SacConfig),
 )
 RLPD = AlgorithmSpec(
     "rlpd",
@@ -201,4 +217,5 @@ RLPD = AlgorithmSpec(
     needs_demonstrations=True,
     check=_check_demonstrated,
     kept_bytes=_kept_of_states(RlpdConfig),
+    small_steps=_steps_of_states(RlpdConfig),
 )

@@ -264,7 +264,9 @@ class _Search:
         words = f"Chosen: {_values(self._config.auto, best.config)}"
         if best.fullest is None:
             return f"{words}."
-        words += f": {_of(best.fullest)}, {best.times.mfu_update:.0%} MFU of an update"
+        words += f": {_of(best.fullest)}"
+        if best.times.mfu_update:
+            words += f", {best.times.mfu_update:.0%} MFU of an update"
         larger = [rows for rows in self._rows() if rows > best.config.actor.micro_batch_size]
         if larger and "actor.micro_batch_size" in self._config.auto:
             words += f"; {larger[0]} rows would need {self._needed(best, larger[0]) / GIGABYTE:.0f} GB"

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.config.simulator_spec import SimulatorTime, simulator_spec
 from rlrun.placement.plan import Plan
@@ -52,6 +53,7 @@ PRODUCTS_SHARE, BANDWIDTH_SHARE = 0.70, 0.80  # of the peaks, as large kernels r
 ACT_LAUNCH_S = 15e-6  # of the host, a kernel without gradients
 UPDATE_LAUNCH_S = 37e-6  # with autograd and FSDP
 RECOMPUTE_LAUNCH_S = 50e-6  # with checkpointed blocks, whose saved tensors pass through hooks
+SMALL_STEP_S = 0.01  # of the host: forward, backward and Adam of small networks, such as critics; an estimate
 OPTIMIZER_STEP_S = 0.045  # of the host, clipping and AdamW of 850 shards
 SHARED_MEMORY_BYTES_S = 25e9  # weights of a version, between workers of a node
 DEVICE_MEMORY_BYTES_S = 60e9  # into memory of the same accelerator and out of it; an estimate, measured on no card
@@ -70,7 +72,7 @@ class StepTimes:
     update_s: float
     sync_s: float
     mfu_act: float  # achieved operations over the peak while rollout workers answer
-    mfu_update: float  # forward and backward pass once, whatever is computed again
+    mfu_update: float  # forward and backward pass once, whatever is computed again; 0: passes of it are not counted
 
     @property
     def step_s(self) -> float:
@@ -119,8 +121,9 @@ def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes
     round_s = max(stages * answer_s, answer_s + chunk_s)  # a group is answered while the others simulate
     actor = config.actor
     update_s = update_seconds(config, plan, counts, actor.micro_batch_size, actor.activation_checkpointing)
-    samples, epochs = config.samples_per_step, config.algorithm.update_epochs
-    learned = samples * epochs * counts.update.flops / len(actors)
+    is_on_policy = ALGORITHMS.get(config.algorithm.name).is_on_policy
+    passes = config.samples_per_step * config.algorithm.update_epochs if is_on_policy else 0
+    learned = passes * counts.update.flops / len(actors)
     return StepTimes(
         act_model=_models(plan, "rollout"),
         update_model=_models(plan, "actor"),
@@ -130,7 +133,7 @@ def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes
         update_s=update_s,
         sync_s=max(way_seconds(config, plan, weight_bytes).values()),
         mfu_act=rows * counts.act.flops / (stages * answer_s * acting.flops),
-        mfu_update=learned / (update_s * learning.flops),
+        mfu_update=learned / (update_s * learning.flops) if learned else 0.0,
     )
 
 
@@ -153,10 +156,13 @@ def _sharers(plan: Plan) -> int:
 def update_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, micro_batch_size: int, share: float) -> float:
     """Return the seconds of a training step's optimizer steps, for a plan with known devices.
 
-    share: of blocks that the backward pass recomputes.
+    share: of blocks that the backward pass recomputes. Off-policy algorithms train small networks only.
     """
     algorithm, device = config.algorithm, _slowest(plan, "actor")
     assert device is not None
+    spec = ALGORITHMS.get(algorithm.name)
+    if not spec.is_on_policy:
+        return spec.small_steps(config) * SMALL_STEP_S
     rows = algorithm.global_batch_size // len(plan.of("actor"))  # of a rank and optimizer step
     micro_batches = math.ceil(rows / micro_batch_size)
     each_s = update_pass_seconds(counts, share, min(rows, micro_batch_size), device)

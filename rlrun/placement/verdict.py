@@ -62,10 +62,11 @@ def remarks(config: RunConfig, plan: Plan, budget: Budget) -> Iterator[str]:
     if times is not None:
         simulation = "of unknown length" if times.simulate_s is None else f"of {_time(times.simulate_s)}"
         collecting = "" if times.simulate_s is None else f" ({_time(times.collect_s)} together)"
+        mfu = f" at {times.mfu_update:.0%} MFU" if times.mfu_update else ""
         yield (
             f"A training step takes about {_time(_step_s(times))}: simulation {simulation} and answers of "
             f"{_time(times.act_s)} on {times.act_model} at {times.mfu_act:.0%} MFU{collecting}, the update "
-            f"{_time(times.update_s)} on {times.update_model} at {times.mfu_update:.0%} MFU, weights "
+            f"{_time(times.update_s)} on {times.update_model}{mfu}, weights "
             f"{_time(times.sync_s)}."
         )
     yield from idle_roles(config, plan)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
@@ -16,6 +17,7 @@ from rlrun.placement.step_time import (
     ACT_LAUNCH_S,
     BANDWIDTH_SHARE,
     PRODUCTS_SHARE,
+    SMALL_STEP_S,
     device_of,
     has_known_devices,
     pass_seconds,
@@ -117,6 +119,20 @@ def test_the_slower_model_decides() -> None:
     assert step_times(config, plan(config, mixed), SMALL, 0).update_s == pytest.approx(
         step_times(config, plan(config, machines), SMALL, 0).update_s
     )
+
+
+@pytest.mark.parametrize(
+    ("keys", "num_steps"),
+    [
+        (["policy=smolvla_dsrl", "algorithm.dsrl.num_updates=50"], 100),
+        (["run=halfcheetah_sac"], 64 * 2),  # 4 envs x 16 chunk steps, one step of the critics and of the policy each
+        (["run=halfcheetah_sac", "algorithm.sac.critic_steps=2", "algorithm.sac.update_ratio=4"], 64 * 4 * 1.5),
+    ],
+)
+def test_off_policy_updates_are_steps_of_small_networks(keys: list[str], num_steps: float) -> None:
+    config = load(keys)
+    times = step_times(config, plan(config, run(8, 2, 2)[1]), SMALL, 0)
+    assert times.update_s == pytest.approx(num_steps * SMALL_STEP_S) and times.mfu_update == 0
 
 
 def test_an_unknown_device_has_no_time() -> None:
