@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.libero import equal
 from rlrun.config.loader import load
 from rlrun.data.starts import VALIDATION_SEEDS
 from rlrun.envs.make import make_env
@@ -55,6 +56,18 @@ def test_both_backends_are_the_same(has_robosuites_mujoco: bool) -> None:
     for one, other in zip(our_chunks, their_chunks, strict=True):
         assert np.array_equal(one.rewards, other.rewards) and np.array_equal(one.truncated, other.truncated)
     assert our_chunks[-1].truncated.all()
+
+
+@pytest.mark.long
+def test_the_benchmark_finds_control_steps_and_goals_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+    """`python -m benchmarks.libero equal`, of one start and thirty control steps of each kind of actions."""
+    scenes = str(libero_scenes("libero_goal", 7))
+    assert equal(libero_python(), ["libero_goal:7"], num_starts=1, num_steps=30, scenes=scenes) == 0
+    rows = [line.split("|")[1:-1] for line in capfd.readouterr().out.splitlines() if "libero_goal:7" in line]
+    assert [row[2].strip() for row in rows] == ["60", "60"]  # of both versions of MuJoCo
+    for row in rows:
+        judged, held, differ = (int(cell) for cell in row[7:10])
+        assert judged == 100 and 0 < held < 100 and differ == 0
 
 
 @pytest.mark.long
