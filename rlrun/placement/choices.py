@@ -109,7 +109,6 @@ def _with_whole_frozen(config: RunConfig, inventory: Inventory, roles: Sequence[
     if actor.replicate_frozen is not None or actor.cpu_offload or replicates_frozen(actor) or "actor" not in roles:
         return None
     whole = replace(config, actor=replace(actor, replicate_frozen=True))
-    freeze(whole)
     try:
         planned = plan(config, inventory, roles)
         places = {(slot.node, index) for slot in planned.of("actor") for index in slot.accelerators}
@@ -126,6 +125,7 @@ def _with_whole_frozen(config: RunConfig, inventory: Inventory, roles: Sequence[
     if holds_base_on_device(whole, planned) != holds_base_on_device(config, planned):
         return None
     fullest = max(own, key=lambda card: card.peak_bytes / (card.memory_bytes or 1))
+    freeze(whole)
     return whole, f"Chosen: actor.replicate_frozen=true, since frozen weights fit on every rank: {_of(fullest)}."
 
 
