@@ -98,6 +98,8 @@ def judged(world, generator):
 
     Each state has the goal's things placed anew: joints anywhere in their range, objects about where they shall be.
     """
+    from libero.libero.envs.predicates import eval_predicate_fn
+
     env, sim = world.env, world.sim
     literals, begun, states, holds = env.parsed_problem["goal_state"], sim.data.qpos.copy(), [], []
     for _ in range(NUM_JUDGED):
@@ -110,7 +112,8 @@ def judged(world, generator):
                 _turn(env, literal[1], generator)
         sim.forward()
         states.append(sim.data.qpos.copy())
-        holds.append([bool(env._eval_predicate(literal)) for literal in literals])
+        things = env.object_states_dict
+        holds.append([bool(eval_predicate_fn(name, *(things[one] for one in names))) for name, *names in literals])
     return np.array(states), np.array(holds)
 
 
