@@ -44,7 +44,10 @@ def tasks_of(asked: list[str], scenes: str) -> list[str]:
     found = []
     for suite, _, tasks in (one.partition(":") for one in asked):
         exported = sorted(int(file.parent.name) for file in Path(scenes, suite).glob("*/task.json"))
-        found += [f"{suite}:{task}" for task in tasks.split(",") if task] or [f"{suite}:{task}" for task in exported]
+        chosen = [int(task) for task in tasks.split(",") if task] or exported
+        if not chosen:
+            sys.exit(f"no task of {suite} was exported to {scenes}: python -m rlrun.envs.libero.export {suite}")
+        found += [f"{suite}:{task}" for task in chosen]
     return found
 
 
@@ -95,7 +98,7 @@ def _paths_of(asked: str, paths, scenes: str) -> dict:
             apart = data.qpos - paths[f"{key}/qpos"][k], hand - paths[f"{key}/proprio"][k][:3]
             errors[i, k] = max(np.abs(one).max() for one in apart)
             differ += int(bool(paths[f"{key}/rewards"][k]) != success)
-            if errors[i, k] > SAME:  # go on from robosuite's state, so that the next step is compared too
+            if not errors[i, k] <= SAME:  # or NaN: go on from robosuite's state, so that the next step is compared too
                 for name in STATE:
                     getattr(data, name)[:] = paths[f"{key}/{name}"][k]
     env.close()
@@ -134,7 +137,7 @@ def equal(python: str, tasks: list[str], num_starts: int, num_steps: int, scenes
         for task in of_suite:
             found = _recorded_and_compared(python, task, num_starts, num_steps, scenes, environment)
             _print_by_version(task, found)
-            share = (np.array(found[0]["errors"]) > SAME).mean()
+            share = _parts(found[0]["errors"]).mean()
             if share > FEW or found[0]["rewards"] or found[0]["differ"]:
                 wrong.append(task)
             of_it += found
@@ -148,12 +151,19 @@ def _recorded_and_compared(python: str, task: str, num_starts: int, num_steps: i
     with tempfile.TemporaryDirectory() as folder:
         recorded, lines = Path(folder) / "paths.npz", []
         command = [python, str(ORACLE), str(recorded), str(num_steps), str(num_starts), task]
-        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{task} cannot be recorded in robosuite:\n{done.stderr}")
         for interpreter in (python, sys.executable):
             command = [interpreter, "-m", "benchmarks.libero", "compare", "--scenes", scenes, str(recorded)]
             done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True)
             lines += json.loads(done.stdout.splitlines()[-1])
     return lines
+
+
+def _parts(errors) -> np.ndarray:
+    """Return which control steps part, bool [N]; NaN does, which a simulation that diverged leaves."""
+    return ~(np.asarray(errors, float) <= SAME)
 
 
 def _print_by_version(name: str, lines: list[dict]) -> None:
@@ -162,7 +172,7 @@ def _print_by_version(name: str, lines: list[dict]) -> None:
         of_it = [line for line in lines if line["mujoco"] == version]
         errors = np.concatenate([line["errors"] for line in of_it])
         sums = {key: sum(line[key] for line in of_it) for key in ("rewards", "judged", "held", "differ")}
-        steps = len(errors), f"{np.median(errors):.1e}", (errors > SAME).sum(), f"{errors.max():.1e}"
+        steps = len(errors), f"{np.median(errors):.1e}", _parts(errors).sum(), f"{errors.max():.1e}"
         print("|", " | ".join(map(str, (version, name, *steps, *sums.values()))), "|", flush=True)
 
 

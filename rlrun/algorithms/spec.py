@@ -58,8 +58,9 @@ class AlgorithmSpec:
     # Host memory that each actor rank keeps between steps, such as a replay buffer; the integer: bytes of a choice in a
     # trajectory.
     kept_bytes: Callable[[RunConfig, int], int] = lambda config, choice_bytes: 0
-    # Steps of critics and of the policy in a training step of an off-policy algorithm, for the plan's estimate.
-    small_steps: Callable[[RunConfig], float] = lambda config: 0.0
+    # Optimizer steps of small networks, such as critics, in a training step, for the plan's estimate; None: an update
+    # passes the policy over all chunk steps, `algorithm.update_epochs` times.
+    small_steps: Callable[[RunConfig], float] | None = None
 
     def make(self, config: AlgorithmConfig) -> Algorithm | OffPolicyAlgorithm:
         """Import the class, and return a new instance. Raises RunError if it cannot be imported."""

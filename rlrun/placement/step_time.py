@@ -121,8 +121,8 @@ def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes
     round_s = max(stages * answer_s, answer_s + chunk_s)  # a group is answered while the others simulate
     actor = config.actor
     update_s = update_seconds(config, plan, counts, actor.micro_batch_size, actor.activation_checkpointing)
-    is_on_policy = ALGORITHMS.get(config.algorithm.name).is_on_policy
-    passes = config.samples_per_step * config.algorithm.update_epochs if is_on_policy else 0
+    is_counted = ALGORITHMS.get(config.algorithm.name).small_steps is None
+    passes = config.samples_per_step * config.algorithm.update_epochs if is_counted else 0
     learned = passes * counts.update.flops / len(actors)
     return StepTimes(
         act_model=_models(plan, "rollout"),
@@ -156,13 +156,13 @@ def _sharers(plan: Plan) -> int:
 def update_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, micro_batch_size: int, share: float) -> float:
     """Return the seconds of a training step's optimizer steps, for a plan with known devices.
 
-    share: of blocks that the backward pass recomputes. Off-policy algorithms train small networks only.
+    share: of blocks that the backward pass recomputes. Algorithms that train small networks only say so in their spec.
     """
     algorithm, device = config.algorithm, _slowest(plan, "actor")
     assert device is not None
-    spec = ALGORITHMS.get(algorithm.name)
-    if not spec.is_on_policy:
-        return spec.small_steps(config) * SMALL_STEP_S
+    small_steps = ALGORITHMS.get(algorithm.name).small_steps
+    if small_steps is not None:
+        return small_steps(config) * SMALL_STEP_S
     rows = algorithm.global_batch_size // len(plan.of("actor"))  # of a rank and optimizer step
     micro_batches = math.ceil(rows / micro_batch_size)
     each_s = update_pass_seconds(counts, share, min(rows, micro_batch_size), device)

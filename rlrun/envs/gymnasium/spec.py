@@ -101,7 +101,7 @@ def _deviations(env: EnvConfig) -> Iterator[str]:
     own = env.section(GymnasiumConfig)
     if own.maker is not None or ":" in own.id:
         return  # its registration is a module of somebody else, which only env workers import
-    import gymnasium  # by whoever asks for a card only
+    import gymnasium  # here, since a plan reads this file and must start at once
 
     registered = gymnasium.registry.get(own.id)
     limit = None if registered is None else registered.max_episode_steps
