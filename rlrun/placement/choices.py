@@ -112,8 +112,10 @@ def _with_whole_frozen(config: RunConfig, inventory: Inventory, roles: Sequence[
     try:
         planned = plan(config, inventory, roles)
         places = {(slot.node, index) for slot in planned.of("actor") for index in slot.accelerators}
+        if not places:
+            return None
         counts = policy_counts(config)
-        if not places or counts.num_frozen - counts.num_unread < _FEW * counts.num_parameters:
+        if counts.num_frozen - counts.num_unread < _FEW * counts.num_parameters:
             return None
         cards = accelerators(whole, planned, inventory, counts)
         hosts(whole, planned, counts, version_bytes(whole, counts)[0])
