@@ -305,7 +305,7 @@ def filtered_groups_are_whole(config: RunConfig) -> Faults:
             remedy="Drop it, or take an algorithm with groups, such as algorithm.name=grpo.",
         )
         return
-    per_worker = config.env.num_envs // config.env.num_workers
+    per_worker, num_groups = config.env.num_envs // config.env.num_workers, config.env.num_envs // rule.group_size
     if per_worker % rule.group_size:
         yield RunError(
             f"Groups of {rule.group_size} envs would be cut across env workers of {per_worker} envs.",
@@ -313,5 +313,5 @@ def filtered_groups_are_whole(config: RunConfig) -> Faults:
             value=config.env.num_workers,
             cause="An env worker sees all episodes of a group, to collect those without signal again "
             f"(algorithm.filter_groups.enable): {per_worker} envs are no multiple of {rule.group_size}.",
-            remedy=f"Take env.num_workers={nearest_divisor(config.env.num_envs // rule.group_size, 1)}, or more envs.",
+            remedy=f"Take env.num_workers={nearest_divisor(num_groups, config.env.num_workers)}, or more envs.",
         )

@@ -22,7 +22,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from rlrun.config.schema import ClusterKind, RunConfig
+from rlrun.config.schema import AlgorithmConfig, ClusterKind, RunConfig
 from rlrun.config.sections import AUTO, NO_KEY, Section, auto_names, freeze, load_object
 from rlrun.system.errors import RunError
 
@@ -238,9 +238,10 @@ def fill_counts(config: RunConfig) -> None:
     """Replace each null of the chosen keys. Ranges of the counts that the user wrote are checked later."""
     usual, samples = RunConfig(), config.algorithm.global_batch_size
     workers = 1 if config.cluster.kind is ClusterKind.local else usual.actor.num_workers
+    most = max(1, config.env.num_envs // envs_together(config.algorithm))
     if "env.num_workers" in config.auto:  # until the plan chooses: the most, so that no other key seems wrong
-        config.env.num_workers = config.env.num_envs
-    _fill(config.env, "num_workers", _divisor(workers, config.env.num_envs))
+        config.env.num_workers = most
+    _fill(config.env, "num_workers", _divisor(workers, most))
     _fill(config.rollout, "num_workers", min(workers, max(1, config.env.num_workers)))
     _fill(config.actor, "num_workers", _divisor(workers, config.env.num_envs, samples, config.sft.batch_size))
     rows = samples // max(1, config.actor.num_workers)
@@ -248,6 +249,13 @@ def fill_counts(config: RunConfig) -> None:
     _fill(config.sft, "lr_warmup_steps", max(0, min(usual.sft.lr_warmup_steps, config.sft.num_steps // 4)))
     _fill(config.actor, "activation_checkpointing", 1.0)
     fill_lora(config)
+
+
+def envs_together(algorithm: AlgorithmConfig) -> int:
+    """Return how many consecutive envs one env worker must have: a group, where groups without signal are left out."""
+    if not algorithm.filter_groups.enable:
+        return 1
+    return max(1, ALGORITHMS.get(algorithm.name).rollout(algorithm).group_size)
 
 
 def with_usual_numbers(config: RunConfig) -> RunConfig:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rlrun.config.registry import with_usual_numbers
+from rlrun.config.registry import envs_together, with_usual_numbers
 from rlrun.config.schema import ClusterKind, RunConfig, WeightTransport
 from rlrun.config.sections import freeze
 from rlrun.placement.budget import AcceleratorBudget, accelerators, holds_base_on_device, hosts
@@ -241,10 +241,11 @@ class _Search:
 
     def _workers(self) -> Iterator[tuple[int, int]]:
         """Yield numbers of env and rollout workers; each rollout worker serves equally many env workers."""
-        config, num_envs = self._config, self._config.env.num_envs
+        config = self._config
+        most = config.env.num_envs // envs_together(config.algorithm)
         cards = sum(len(node.usable) for node in self._inventory.nodes)
         is_free = {key: key in config.auto for key in ("env.num_workers", "rollout.num_workers")}
-        for envs in _divisors(num_envs) if is_free["env.num_workers"] else [config.env.num_workers]:
+        for envs in _divisors(most) if is_free["env.num_workers"] else [config.env.num_workers]:
             if not is_free["rollout.num_workers"]:
                 rollouts = [config.rollout.num_workers] if config.rollout.num_workers <= envs else []
             else:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from rlrun.config.registry import envs_together
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.fit import DatasetInfo, Fit, World, compare
@@ -109,7 +110,7 @@ def idle_roles(config: RunConfig, plan: Plan) -> Iterator[str]:
     cores = {planned.node.name: planned.node.num_cpus for planned in plan.nodes}
     per_worker = config.env.num_envs // max(1, len(envs))
     for node, count in on_node.items():
-        if is_serial and acting and per_worker > 1 and 2 * count <= cores[node]:
+        if is_serial and acting and per_worker > envs_together(config.algorithm) and 2 * count <= cores[node]:
             yield (
                 f"{count} env workers step {per_worker} envs each, one after another, on {cores[node]} cores of "
                 f"{node}: more env workers would use them."

@@ -74,6 +74,20 @@ def test_no_other_combination_is_faster() -> None:
     assert seconds(chosen, inventory) <= 1.01 * min(every)
 
 
+def test_env_workers_have_whole_groups_where_groups_are_filtered() -> None:
+    grouped = [
+        "algorithm.name=grpo",
+        "algorithm.horizon=11",
+        "algorithm.global_batch_size=22",
+        "algorithm.grpo.group_size=4",
+        "algorithm.filter_groups.enable=true",
+    ]
+    assert config_of(*grouped).env.num_workers == 2  # until the plan chooses
+    chosen, _ = choose(config_of(*grouped), machines())
+    kept, _ = choose(config_of(*grouped, "algorithm.filter_groups.enable=false"), machines())
+    assert chosen.env.num_workers == 2 < kept.env.num_workers
+
+
 def test_given_numbers_stay() -> None:
     chosen, _ = choose(config_of("env.num_workers=4", "actor.micro_batch_size=2"), machines())
     assert (chosen.env.num_workers, chosen.actor.micro_batch_size) == (4, 2)
