@@ -67,6 +67,18 @@ def gae(
     return advantages, advantages + values
 
 
+def returns_to_go(rewards: Tensor, discount: Tensor) -> Tensor:
+    """Return float [T, B]: the reward of each chunk step and the discounted ones after it.
+
+    rewards: 0 outside of the episode. Example: rewards [0, 0, 1], discount 0.5 -> [0.25, 0.5, 1].
+    """
+    returns, following = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
+    for t in reversed(range(len(rewards))):
+        following = rewards[t] + discount[t] * following
+        returns[t] = following
+    return returns
+
+
 def first_episodes(ended_TB: Tensor, valid_TB: Tensor) -> Tensor:
     """Return bool [T, B]: the valid chunk steps up to and including the first end of each row."""
     ends_before = ended_TB.int().cumsum(0) - ended_TB.int()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlrun.algorithms.advantages import Reduce, first_episodes, group_sums
+from rlrun.algorithms.advantages import Reduce, first_episodes, group_sums, returns_to_go
 from rlrun.algorithms.algorithm import (
     Advantages,
     Algorithm,
@@ -37,8 +37,8 @@ LEAST_ERROR = 1e-5  # absolute error by which a squared one is divided at least,
 
 
 class Nft(Algorithm):
-    """NFT: episodes are compared within their group, and the loss is flow matching towards good actions and away from
-    bad ones."""
+    """NFT: chunk steps are compared with those of their group at the same time, and the loss is flow matching towards
+    good actions and away from bad ones."""
 
     def __init__(self, config: AlgorithmConfig):
         super().__init__(config)
@@ -46,8 +46,8 @@ class Nft(Algorithm):
 
     def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
         ended = steps.terminated | steps.truncated
-        rewards, ends, valid = (x.split(steps.horizon) for x in (steps.rewards, ended, steps.valid))
-        found = [_compared(*epoch, steps.group) for epoch in zip(rewards, ends, valid, strict=True)]
+        parts = (x.split(steps.horizon) for x in (steps.rewards, steps.discount, ended, steps.valid))
+        found = [_compared(*epoch, steps.group) for epoch in zip(*parts, strict=True)]
         advantages, masks = (torch.cat(part) for part in zip(*found, strict=True))
         return Advantages(advantages, masks, advantages)
 
@@ -73,20 +73,22 @@ class Nft(Algorithm):
         return combine_losses(own, reference_penalty(self.config, outputs, targets))
 
 
-def _compared(rewards: Tensor, ended: Tensor, valid: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (advantages, mask) of one rollout epoch, both [T, B]; all chunk steps of an episode have its advantage.
+def _compared(rewards: Tensor, discount: Tensor, ended: Tensor, valid: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (advantages, mask) of one rollout epoch, both [T, B].
 
-    Their mean over the chunk steps of a group is 0, and the deviation 1, so that half of the weight is on good actions.
-    GRPO's mean over episodes would not do: episodes that fail are longer than those that succeed, and a policy that is
-    repelled more than it is attracted loses its own actions.
+    The discounted return from a chunk step on is compared with those of its group at the same time, of the episodes
+    that still go on; the deviation of a group's chunk steps is 1. With one number for a whole episode, failures, which
+    are longer than successes, would have the late times for themselves: the policy would be repelled there by all
+    that it does, and would lose its own actions.
     """
     mask = first_episodes(ended, valid)
-    took_part, length = mask.any(0), mask.sum(0).to(rewards.dtype)
-    scores = torch.where(mask, rewards, 0.0).sum(0)
-    size, _ = group_sums(length, group, took_part)
-    total, count = group_sums(length * scores, group, took_part)
-    centred = torch.where(took_part & (count > 1), scores - total / size.clamp(min=1), 0.0)
-    square, _ = group_sums(length * centred.square(), group, took_part)
+    returns = returns_to_go(torch.where(mask, rewards, 0.0), discount)
+    _, member = torch.unique(group, return_inverse=True)
+    at_a_time = member + torch.arange(len(mask), device=member.device)[:, None] * len(group)
+    total, count = (x.view_as(returns) for x in group_sums(returns.flatten(), at_a_time.flatten(), mask.flatten()))
+    centred = torch.where(mask & (count > 1), returns - total / count.clamp(min=1), 0.0)
+    square, _ = group_sums(centred.square().sum(0), group, mask.any(0))
+    size, _ = group_sums(mask.sum(0).to(rewards.dtype), group, mask.any(0))
     advantage = centred / ((square / size.clamp(min=1)).sqrt() + EPS)
     return torch.where(mask, advantage, 0.0), mask
 

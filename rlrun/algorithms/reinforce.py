@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlrun.algorithms.advantages import Reduce, first_episodes, group_sums, normalize
+from rlrun.algorithms.advantages import Reduce, first_episodes, group_sums, normalize, returns_to_go
 from rlrun.algorithms.algorithm import Advantages, Algorithm, ChunkSteps, Losses, Outputs, Targets
 from rlrun.algorithms.losses import clipped_surrogate, combine_losses, entropy_bonus, reference_penalty
 from rlrun.algorithms.spec import ReinforcePlusPlusConfig
@@ -63,18 +63,6 @@ class ReinforcePlusPlus(CriticFree):
             parts.append((returns, mask))
         raw, masks = (torch.cat(part) for part in zip(*parts, strict=True))
         return Advantages(normalize(raw, masks, reduce), masks, torch.where(masks, raw, 0.0))
-
-
-def returns_to_go(rewards: Tensor, discount: Tensor) -> Tensor:
-    """Return float [T, B]: the reward of each chunk step and the discounted ones after it.
-
-    rewards: 0 outside of the episode. Example: rewards [0, 0, 1], discount 0.5 -> [0.25, 0.5, 1].
-    """
-    returns, following = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
-    for t in reversed(range(len(rewards))):
-        following = rewards[t] + discount[t] * following
-        returns[t] = following
-    return returns
 
 
 def _epochs(steps: ChunkSteps) -> list[tuple[Tensor, Tensor]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.algorithms.advantages import on_one_rank
-from rlrun.algorithms.algorithm import ActionDistribution, MatchedVelocities, Outputs, Targets
+from rlrun.algorithms.algorithm import ActionDistribution, ChunkSteps, MatchedVelocities, Outputs, Targets
 from rlrun.algorithms.nft import Nft, goodness
 from rlrun.algorithms.spec import NftConfig
 from rlrun.config.loader import load
@@ -159,8 +159,8 @@ def test_at_the_policy_that_acted_the_gradient_is_that_of_the_advantages() -> No
         assert_norm_close(gradient, torch.where(mask, wanted, 0.0), 1e-4)
 
 
-def test_advantages_are_compared_over_the_chunk_steps_of_a_group() -> None:
-    """Against a loop: of mean 0 and deviation 1 by chunk steps, in each group and rollout epoch."""
+def test_advantages_compare_returns_at_the_same_time_within_a_group() -> None:
+    """Against a loop: of mean 0 at each time, and deviation 1 by chunk steps, in each group and rollout epoch."""
     steps_given = steps(num_dropped=1)
     found = algorithm().advantages(replace(steps_given, group=steps_given.group.int()), on_one_rank)
     wanted = np.zeros(steps_given.rewards.shape)
@@ -169,13 +169,43 @@ def test_advantages_are_compared_over_the_chunk_steps_of_a_group() -> None:
         if times:
             by_group.setdefault((epoch, int(steps_given.group[row])), []).append((row, times))
     for members in by_group.values():
-        returns = {row: float(steps_given.rewards[times, row].double().sum()) for row, times in members}
-        repeated = np.concatenate([np.full(len(times), returns[row]) for row, times in members])
+        returns = {}
         for row, times in members:
-            wanted[times, row] = (returns[row] - repeated.mean()) / (repeated.std() + 1e-6)
+            following = 0.0
+            for t in reversed(times):
+                following = float(steps_given.rewards[t, row]) + float(steps_given.discount[t, row]) * following
+                returns[t, row] = following
+        centred = {}
+        for (t, row), value in returns.items():
+            others = [one for (time, _), one in returns.items() if time == t]
+            centred[t, row] = value - np.mean(others)
+        deviation = np.sqrt(np.mean(np.square(list(centred.values()))))
+        for place, value in centred.items():
+            wanted[place] = value / (deviation + 1e-6)
     assert len(by_group) == 4 and found.mask.sum() == sum(len(times) for one in by_group.values() for _, times in one)
     assert_norm_close(found.advantages, wanted, 1e-5)
     assert not found.advantages[~found.mask].any()
+
+
+def test_times_that_only_failures_reach_neither_attract_nor_repel() -> None:
+    """Three of four episodes succeed, after two chunk steps; the failure goes on alone."""
+    ended = torch.zeros(HORIZON, 4, dtype=torch.bool)
+    ended[1, :3] = ended[-1, 3] = True
+    rewards, nothing = torch.where(ended & (torch.arange(4) < 3), 1.0, 0.0), torch.zeros(HORIZON, 4)
+    given_steps = ChunkSteps(
+        rewards=rewards,
+        values=nothing,
+        next_values=nothing,
+        discount=torch.full((HORIZON, 4), 0.9),
+        terminated=ended,
+        truncated=torch.zeros_like(ended),
+        goes_on=torch.zeros_like(ended),
+        valid=ended.flip(0).cumsum(0).flip(0) > 0,
+        group=torch.zeros(4, dtype=torch.int64),
+        horizon=HORIZON,
+    )
+    found = algorithm().advantages(given_steps, on_one_rank).advantages
+    assert (found[:2, :3] > 0).all() and (found[:2, 3] < 0).all() and not found[2:].any()
 
 
 def test_an_episode_alone_in_its_group_has_no_advantage() -> None:
