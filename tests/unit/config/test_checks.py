@@ -215,3 +215,11 @@ def test_range_ends() -> None:
 def test_zero_turns_off_what_is_done_every_so_many_steps() -> None:
     for key in ("evaluation.every_steps", "checkpoint.every_steps", "logging.video_every_steps"):
         assert attrgetter(key)(load([f"{key}=0"])) == 0
+
+
+def test_env_workers_that_cut_a_filtered_group_are_refused_with_the_nearest_number_that_does_not() -> None:
+    grouped = ["algorithm.name=grpo", "algorithm.filter_groups.enable=true", "algorithm.grpo.group_size=8"]
+    with pytest.raises(RunError, match=r"across env workers of 4 envs") as refused:
+        load([*grouped, "env.num_envs=32", "env.num_workers=8"])
+    assert refused.value.key == "env.num_workers" and "env.num_workers=4" in str(refused.value.remedy)
+    assert load([*grouped, "env.num_envs=32", "env.num_workers=4"]).env.num_workers == 4
