@@ -47,7 +47,8 @@ class Nft(Algorithm):
     def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
         ended = steps.terminated | steps.truncated
         parts = (x.split(steps.horizon) for x in (steps.rewards, steps.discount, ended, steps.valid))
-        found = [_compared(*epoch, steps.group) for epoch in zip(*parts, strict=True)]
+        rewards, discount, ends, valid = parts
+        found = [_compared(*epoch, steps.group) for epoch in zip(rewards, discount, ends, valid, strict=True)]
         advantages, masks = (torch.cat(part) for part in zip(*found, strict=True))
         return Advantages(advantages, masks, advantages)
 

@@ -240,11 +240,19 @@ def _selection(history: History, policy: Path) -> dict[str, Any]:
 
 
 def _noise(history: History) -> dict[str, Any] | None:
-    """Return how much the success on validation starts differs between training seeds; None with less than two."""
-    last = [run.evaluations[-1].success_rate for run in history.siblings if run.evaluations]
-    if len(last) < 2:
+    """Return how much the success on validation starts differs between training seeds; None with less than two.
+
+    Runs are compared after the step of this run's last evaluation. Those that have not come so far do not count.
+    """
+    if not history.evaluations:
         return None
-    return {"num_seeds": len(last), "mean": mean(last), "std": stdev(last), "on": "validation starts"}
+    step = history.evaluations[-1].step
+    by_step = [{one.step: one.success_rate for one in run.evaluations} for run in history.siblings]
+    rates = [found[step] for found in by_step if step in found]
+    if len(rates) < 2:
+        return None
+    where = f"validation starts after step {step}"
+    return {"num_seeds": len(rates), "mean": mean(rates), "std": stdev(rates), "on": where}
 
 
 def _write(folder: Path, content: dict[str, Any]) -> Path:

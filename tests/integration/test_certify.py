@@ -178,3 +178,15 @@ def test_robostats_and_verdikt_read_the_episodes(trained, tmp_path):
     assert done.returncode == 0, done.stderr
     read = json.loads(done.stdout)
     assert read == {name: [expected["successes"], expected["episodes"]] for name in ("robostats", "verdikt")}
+
+
+def test_the_noise_of_retraining_leaves_out_seeds_that_have_not_come_as_far(trained, tmp_path):
+    """A seed beside the run that still trains has evaluations of earlier steps only."""
+    write_world(tmp_path, "noisy_world")
+    run = trained("noisy_world")
+    beside = run.parent / "seed_1"
+    trained("noisy_world", "seed=1", f"output_dir={beside}")
+    assert read_card(certified(run))["noise"]["num_seeds"] == 2
+    first_evaluation = (beside / "evaluations.jsonl").read_text().splitlines()[0]
+    (beside / "evaluations.jsonl").write_text(first_evaluation + "\n")
+    assert read_card(certified(run))["noise"] is None
