@@ -134,7 +134,7 @@ def splits(env: EnvConfig) -> Splits:
 def _deviations(own: OmniGibsonConfig) -> Iterator[str]:
     """Yield what differs from the evaluators of the BEHAVIOR challenge, as docs/omnigibson.md describes them."""
     if own.instances is Instances.online:
-        yield "each episode places its objects anew; the challenge starts from listed instances"
+        yield "each episode places its objects at random, in the challenge by listed instances"
     if not own.self_collisions:
         yield "the robot does not collide with itself"
     if own.base_mass_kg != CHALLENGE_BASE_KG:

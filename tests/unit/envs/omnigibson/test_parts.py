@@ -242,7 +242,7 @@ def test_what_differs_from_the_challenge_is_told():
     assert splits(challenge).deviations == ()
     others = splits(behavior(base_mass_kg=None, self_collisions=True, instances=Instances.online)).deviations
     assert others == (
-        "each episode places its objects anew; the challenge starts from listed instances",
+        "each episode places its objects at random, in the challenge by listed instances",
         "the robot's base weighs as in its model, in the challenge 250 kg",
         "no transition rules (cutting, cooking, mixing)",
     )
