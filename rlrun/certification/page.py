@@ -89,8 +89,8 @@ def remarks(card: Mapping[str, Any]) -> list[str]:
         )
     elif training is not None:
         found.append(
-            "How much another training seed would move it is unknown: no run beside it that differs in the seed only was "
-            "evaluated after the same step."
+            "How much another training seed would move it is unknown: no run beside it that differs in the seed only "
+            "was evaluated after the same step."
         )
     return found
 
