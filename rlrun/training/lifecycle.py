@@ -331,7 +331,7 @@ class Run:
             return False
         before, now = self.config.actor, lowered.actor
         changed = [
-            f"actor.{key}={_written(one)} instead of {_written(old)}"
+            f"actor.{key}={provenance.spelled(one)} instead of {provenance.spelled(old)}"
             for key in ("replicate_frozen", "micro_batch_size", "activation_checkpointing")
             if (one := getattr(now, key)) != (old := getattr(before, key))
         ]
@@ -425,11 +425,6 @@ class Run:
         session.console.result(f"report {report}")
         session.console.result(for_more_steps(session.resume_command, self.config, self.progress.step))
         return ExitStatus.ok
-
-
-def _written(value: float | bool | None) -> str:
-    """Return a value as YAML has it."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else f"{value:g}"
 
 
 def _is_actors(failure: RunError) -> bool:

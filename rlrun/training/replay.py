@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.algorithms.spec import passes_over
 from rlrun.config import provenance
+from rlrun.config.provenance import spelled
 from rlrun.config.schema import ReplayHalf, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.controller.workers import WorkerGroup
@@ -80,7 +81,7 @@ class RecordedRun:
         """Return sentences on permitted differences from the recorded run."""
         was, now = self._trees()
         found = [
-            f"{key} was {_spelled(was.get(key))} in the recorded run, is {_spelled(now[key])}: results may differ"
+            f"{key} was {spelled(was.get(key))} in the recorded run, is {spelled(now[key])}: results may differ"
             for key in now
             if was.get(key) != now[key] and any(f"{key}.".startswith(f"{name}.") for name in _COMPARED[self._half])
         ]
@@ -120,11 +121,11 @@ class RecordedRun:
         wrong = [key for key in self._needed(now) if was.get(key) != now[key]]
         if wrong:
             raise RunError(
-                f"The recording is of another run: {wrong[0]} was {_spelled(was.get(wrong[0]))}.",
+                f"The recording is of another run: {wrong[0]} was {spelled(was.get(wrong[0]))}.",
                 key=wrong[0],
-                value=_spelled(now[wrong[0]]),
+                value=spelled(now[wrong[0]]),
                 cause="What is replayed must have the shapes and the seed of the recorded run.",
-                remedy=f"Give the recorded run's: {' '.join(f'{key}={_spelled(was.get(key))}' for key in wrong)}",
+                remedy=f"Give the recorded run's: {' '.join(f'{key}={spelled(was.get(key))}' for key in wrong)}",
             )
 
     def _answerable(self) -> Iterator[int]:
@@ -185,11 +186,6 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
-
-
-def _spelled(value: Any) -> str:
-    """Return a value as written on the command line. Example: ["a", "b"] -> "[a,b]"."""
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 class RecordedTraining(Run):

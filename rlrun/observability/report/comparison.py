@@ -86,7 +86,7 @@ def _results(groups: Sequence[RunGroup]) -> str:
     for number, group in enumerate(groups):
         name = f"<td>{_dot(number)}{escape(group.label)}</td>"
         if group.success is None:
-            rows.append(f"<tr>{name}<td colspan=5>not evaluated yet</td><td class=num>{len(group.runs)}</td></tr>")
+            rows.append(f"<tr>{name}<td colspan=6>not evaluated yet</td><td class=num>{len(group.runs)}</td></tr>")
             continue
         rate, low, high = group.success
         rates = [one.success_rate for one in group.last]
@@ -95,12 +95,14 @@ def _results(groups: Sequence[RunGroup]) -> str:
         text += f" <small>{percent(low)} to {percent(high)}</small>"
         mean = sum(one.mean_return for one in group.last) / len(group.last)
         rows.append(
-            f"<tr>{name}<td>{text}</td><td>{_bar(rate, low, high)}</td><td>{_less(others.get(number))}</td>"
+            f"<tr>{name}<td class=num>{group.steps}</td>"
+            f"<td>{text}</td><td>{_bar(rate, low, high)}</td><td>{_less(others.get(number))}</td>"
             f"<td class=num>{spread}</td>"
             f"<td class=num>{mean:.4g}</td><td class=num>{len(group.runs)}</td></tr>"
         )
     head = (
-        "<tr><th>setting</th><th>success, 95 % interval</th><th></th><th>difference to the best</th>"
+        "<tr><th>setting</th><th class=num>after step</th>"
+        "<th>success, 95 % interval</th><th></th><th>difference to the best</th>"
         "<th class=num>by seed</th>"
         "<th class=num>return</th><th class=num>runs</th></tr>"
     )

@@ -8,7 +8,7 @@ Wilson's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb, sqrt
 from statistics import NormalDist, mean, stdev
 from typing import Any
@@ -191,7 +191,16 @@ class RunGroup:
         """Return the success of this group less that of `other`; None if one was not evaluated."""
         if self.success is None or other.success is None:
             return None
-        return compare_success(other.last, self.last, [other.seeds, self.seeds])
+        found = compare_success(other.last, self.last, [other.seeds, self.seeds])
+        if len({one.step for one in (*other.last, *self.last)}) == 1:
+            return found
+        return replace(found, basis=f"{found.basis}; evaluated after step {other.steps} and {self.steps}")
+
+    @property
+    def steps(self) -> str:
+        """Training steps after which the last evaluations were. Example: "200", or "160 to 200" of runs that differ."""
+        low, high = (of(one.step for one in self.last) for of in (min, max))
+        return str(low) if low == high else f"{low} to {high}"
 
     @property
     def seeds(self) -> list[int]:

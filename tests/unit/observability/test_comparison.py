@@ -74,7 +74,7 @@ def test_the_page_is_whole(folders: list[Path], tmp_path: Path) -> None:
     assert "3 runs compared" in page and 'href="a0/report.html"' in page and "not evaluated yet" in page
     assert "<code>actor.lr</code>" in page and "http" not in page.replace("http-equiv", "")
     body = page[page.index("<main>") : page.index("</main>") + len("</main>")]
-    for part in ("class=num", "colspan=5"):
+    for part in ("class=num", "colspan=6"):
         name, _, value = part.partition("=")
         body = body.replace(part, f'{name}="{value}"')
     assert len(list(ElementTree.fromstring(body).iter("polygon"))) == 2, "bands of success, evaluated and exploring"
@@ -91,11 +91,11 @@ def test_the_command_takes_runs_and_folders_of_runs(
     assert write_comparison(folders[:2], tmp_path / "new" / "c.html").read_text().count("actor.lr") == 0
 
 
-def evaluated(folder: Path, lr: float, successes: int, of: int = 64) -> Path:
+def evaluated(folder: Path, lr: float, successes: int, of: int = 64, step: int = 1) -> Path:
     """A run folder whose last evaluation succeeds on the first `successes` seeds."""
     run(folder, 0, lr, [0.5])
     reports = [EpisodeReport(0, seed, seed < successes, 0.0, 1.0, 5, True, False, False, "go") for seed in range(of)]
-    record_evaluation(folder, summarize_evaluation(1, reports))
+    record_evaluation(folder, summarize_evaluation(step, reports))
     return folder
 
 
@@ -105,6 +105,13 @@ def test_two_checkpoints_are_compared_by_pairs(tmp_path: Path, capsys: pytest.Ca
     told = capsys.readouterr().out
     assert "B less A: +31 % (+19 to +42 %), 95 % interval; 64 pairs of equal seeds" in told
     assert "<b>62 %</b>" in (tmp_path / "page.html").read_text()
+
+
+def test_runs_that_have_not_come_equally_far_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [evaluated(tmp_path / "a", 1e-3, 20, step=200), evaluated(tmp_path / "b", 2e-3, 40, step=160)]
+    assert main([*map(str, runs), "--output", str(tmp_path / "page.html")]) == 0
+    assert "1.9e-06; evaluated after step 200 and 160\n" in capsys.readouterr().out
+    assert "<td class=num>160</td>" in (tmp_path / "page.html").read_text()
 
 
 def test_only_a_clear_winner_is_bold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
