@@ -113,7 +113,7 @@ def _goals_of(asked: str, paths, scenes: str) -> dict:
     from rlrun.envs.libero.scenes import Suite
 
     name, _, number = asked.partition(":")
-    suite = Suite(Path(scenes), name, has_reflections=True)
+    suite = Suite(Path(scenes), name)
     described, model = suite.described(int(number)), suite.task(int(number)).scene.model
     predicates = [Goal(model, [literal], described["things"]) for literal in described["goal"]]
     data, theirs = mujoco.MjData(model), paths[f"{asked}/goal/holds"]

@@ -17,7 +17,7 @@ import numpy as np
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Spaces
 from rlrun.envs.libero.painter import ScenePainter
-from rlrun.envs.libero.spec import LiberoConfig, Pictures
+from rlrun.envs.libero.spec import LiberoConfig, detail_of_pictures
 from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, axis_angle, chosen_tasks, start_of
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 from rlrun.envs.vector_env import VectorEnv
@@ -84,8 +84,7 @@ class RobosuiteEnv(SingleEnv):
             hard_reset=False,  # a reset sets a new state and keeps the scene
             ignore_done=True,  # the rows count the steps
         )
-        has_reflections = self._config.section(LiberoConfig).pictures is Pictures.exact
-        self._painter = painter_of(scene, self._env.sim.model._model, has_reflections)
+        self._painter = painter_of(scene, self._env.sim.model._model, detail_of_pictures(self._config))
         self._task = task
 
     def _reset_scene(self, seed: int) -> None:
@@ -161,9 +160,9 @@ def _compiled(xml: str) -> mujoco.MjModel:
 _painters: WeakValueDictionary[str, ScenePainter] = WeakValueDictionary()
 
 
-def painter_of(scene: str, model: mujoco.MjModel, has_reflections: bool) -> ScenePainter:
+def painter_of(scene: str, model: mujoco.MjModel, detail: float | None) -> ScenePainter:
     """Return this process's painter for `scene`; the first row's call makes it from that row's model."""
     painter = _painters.get(scene)
     if painter is None:
-        painter = _painters[scene] = ScenePainter(model, has_reflections)
+        painter = _painters[scene] = ScenePainter(model, detail)
     return painter

@@ -37,13 +37,13 @@ class Scene:
     rest: ArmViews  # the arm as a reset of robosuite leaves it, before a start is set
     hand_body: int
     fingers: np.ndarray  # int [2], in qpos
-    has_reflections: bool
+    detail: float | None  # of pictures, m: ScenePainter
     _painter: ScenePainter | None = field(default=None, repr=False)
 
     @property
     def painter(self) -> ScenePainter:
         if self._painter is None:
-            self._painter = ScenePainter(self.model, self.has_reflections)
+            self._painter = ScenePainter(self.model, self.detail)
         return self._painter
 
 
@@ -67,9 +67,9 @@ class Task:
 class Suite:
     """The exported tasks of a suite."""
 
-    def __init__(self, folder: Path, name: str, has_reflections: bool):
-        """Raises RunError, with the command that exports it, if the suite is not in `folder`."""
-        self._folder, self.name, self._has_reflections = folder, name, has_reflections
+    def __init__(self, folder: Path, name: str, detail: float | None = None):
+        """detail: as ScenePainter's. Raises RunError, with the command that exports it, if the suite is not there."""
+        self._folder, self.name, self._detail = folder, name, detail
         self.tasks: list[str] = _read_json(folder / name / "suite.json", folder, name)["tasks"]
         self._open: OrderedDict[int, Task] = OrderedDict()
         self._scenes: WeakValueDictionary[str, Scene] = WeakValueDictionary()
@@ -105,7 +105,7 @@ class Suite:
         digest = self.scene_of(number)
         scene = self._scenes.get(digest)
         if scene is None:
-            scene = self._scenes[digest] = _compiled(folder / "scene.xml", described, self._has_reflections)
+            scene = self._scenes[digest] = _compiled(folder / "scene.xml", described, self._detail)
         model = scene.model
         starts = self._states(folder / "starts.npy", content["starts.npy"], model)
         sampled = self._states(folder / "sampled.npy", content["sampled.npy"], model)
@@ -130,7 +130,7 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-def _compiled(file: Path, described: dict[str, Any], has_reflections: bool) -> Scene:
+def _compiled(file: Path, described: dict[str, Any], detail: float | None) -> Scene:
     """Compile a scene, and change in it what robosuite changed. Raises RunError if a file that it names has changed."""
     for element in ElementTree.parse(file).iter():
         if (name := element.get("file")) is not None:
@@ -150,7 +150,7 @@ def _compiled(file: Path, described: dict[str, Any], has_reflections: bool) -> S
         rest=_at_rest(model, robot),
         hand_body=model.body(robot.hand_body).id,
         fingers=np.array([int(model.joint(name).qposadr[0]) for name in robot.fingers]),
-        has_reflections=has_reflections,
+        detail=detail,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.envs.libero.scenes import Suite, Task, contacts_differ
-from rlrun.envs.libero.spec import LiberoConfig, Pictures
+from rlrun.envs.libero.spec import LiberoConfig, detail_of_pictures
 from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, chosen_tasks, start_of
 from rlrun.envs.vector_env import VectorEnv
 
@@ -29,8 +29,8 @@ class SuiteEnv(VectorEnv):
     def __init__(self, config: EnvConfig, num_envs: int):
         """Raises RunError if the tasks were not exported (`rlrun.envs.libero.export`)."""
         self._config, self._settings, self.num_envs = config, config.section(LiberoConfig), num_envs
-        has_reflections = self._settings.pictures is Pictures.exact
-        self._suite = Suite(Path(self._settings.scenes).expanduser(), self._settings.suite, has_reflections)
+        scenes = Path(self._settings.scenes).expanduser()
+        self._suite = Suite(scenes, self._settings.suite, detail_of_pictures(config))
         self._tasks = chosen_tasks(config, len(self._suite.tasks))
         self.num_actions, self.num_proprio, self.action_names = len(ACTION_NAMES), NUM_PROPRIO, ACTION_NAMES
         self.num_images, self.cameras = len(config.cameras), tuple(config.cameras)

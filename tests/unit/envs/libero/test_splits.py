@@ -94,7 +94,7 @@ def test_training_from_test_starts_and_deviations_are_told() -> None:
     assert plain.deviations == ("of each task's 50 published starts, the test takes published starts 10 to 49",)
     others = splits(*WHOLE)
     assert others.trained_on_test.startswith("Trained on test starts")
-    assert others.deviations == ("pictures have no reflections and shadows",)
+    assert others.deviations == ("pictures have no reflections and shadows, and coarser meshes",)
     longer = splits(
         *WHOLE, "env.libero.suite=libero_goal_swap", "env.libero.settle_steps=20", "env.libero.physics=warp"
     )
