@@ -78,13 +78,19 @@ def policy_folder(config: RunConfig) -> Path:
     )
 
 
-_LOCATION = re.compile(r"([A-Za-z_]\w*)(\.\w+)*:\S+")
+_LOCATION = re.compile(r"[A-Za-z_]\w*(\.\w+)*:\S+")
 _MAX_BYTES = 2**20  # of a file whose content counts; of a larger one its size does
 _MAX_FILES = 10_000
 
 
+_OWN = Path(__file__).parents[2]  # where `rlrun` lies
+
+
 def world_digest(env: dict[str, Any]) -> str:
-    """Return the SHA-256 of all sources that the section `env`, as plain data, names; of nothing if it names none."""
+    """Return the SHA-256 of all sources that the section `env`, as plain data, names; of nothing if it names none.
+
+    Worlds of rlrun count, too: after an update they may be drawn otherwise, or move otherwise.
+    """
     digest = hashlib.sha256()
     for name in sorted(_modules(env)):
         for place, content in _sources(name):
@@ -93,12 +99,11 @@ def world_digest(env: dict[str, Any]) -> str:
 
 
 def _modules(env: dict[str, Any]) -> set[str]:
-    """Return the top modules that `env` names, without rlrun's."""
-    found = {match[1] for text in _texts(env) if (match := _LOCATION.fullmatch(text))}
+    """Return the top modules that `env` names, and of rlrun the packages of the modules that it names."""
     simulator = str(env.get("simulator"))
-    if simulator in SIMULATORS.names():
-        found.add(SIMULATORS.location(simulator).partition(":")[0].partition(".")[0])
-    return found - {"rlrun"}
+    texts = [*_texts(env), SIMULATORS.location(simulator) if simulator in SIMULATORS.names() else ""]
+    modules = {text.partition(":")[0] for text in texts if _LOCATION.fullmatch(text)}
+    return {one.rpartition(".")[0] if one.startswith("rlrun.") else one.partition(".")[0] for one in modules}
 
 
 def _texts(tree: Any) -> Iterator[str]:
@@ -110,8 +115,9 @@ def _texts(tree: Any) -> Iterator[str]:
 
 
 def _sources(name: str) -> Iterator[tuple[str, bytes]]:
-    """Yield (place, content or size) of the files of a top module; none if it is not found here."""
-    spec = PathFinder.find_spec(name)
+    """Yield (place, content or size) of the files of a top module or of a package of rlrun; none if it is not here."""
+    own = name.startswith("rlrun.")
+    spec = PathFinder.find_spec(name, [str(_OWN.joinpath(*name.split(".")[:-1]))] if own else None)
     if spec is None:
         return
     for folder in sorted(spec.submodule_search_locations or ()):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.training import policy_folders
 from rlrun.training.policy_folders import world_digest
 
 
@@ -44,4 +45,19 @@ def test_what_belongs_to_a_world(folder: Path, env: dict, file: str, is_part: bo
 
 def test_a_world_that_is_not_here_has_the_digest_of_nothing() -> None:
     nothing = world_digest({})
-    assert world_digest({"simulator": "no_such_module:SPEC"}) == nothing == world_digest({"simulator": "embedded"})
+    assert world_digest({"simulator": "no_such_module:SPEC"}) == nothing
+
+
+@pytest.mark.parametrize("env", [{"simulator": "libero"}, {"libero": {"expert": "rlrun.envs.libero.experts:reach"}}])
+def test_a_world_of_rlrun_changes_with_its_own_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict
+) -> None:
+    monkeypatch.setattr(policy_folders, "_OWN", tmp_path)
+    for package in ("libero", "embedded"):
+        (tmp_path / "rlrun/envs" / package).mkdir(parents=True)
+        (tmp_path / "rlrun/envs" / package / "__init__.py").write_text("")
+    before = world_digest(env)
+    (tmp_path / "rlrun/envs/embedded/world.py").write_text("G = 9.81")
+    assert world_digest(env) == before
+    (tmp_path / "rlrun/envs/libero/painter.py").write_text("DETAIL = 0.5")
+    assert world_digest(env) != before
