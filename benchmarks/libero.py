@@ -227,13 +227,13 @@ def _oracle():
     return oracle
 
 
-def measured(backend: str, asked: str, num_rows: int, scenes: str, every_step: bool) -> dict[str, float]:
+def measured(backend: str, asked: str, num_rows: int, scenes: str, every_step: bool, pictures: str) -> dict[str, float]:
     """Return CPU ms of a control step of a row with and without pictures, and bytes of a row, in this process."""
     from rlrun.envs.libero.libero_env import make_libero
-    from rlrun.envs.libero.spec import Backend
+    from rlrun.envs.libero.spec import Backend, Pictures
 
     before = _resident()
-    env = make_libero(settings(asked, scenes, backend=Backend(backend)), num_rows)
+    env = make_libero(settings(asked, scenes, backend=Backend(backend), pictures=Pictures(pictures)), num_rows)
     env.reset(np.arange(num_rows), np.arange(num_rows))
     found = {"MB": (_resident() - before) / num_rows / 1e6}
     seconds = {num_steps: _chunk_seconds(env, num_rows, num_steps) for num_steps in (1, CHUNK, LONG)}
@@ -261,17 +261,18 @@ def speed(python: str, asked: str, num_rows: int, scenes: str) -> int:
     """Print the table of `speed`."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MUJOCO_GL": "egl", "LP_NUM_THREADS": "0"}
     kinds = (
-        ("robosuite, a process a row, drawn after each control step", python, "robosuite", 1, True),
-        (f"robosuite in rlrun, {num_rows} rows, drawn after {CHUNK}", python, "robosuite", num_rows, False),
-        (f"rlrun, 1 row, drawn after {CHUNK}", sys.executable, "native", 1, False),
-        (f"rlrun, {num_rows} rows, drawn after {CHUNK}", sys.executable, "native", num_rows, False),
-        (f"rlrun with robosuite's MuJoCo, {num_rows} rows", python, "native", num_rows, False),
+        ("robosuite, a process a row, drawn after each control step", python, "robosuite", 1, True, "exact"),
+        (f"robosuite in rlrun, {num_rows} rows, drawn after {CHUNK}", python, "robosuite", num_rows, False, "exact"),
+        (f"rlrun, 1 row, drawn after {CHUNK}", sys.executable, "native", 1, False, "exact"),
+        (f"rlrun, {num_rows} rows, drawn after {CHUNK}", sys.executable, "native", num_rows, False, "exact"),
+        ("the same with pictures=fast", sys.executable, "native", num_rows, False, "fast"),
+        (f"rlrun with robosuite's MuJoCo, {num_rows} rows", python, "native", num_rows, False, "exact"),
     )
     print("| backend | ms a control step | with two pictures of 128 px | MB a row |")
     print("|---|---|---|---|")
-    for name, interpreter, backend, rows, every_step in kinds:
+    for name, interpreter, backend, rows, every_step, pictures in kinds:
         command = [interpreter, "-m", "benchmarks.libero", "measure", backend, asked, str(rows), str(int(every_step))]
-        command += ["--scenes", scenes]
+        command += [pictures, "--scenes", scenes]
         done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True)
         found = json.loads(done.stdout.splitlines()[-1])
         print(f"| {name} | {found['alone']:.1f} | {found['drawn']:.1f} | {found['MB']:.0f} |", flush=True)
@@ -299,8 +300,8 @@ def main(arguments: list[str] | None = None) -> int:
     if given.command == "compare":
         print(json.dumps(compared(Path(given.what[0]), scenes)))
         return 0
-    backend, asked, rows, every_step = given.what
-    print(json.dumps(measured(backend, asked, int(rows), scenes, every_step == "1")))
+    backend, asked, rows, every_step, pictures = given.what
+    print(json.dumps(measured(backend, asked, int(rows), scenes, every_step == "1", pictures)))
     return 0
 
 
