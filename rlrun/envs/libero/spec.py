@@ -57,8 +57,7 @@ class Physics(Enum):
 
 class Pictures(Enum):
     exact = "exact"  # as LIBERO draws them
-    # without reflections, shadows and details below half a pixel: for policies that are trained on such pictures only
-    fast = "fast"
+    fast = "fast"  # without reflections, shadows and details below half a pixel: for policies trained on them only
 
 
 @dataclass
