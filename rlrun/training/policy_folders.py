@@ -81,9 +81,7 @@ def policy_folder(config: RunConfig) -> Path:
 _LOCATION = re.compile(r"[A-Za-z_]\w*(\.\w+)*:\S+")
 _MAX_BYTES = 2**20  # of a file whose content counts; of a larger one its size does
 _MAX_FILES = 10_000
-
-
-_OWN = Path(__file__).parents[2]  # where `rlrun` lies
+_OWN = Path(__file__).parents[2]  # the folder that contains the package rlrun
 
 
 def world_digest(env: dict[str, Any]) -> str:

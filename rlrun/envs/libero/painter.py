@@ -22,7 +22,7 @@ class ScenePainter:
     """Renders any simulator of one scene, on the thread that made it."""
 
     def __init__(self, model: mujoco.MjModel, detail: float | None = None):
-        """detail: m; parts of meshes smaller than this are left out, with reflections and shadows. None: as LIBERO."""
+        """detail: m; leave out smaller details of meshes, reflections and shadows. None: draw all, as LIBERO does."""
         model.vis.global_.offwidth = model.vis.global_.offheight = MAX_PIXELS
         self._opengl = _context()
         self._opengl.make_current()
