@@ -25,7 +25,7 @@ from rlrun.doctor.optional_packages import LIMIT_S as PACKAGES_S
 from rlrun.doctor.trials import Member, groups, jobs, planned_pairs
 from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan
-from rlrun.system.machine_load import local_load, trial_factor
+from rlrun.system.machine_load import load_factor, local_load
 
 _ANSWER_S = 15.0  # limit for starting a process on a busy node, and for a slow disk
 _MEASURE_S = _ANSWER_S + LONGEST_S + PACKAGES_S  # a simulator that hangs, and imports that do
@@ -107,7 +107,7 @@ class RayInspection:
                 probes[source] += self._ray_probes(target)
                 if target == first and store is not None:
                     probes[source].append(self._probe(target, STORE, store, has_responder=True))
-        timeout_s = trial_factor(self._load) * self._config.doctor.link_timeout_s
+        timeout_s = load_factor(self._load) * self._config.doctor.link_timeout_s
         for found in self._ask(
             lambda node, inspector: inspector.probe_ports.remote(probes.get(node, []), timeout_s),
             _ANSWER_S + 3 * self._config.doctor.link_timeout_s,
@@ -161,9 +161,9 @@ class RayInspection:
             address,
             port,
             link_s,
-            trial_factor(self._load),
+            load_factor(self._load),
         )
-        deadline_s = here[first.node][0].limit_s / trial_factor(self._load) + _ANSWER_S
+        deadline_s = here[first.node][0].limit_s / load_factor(self._load) + _ANSWER_S
         answers = self._ask(lambda node, inspector: inspector.all_reduce.remote(here[node]), deadline_s, list(here))
         return [facts for found in answers.values() for facts in found]
 
@@ -181,7 +181,7 @@ class RayInspection:
 
         deadline_s: on idle hosts.
         """
-        deadline_s *= trial_factor(self._load)
+        deadline_s *= load_factor(self._load)
         asked = self._inspectors if of is None else {node: self._inspectors[node] for node in of}
         open_refs = {question(node, inspector): node for node, inspector in asked.items()}
         began, is_slow = time.monotonic(), False

@@ -25,7 +25,7 @@ from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import interfaces
 from rlrun.placement.verdict import planned_fit
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.machine_load import local_load, trial_factor
+from rlrun.system.machine_load import load_factor, local_load
 from rlrun.system.network import LOOPBACK, free_port
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _alone(config: RunConfig, request: NodeRequest, planned: Plan | None) -> Clu
         node = inspector.measure()
         pairs: list[PairFacts] = []
         for backend, group in groups(config, planned, {node.node: node}).items():
-            port, link_s, factor = free_port(LOOPBACK), config.doctor.link_timeout_s, trial_factor(local_load())
+            port, link_s, factor = free_port(LOOPBACK), config.doctor.link_timeout_s, load_factor(local_load())
             here = jobs(group, backend, lambda _: "lo", LOOPBACK, port, link_s, factor)
             pairs += inspector.all_reduce(here[node.node]) if here else []
         return ClusterFacts((node,), pairs=tuple(pairs))

@@ -25,7 +25,7 @@ from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.network import PathMtu, interface_towards, measure_path, require_path
 from rlrun.placement.this_machine import interfaces, known_inventory, spill_space, this_node
-from rlrun.system.machine_load import local_load, trial_factor
+from rlrun.system.machine_load import load_factor, local_load
 
 _PACKAGES = ("rlrun", "ray", "torch", "transformers", "numpy", "sglang")
 _SETUP_S = 60.0  # starting a worker process on a busy node
@@ -56,7 +56,7 @@ def probe_nodes(nodes: Sequence[RayNode], deadline_s: float = _SETUP_S) -> list[
         where = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
         ask = ray.remote(measure).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
         labels[ask.remote(node, peer_of(node, nodes))] = f"{node.name} ({node.address}).probe"
-    limit_s = trial_factor(local_load()) * deadline_s
+    limit_s = load_factor(local_load()) * deadline_s
     return wait_for(labels, "reports of the nodes", limit_s, Telemetry("driver/0"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,12 +35,14 @@ from rlrun.cluster.membership import HealthCheck, RayNode, admits, no_head, ray_
 from rlrun.cluster.ray_address import NamedCluster
 from rlrun.cluster.waits import told_if_slow
 from rlrun.config.schema import RunConfig
+from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.this_machine import find_accelerators
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import LockedFolder, TemporaryFolder, folder_for_ray, open_parent, remove_stale
 from rlrun.system.process_io import SHIELDED_SIGNALS, PreemptedError, signal_handlers_kept, signals_held
+from rlrun.system.run_queue import scheduled_seconds
 from rlrun.watchdog.sentinel import SentinelProcess
-from rlrun.watchdog.supervised import RAY_FOLDER_PREFIX, end_processes
+from rlrun.watchdog.supervised import RAY_FOLDER_PREFIX, end_processes, gcs_address
 
 NAMESPACE = "rlrun"
 _KEY = "cluster.temp_dir"
@@ -47,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 _OWN_TIMEOUT = "timed out during startup"
 _JOIN_S = 60.0  # Ray's own limit
+_RETRY_S = 1.0
+_WORKS_S = 0.1  # seconds of computing or of waiting for a core in which a process that starts makes progress
 _MAX_SOCKET_PATH = 107  # bytes in the path of a Unix socket
 _SOCKET_IN_TEMP_DIR = "/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
 
@@ -171,34 +176,70 @@ def _not_joined(address: str, cause: str) -> RunError:
 
 
 def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
-    """Start a private Ray, again if Ray's fixed limit of 30 s is too short on a busy machine. Raises RunError."""
+    """Start a private Ray, and wait for it longer than Ray's fixed 30 s while its processes work. Raises RunError."""
     ray_address.use_new()
-    end = time.monotonic() + config.cluster.start_deadline_s
-    while not ray.is_initialized():
+    limit_s = config.cluster.start_deadline_s
+    with told_if_slow("start of Ray on this machine", limit_s), _alive_while_children_work():
         try:
-            with told_if_slow("start of Ray on this machine", config.cluster.start_deadline_s):
-                ray.init(
-                    address="local",
-                    include_dashboard=False,
-                    num_gpus=len(find_accelerators().devices),
-                    object_store_memory=config.cluster.object_store_bytes,
-                    _temp_dir=temp_dir,
-                    **quiet,
-                )
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                num_gpus=len(find_accelerators().devices),
+                object_store_memory=config.cluster.object_store_bytes,
+                _temp_dir=temp_dir,
+                **quiet,
+            )
         except Exception as error:  # Ray raises the bare class
+            if _OWN_TIMEOUT in str(error) and _join_starting(temp_dir, limit_s, quiet):
+                return
             end_processes(temp_dir)
-            if _OWN_TIMEOUT in str(error) and time.monotonic() < end:
-                logger.warning("Ray did not start within its 30 s; again")
-                continue
             raise RunError(
                 "Ray did not start on this machine.",
                 key="cluster.start_deadline_s",
-                value=config.cluster.start_deadline_s,
+                value=limit_s,
                 cause=f"{type(error).__name__}: {error}",
                 remedy="Look at the machine's load, memory and disks (`python -m rlrun.doctor`). If it is only busy, "
-                "start again later, or raise cluster.start_deadline_s.",
+                "set cluster.kind=local, which needs no Ray, or raise cluster.start_deadline_s.",
                 exit_status=ExitStatus.stalled,
             ) from error
+
+
+def _join_starting(temp_dir: str, limit_s: float, quiet: dict) -> bool:
+    """Join a private Ray whose processes still start. Returns False if they end, or do nothing for `limit_s`."""
+    worked_s = scheduled_seconds(os.getpid())
+    end = time.monotonic() + limit_s
+    while (address := gcs_address(temp_dir)) is not None and time.monotonic() < end:
+        try:
+            ray.init(address=address, **quiet)
+            return True
+        except Exception as error:  # Ray raises the bare class
+            logger.info("Ray at %s is not ready: %s", address, error)
+        time.sleep(_RETRY_S)
+        before_s, worked_s = worked_s, scheduled_seconds(os.getpid())
+        if worked_s > before_s + _WORKS_S:
+            end = time.monotonic() + limit_s
+    return False
+
+
+@contextmanager
+def _alive_while_children_work() -> Iterator[None]:
+    """Mark this process as alive while its children compute or wait for a core: `ray.init` blocks meanwhile."""
+    is_over = threading.Event()
+
+    def mark() -> None:
+        worked_s = 0.0
+        while not is_over.wait(_RETRY_S):
+            before_s, worked_s = worked_s, scheduled_seconds(os.getpid())
+            if worked_s > before_s + _WORKS_S:
+                mark_alive()
+
+    thread = threading.Thread(target=mark, name="start of Ray", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _new_folder(parent: TemporaryFolder) -> LockedFolder:

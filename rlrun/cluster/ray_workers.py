@@ -143,9 +143,9 @@ class RayWorkers(Workers):
 
     def _end(self, slot: Slot) -> None:
         """End a worker, and release the other workers that wait for it."""
-        self._watchdog.board.forget(slot.name)
-        self._exits.forget(slot.name)
-        with self._asking_lock:
+        with self._asking_lock:  # else a round of polling in progress would bring its status back
+            self._watchdog.board.forget(slot.name)
+            self._exits.forget(slot.name)
             self._unanswered = {key: ref for key, ref in self._unanswered.items() if key[0] != slot.name}
         ray.kill(self._hosts[slot.role, slot.rank])
         if slot.role == "env" and "rollout" in self.sizes:
@@ -364,9 +364,10 @@ class RayWorkers(Workers):
         return self._wait({ref: f"{role}/{rank}.address"}, "addresses", self._config.cluster.start_deadline_s)[0]
 
     def statuses(self) -> list[WorkerStatus]:
-        statuses = list(self._poll("status").values())
-        self._watchdog.board.put(statuses)
-        self._exits.watch(statuses)
+        with self._asking_lock:
+            statuses = list(self._poll("status").values())
+            self._watchdog.board.put(statuses)
+            self._exits.watch(statuses)
         return statuses
 
     def _ask(self) -> None:
@@ -375,25 +376,28 @@ class RayWorkers(Workers):
         self.statuses()
 
     def spans(self) -> dict[str, list[Span]]:
-        return self._poll("spans")
+        with self._asking_lock:
+            return self._poll("spans")
 
     def _poll(self, method: str) -> dict[str, Any]:
-        """Return the results of the workers that answer within a second. A call without an answer is not repeated."""
-        with self._asking_lock:
-            keys = {(f"{role}/{rank}", method): host for (role, rank), host in list(self._hosts.items())}
-            unanswered = {key: self._unanswered.pop(key) for key in keys if key in self._unanswered}
-            fresh = {key: getattr(host, method).remote() for key, host in keys.items() if key not in unanswered}
-            if fresh:
-                ray.wait(list(fresh.values()), num_returns=len(fresh), timeout=_STATUS_S)
-            answers = {}
-            for (worker, _), ref in (unanswered | fresh).items():
-                try:
-                    answers[worker] = ray.get(ref, timeout=0)
-                except GetTimeoutError:
-                    self._unanswered[worker, method] = ref
-                except RayError as error:  # the next wait for this worker reports it
-                    logger.debug("%s did not answer the request for its %s: %s", worker, method, error)
-            return answers
+        """Return the results of the workers that answer within a second. A call without an answer is not repeated.
+
+        The caller holds the lock.
+        """
+        keys = {(f"{role}/{rank}", method): host for (role, rank), host in list(self._hosts.items())}
+        unanswered = {key: self._unanswered.pop(key) for key in keys if key in self._unanswered}
+        fresh = {key: getattr(host, method).remote() for key, host in keys.items() if key not in unanswered}
+        if fresh:
+            ray.wait(list(fresh.values()), num_returns=len(fresh), timeout=_STATUS_S)
+        answers = {}
+        for (worker, _), ref in (unanswered | fresh).items():
+            try:
+                answers[worker] = ray.get(ref, timeout=0)
+            except GetTimeoutError:
+                self._unanswered[worker, method] = ref
+            except RayError as error:  # the next wait for this worker reports it
+                logger.debug("%s did not answer the request for its %s: %s", worker, method, error)
+        return answers
 
     def close(self) -> None:
         self._watchdog.close()

@@ -13,7 +13,7 @@ from rlrun.doctor.measure import inspection_of, inspections
 from rlrun.doctor.trials import members
 from rlrun.placement.verdict import idle_cards, idle_roles
 from rlrun.system.errors import RunError
-from rlrun.system.machine_load import trial_factor
+from rlrun.system.machine_load import load_factor
 
 
 def _nodes(cluster: ClusterState) -> str:
@@ -346,7 +346,7 @@ def run_checks(cluster: ClusterState, skip: list[str]) -> list[Finding]:
 
 def _excused(finding: Finding, load: float) -> Finding:
     """Return a finding, as a warning if its trial was only late while a host had more to do than it can."""
-    if not finding.is_late or trial_factor(load) == 1:
+    if not finding.is_late or load_factor(load) == 1:
         return finding
     cause = f"{finding.cause}: perhaps only because of the load of {load:.0f} processes per core"
     return dataclasses.replace(finding, status=Status.warning, cause=cause)

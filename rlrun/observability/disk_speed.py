@@ -6,11 +6,11 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlrun.system.machine_load import local_load
+from rlrun.system.machine_load import BUSY_LOAD, local_load
 
 MIN_REPORT_S = 10.0  # a shorter write is not reported
 USUAL_FACTOR = 3.0  # a write is reported after this many times its usual duration
@@ -20,9 +20,7 @@ _SLOW_BYTES_PER_S = 5e6
 _MAX_PROBE_BYTES = 16e6
 _DISKS_SHARE = 0.5  # least share of a slow write's time that the disk must account for
 _QUICK_WRITE_S = 2.0  # for a file of one byte
-_BUSY_LOAD = 2.0  # processes that want to run, per core
 _PAUSE_S = 5.0
-_NUM_SAMPLES = 10
 
 
 class DiskSpeed:
@@ -36,12 +34,10 @@ class DiskSpeed:
         disk.check_write("checkpoint of step 3", num_bytes=4e6, seconds=41.0, try_disk=controller.try_disk)
     """
 
-    def __init__(self, folder: Path, warn: Callable[[str], None], writers: Callable[[], Sequence[int]] = tuple):
-        """warn: receives a sentence about a slow disk, in a separate thread.
-
-        writers: returns the processes on this host that write checkpoints.
-        """
-        self._folder, self._warn, self._writers = folder, warn, writers
+    def __init__(self, folder: Path, warn: Callable[[str], None]):
+        """warn: receives a sentence about a slow disk, in a separate thread."""
+        self._folder = folder
+        self._warn = warn
         self._is_reported = False  # a slow disk is reported once
 
     @contextmanager
@@ -79,8 +75,8 @@ class DiskSpeed:
     def _late(self, what: str, num_bytes: float, limit_s: float, began: float) -> None:
         if time.monotonic() - began > limit_s + _PAUSE_S:
             return  # this process was stopped meanwhile
-        if _is_quick(self._folder) and is_busy() and _are_runnable(self._writers()):
-            return  # the writers wait for a processor, not for the disk
+        if is_busy() and _is_quick(self._folder):
+            return  # the writers wait for a core; `check_write` measures the disk afterwards
         size = f" for about {num_bytes / 1e6:.0f} MB" if num_bytes else ""
         self._warn(f"{what}: {limit_s:.0f} s so far{size}: is the disk of {self._folder} slow, or does it hang?")
 
@@ -99,24 +95,7 @@ def flush_seconds(folder: Path, num_bytes: int) -> float:
 
 def is_busy() -> bool:
     """Return whether this host has more runnable processes than cores, so that everything takes longer."""
-    return local_load() >= _BUSY_LOAD
-
-
-def _are_runnable(pids: Sequence[int]) -> bool:
-    """Return whether some of these processes are runnable most of the time; samples them for a second."""
-    seen = 0
-    for _ in range(_NUM_SAMPLES):
-        seen += any(_is_runnable(pid) for pid in pids)
-        time.sleep(1.0 / _NUM_SAMPLES)
-    return seen > _NUM_SAMPLES / 2
-
-
-def _is_runnable(pid: int) -> bool:
-    try:
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
-        return any(thread.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "R" for thread in threads)
-    except (OSError, IndexError):  # it has ended
-        return False
+    return local_load() >= BUSY_LOAD
 
 
 def _is_quick(folder: Path) -> bool:

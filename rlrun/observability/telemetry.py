@@ -21,6 +21,7 @@ from rlrun.system import machine_load
 from rlrun.system.machine_load import host_memory, local_load
 from rlrun.system.network import SENTINEL
 from rlrun.system.notices import notices
+from rlrun.system.run_queue import descendants
 
 FIRST_TIME = ", first"  # marks the first time of a phase in a process: imports, compilation, allocation
 SAMPLE_INTERVAL_S = 2.0  # between two samples of a phase; polling once a second sees all of them
@@ -245,7 +246,7 @@ def _private_bytes(has_children: bool) -> int:
 
     Memory that a file backs, or that several workers map, is not private.
     """
-    pids = [os.getpid(), *(_descendants(os.getpid()) if has_children else ())]
+    pids = [os.getpid(), *(descendants(os.getpid()) if has_children else ())]
     return os.sysconf("SC_PAGE_SIZE") * sum(map(_private_pages, pids))
 
 
@@ -254,16 +255,6 @@ def _private_pages(pid: int) -> int:
         _, resident, shared, *_ = map(int, statm.read().split())
         return resident - shared
     return 0
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    """Yield the child processes of a process, and theirs; none where the kernel lists no children."""
-    with suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as children:
-                for child in map(int, children.read().split()):
-                    yield child
-                    yield from _descendants(child)
 
 
 def _accelerator() -> str:

@@ -15,6 +15,7 @@ from statistics import median
 
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.step_line import duration
+from rlrun.system.machine_load import BUSY_LOAD
 
 # --- memory that grows ----------------------------------------------------------------------
 
@@ -234,7 +235,8 @@ class Stragglers:
     def found(self, statuses: Iterable[WorkerStatus], now: float | None = None) -> Iterator[str]:
         """Yield a sentence for each straggler. now: monotonic seconds; None: the present."""
         now = time.monotonic() if now is None else now
-        self._seen.append((now, {one.worker: (one.pid, *_work_done(one)) for one in statuses}))
+        free = [status for status in statuses if status.load < BUSY_LOAD]  # others are slow by what runs beside them
+        self._seen.append((now, {status.worker: (status.pid, *_work_done(status)) for status in free}))
         while len(self._seen) > 1 and self._seen[1][0] <= now - STRAGGLER_WINDOW_S:
             self._seen.popleft()
         since, before = self._seen[0]

@@ -175,17 +175,12 @@ def _read_lines(file: Path) -> list[str]:
         return []
 
 
-_NORMAL_LOAD = 2.0  # runnable processes per core
-_MAX_DRIVER_FACTOR = 2.0
-_MAX_TRIAL_FACTOR = 10.0
+BUSY_LOAD = 2.0  # runnable processes per core, from which on everything takes longer
 
 
-def load_factor(load: float, most: float) -> float:
-    """Return the factor by which time limits grow with `load` runnable processes per core; at most `most`.
-
-    Example: load_factor(5.0, most=3.0) == 2.5
-    """
-    return min(most, max(1.0, load / _NORMAL_LOAD))
+def load_factor(load: float) -> float:
+    """Return the factor by which time limits grow with `load` runnable processes per core. Example: 2.5 for 5.0."""
+    return max(1.0, load / BUSY_LOAD)
 
 
 def local_load() -> float:
@@ -203,14 +198,9 @@ def local_load() -> float:
     return running / (max(0.1, min(quota, cores)) if quota is not None and is_throttled() else cores)
 
 
-def trial_factor(load: float) -> float:
-    """Return the factor for time limits of the doctor's trials, which start processes; at most 10."""
-    return load_factor(load, _MAX_TRIAL_FACTOR)
-
-
 def local_load_factor() -> float:
-    """Return the factor for time limits of the driver and the guard on this host; at most 2."""
-    return load_factor(local_load(), _MAX_DRIVER_FACTOR)
+    """Return the factor by which time limits grow on this host now."""
+    return load_factor(local_load())
 
 
 _CLOCK = time.CLOCK_BOOTTIME  # it also runs while a machine sleeps, so that the clocks of hosts stay aligned

@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import shlex
 import shutil
-import socket
 import sys
 import threading
 import time
@@ -252,7 +251,7 @@ def open_session(
         stop = closing.enter_context(StopSignal(defer=resumed_by is not None))
         _start_console(console, run_dir, machines, former, choices)
         closing.callback(console.stop)
-        disk = DiskSpeed(run_dir, console.warning, lambda: _actors_here(watchdog))
+        disk = DiskSpeed(run_dir, console.warning)
         sinks = closing.enter_context(_closed(MetricSinks(run_dir, config)))
         timeline = closing.enter_context(_closed(TimelineWriter(run_dir / TIMELINE)))
         watchdog = Watchdog(config, run_dir, driver, console.note, sinks.alert)
@@ -349,13 +348,6 @@ def _resumable(folder: RunFolder, command: str, console: Console) -> Iterator[No
     except KeyboardInterrupt:
         console.result(f"to resume: {command}")
         raise
-
-
-def _actors_here(watchdog: Watchdog) -> list[int]:
-    """Return the processes of the actor workers on this host, as the watchdog's board knows them."""
-    here = socket.gethostname()
-    statuses = watchdog.board.statuses().values()
-    return [status.pid for status in statuses if status.worker.startswith("actor/") and status.host == here]
 
 
 @contextmanager

@@ -92,8 +92,14 @@ class Slowness:
         self._seen: Counter[str] = Counter()
         self._is_reported = False
 
-    def check(self, leaves: Iterable[Leaf], processes: Mapping[str, Process], waited_s: float) -> str | None:
-        """Count the leaves that delay the wait now. Returns a sentence once, when the wait is late; else None."""
+    def check(
+        self, leaves: Iterable[Leaf], processes: Mapping[str, Process], waited_s: float, is_known: bool = False
+    ) -> str | None:
+        """Count the leaves that delay the wait now. Returns a sentence once, when the wait is late; else None.
+
+        is_known: why it is late was said before.
+        """
+        self._is_reported |= is_known
         self._seen.update({_describe_leaf(leaf, processes) for leaf in leaves})
         if self._is_reported or self._usual_s is None or waited_s < max(MIN_REPORT_S, 2 * self._usual_s):
             return None

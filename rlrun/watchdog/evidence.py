@@ -22,7 +22,7 @@ from rlrun.system.errors import RunError
 from rlrun.watchdog import node_state, stacks
 from rlrun.watchdog.diagnosis import Diagnosis, NodeFacts, ProcessFacts, Stall, format_workers
 from rlrun.watchdog.probes import run_with_timeout
-from rlrun.watchdog.sentinel import request_evidence
+from rlrun.watchdog.sentinel import quick_evidence, request_evidence
 from rlrun.watchdog.wait_graph import Board, Process
 
 logger = logging.getLogger(__name__)
@@ -70,19 +70,31 @@ class Evidence:
 
     def state(self, process: Process) -> str:
         """Return the state of a process: R, S, D, T, Z, "gone", or "?" if its node cannot be asked."""
-        where = self._board.statuses()[process.worker].sentinel
+        return self._quick_facts(process)["states"].get(process.worker, "?")
+
+    def queue_seconds(self, process: Process) -> dict[str, float]:
+        """Return the time that each thread of a worker has waited for a core; {} if its node cannot be asked."""
+        return self._quick_facts(process)["queue_seconds"].get(process.worker, {})
+
+    def _quick_facts(self, process: Process) -> dict:
+        """Return state and times of a process, like `sentinel.node_evidence`; empty if its node cannot be asked."""
+        processes = {process.worker: process.pid}
+        if process.host == socket.gethostname():
+            return quick_evidence(processes)
+        status = self._board.statuses().get(process.worker)
+        where = status.sentinel if status is not None else ""
+        nothing: dict = {"states": {}, "queue_seconds": {}}
         if not where:
-            return node_state.state(process.pid) if process.host == socket.gethostname() else "?"
+            return nothing
         if time.monotonic() < self._retry_at.get(where, 0.0):
-            return "?"  # many workers of one lost node would otherwise block the driver for minutes
+            return nothing  # many workers of one lost node would otherwise block the driver for minutes
         mark_alive()
         try:
-            answer = request_evidence(where, str(self._run_dir), {process.worker: process.pid}, False, _STATE_S)
-            return answer["states"][process.worker]
+            return request_evidence(where, str(self._run_dir), processes, False, _STATE_S)
         except OSError as error:
             logger.debug("no state of %s: %s", process.worker, error)
             self._retry_at[where] = time.monotonic() + _RETRY_S
-            return "?"
+            return nothing
 
     def collect(self, stall: Stall) -> Collected:
         """Collect all evidence from all nodes. A node that does not answer is named, and does not delay the others."""

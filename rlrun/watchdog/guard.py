@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from rlrun.config.recorded import CHECKPOINTS
@@ -29,6 +30,7 @@ from rlrun.observability.telemetry import seconds_since_alive
 from rlrun.system.errors import TROUBLESHOOTING, hanging
 from rlrun.system.local_files import folder_for_ray
 from rlrun.system.machine_load import local_load_factor, num_oom_kills
+from rlrun.system.run_queue import QueueTime, queue_seconds
 from rlrun.watchdog import node_state
 from rlrun.watchdog.diagnosis import Problem, problem
 from rlrun.watchdog.evidence import write_archive
@@ -56,6 +58,7 @@ class DriverMonitor:
         self._heartbeat = {"blocked_s": 0.0, "limit_s": floor_s}
         self._blocked_since: float | None = None  # monotonic time; None: no alarm is on
         self._is_warned = False
+        self._queue_time = QueueTime()
         self._disk_s = 0.0  # how long the disk has not responded, once that is reported
 
     def receive(self, heartbeat: dict) -> None:
@@ -66,8 +69,10 @@ class DriverMonitor:
         """Report once when the driver or the disk hangs, and once when it continues."""
         disk_s = self._check_disk()
         now = time.monotonic()
-        silent_s, unresponsive_limit_s = now - self._received_at, local_load_factor() * self._floor_s
-        blocked_s, limit_s = self._heartbeat["blocked_s"], self._heartbeat["limit_s"]
+        silent_s = self._without_queue("silent", now - self._received_at, now)
+        unresponsive_limit_s = local_load_factor() * self._floor_s
+        blocked_s = self._without_queue("blocked", self._heartbeat["blocked_s"], self._received_at)
+        limit_s = self._heartbeat["limit_s"]
         if silent_s > unresponsive_limit_s:
             self._alarm(silent_s, True, disk_s)
         elif blocked_s > limit_s:
@@ -82,6 +87,11 @@ class DriverMonitor:
             self._warn(f"answers, but its main thread has been blocked for {blocked_s:.0f} s; alarm {limit_s:.0f} s")
         else:
             self._is_warned = False
+
+    def _without_queue(self, kind: str, silence_s: float, now: float) -> float:
+        """Return a silence of the driver without the time for which it, or this process, waited for a core."""
+        sample = partial(queue_seconds, [self._pid, os.getpid()], with_children=False)
+        return silence_s - self._queue_time.within(kind, silence_s, now, sample)
 
     def _warn(self, what: str) -> None:
         if not self._is_warned:

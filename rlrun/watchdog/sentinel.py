@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlrun.system.run_queue import queue_seconds
 from rlrun.watchdog import node_state
 from rlrun.watchdog.probes import run_with_timeout
 from rlrun.watchdog.stacks import Stack, dump_worker, group_by_stack
@@ -99,6 +100,14 @@ def request_evidence(where: str, run_dir: str, processes: Mapping[str, int], is_
 _EVIDENCE_TIMEOUT_S = 15.0  # for one kind of evidence; a dead file system must not delay the others
 
 
+def quick_evidence(pids: Mapping[str, int]) -> dict:
+    """Return the states of processes, and how long each of their threads has waited for a core. pids: by worker."""
+    return {
+        "states": {worker: node_state.state(pid) for worker, pid in pids.items()},
+        "queue_seconds": {worker: queue_seconds([pid]) for worker, pid in pids.items()},
+    }
+
+
 def node_evidence(request: dict, folders: Sequence[str]) -> dict:
     """Return the states of processes; if `is_full`, also their stacks, the node's shortages, and files.
 
@@ -106,9 +115,9 @@ def node_evidence(request: dict, folders: Sequence[str]) -> dict:
     folders: more folders whose disks are checked. Evidence that takes too long is omitted and named in a file.
     """
     pids: dict[str, int] = request["processes"]
-    states = {worker: node_state.state(pid) for worker, pid in pids.items()}
     if not request["is_full"]:
-        return {"states": states}
+        return quick_evidence(pids)
+    states = quick_evidence(pids)["states"]
     run_dir = request["run_dir"]
     watched = [*folders, *node_state.ray_folders(pids.values()).values(), run_dir, "/tmp", "/dev/shm"]
     failed: list[str] = []

@@ -29,11 +29,12 @@ from rlrun.data.messages import WorkerStatus
 from rlrun.observability.run_files import LOGS, log_name
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import lock_holder, stale_folders
+from rlrun.system.machine_load import local_load_factor
 from rlrun.watchdog import node_state
 
 logger = logging.getLogger(__name__)
 
-_UNRESPONSIVE_S = 15.0  # time without an answer until a restart; a loaded host may take some seconds
+_UNRESPONSIVE_S = 15.0  # time without an answer until a restart; more on a loaded host
 _KILL_WAIT_S = 5.0
 _MAX_RESTARTS = 20  # after these, the next one would end as well
 
@@ -87,7 +88,8 @@ class SupervisedProcess:
         if self._is_healthy(self.process):
             self._answered = time.monotonic()
         silent_s = time.monotonic() - self._answered
-        return f"has not answered for {silent_s:.0f} s" if silent_s > _UNRESPONSIVE_S else ""
+        is_late = silent_s > local_load_factor() * _UNRESPONSIVE_S
+        return f"has not answered for {silent_s:.0f} s" if is_late else ""
 
     def _restart(self, why: str) -> bool:
         """Start the process again. Returns False after the last restart."""
@@ -317,6 +319,17 @@ def end_left_over_ray(pid: int, parent: str) -> list[str]:
             shutil.rmtree(folder, ignore_errors=True)
             done.append(f"ended {len(ended)} processes of its Ray, and removed {folder}")
     return done
+
+
+def gcs_address(folder: str) -> str | None:
+    """Return the address of the head service of the Ray in `folder`, from an option of its raylet; None without one."""
+    for process in _ray_processes(folder):
+        with suppress(psutil.Error):
+            for word in process.cmdline():
+                name, _, value = word.partition("=")
+                if name.lstrip("-").replace("_", "-") == "gcs-address" and value:
+                    return value
+    return None
 
 
 def _ray_processes(folder: str) -> Iterator[psutil.Process]:

@@ -161,18 +161,24 @@ class Board:
         self._lock = threading.Lock()
         self._last: dict[str, tuple[WorkerStatus, float]] = {}  # with the time of its arrival
         self._misses: dict[str, int] = {}
+        self._ended: dict[str, set[tuple[str, int]]] = {}  # worker -> host and pid of its processes that were ended
         self._producers: dict[str, tuple[str, ...]] = {}
         self._incoming: Mapping[str, Incoming] = {}
         self._asked = 0.0
         self.num_forgotten = 0
 
     def put(self, statuses: Iterable[WorkerStatus]) -> None:
-        """Store the answers of one round of polling. Workers without a status have missed the round."""
+        """Store the answers of one round of polling. Workers without a status have missed the round.
+
+        The status of a process that was ended may still arrive, and is not that of its successor.
+        """
         now = self._seconds()
         with self._lock:
             self._asked = now
             self._misses = {worker: count + 1 for worker, count in self._misses.items()}
             for status in statuses:
+                if (status.host, status.pid) in self._ended.get(status.worker, ()):
+                    continue
                 self._last[status.worker] = (status, now)
                 self._misses[status.worker] = 0
 
@@ -201,10 +207,12 @@ class Board:
             return self._seconds() - self._asked
 
     def forget(self, worker: str) -> None:
-        """Forget a worker whose process is gone; a replacement may appear under its name."""
+        """Forget a worker whose process is ended; a successor with another pid may appear under its name."""
         with self._lock:
             self.num_forgotten += 1
-            self._last.pop(worker, None)
+            status, _ = self._last.pop(worker, (None, 0.0))
+            if status is not None:
+                self._ended.setdefault(worker, set()).add((status.host, status.pid))
             self._misses.pop(worker, None)
 
     def statuses(self) -> dict[str, WorkerStatus]:

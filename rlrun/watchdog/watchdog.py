@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from rlrun.data.messages import WorkerStatus
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.machine_load import load_factor, local_load_factor
+from rlrun.system.run_queue import QueueTime, queue_seconds
 from rlrun.watchdog.budgets import MIN_REPORT_S, Budgets, Slowness, warning_after_s
 from rlrun.watchdog.diagnosis import Stall, diagnose, finished_peers, format_workers, problem
 from rlrun.watchdog.evidence import Evidence
@@ -22,7 +24,7 @@ from rlrun.watchdog.wait_graph import IDLE, Board, Incoming, Leaf, Process, Tran
 logger = logging.getLogger(__name__)
 
 _ROUND_S = 1.0  # maximal age of the board when a decision is made
-MAX_LOAD_FACTOR = 3.0  # largest factor by which the load of a host raises budgets, up to their ceiling
+_BUSY_SHARE = 0.5  # of a silence, for which the worker waited for a core
 _OWN_WORK_S = 45.0  # least budget for the driver's own work between two waits
 _HOST_UNRESPONSIVE_S = 8.0
 _PATH_S = 3.0  # duration of a wait after which the paths to other nodes are probed
@@ -60,6 +62,9 @@ class Watchdog:
         self._run_dir = Path(run_dir)
         self._evidence = Evidence(self._run_dir, self.board)
         self._transfers = Transfers()
+        self._queue_time = QueueTime()
+        self._busy_hosts: set[str] = set()  # hosts that were reported as too busy
+        self._starved: set[str] = set()  # workers that wait for a core now
         self.paths: PathMonitor | None = None  # paths to other nodes; None: there are no other nodes
         self.links: LinkHistory | None = None  # as `paths`
         self._is_path_reported = self._is_link_reported = False
@@ -79,8 +84,8 @@ class Watchdog:
         if not self._is_enabled:
             return
         known = self.budgets.summary()
-        known = f"{known}; up to {MAX_LOAD_FACTOR:g} times that on a loaded node" if known else "no timings learned yet"
-        bound = f"alarms after at most {self.budgets.bound_s():.0f} s without progress, whatever the load"
+        known = f"{known}; more on a loaded node" if known else "no timings learned yet"
+        bound = f"alarms after at most {self.budgets.bound_s():.0f} s in which a worker could run and made no progress"
         self.note(f"watchdog: {bound} ({known})")
 
     def expectations(self) -> dict[str, str]:
@@ -159,7 +164,9 @@ class Watchdog:
             self.board.expect_data(incoming())
             self._check(subject, pending, watched_s)
             processes = self.board.processes()
-            sentence = slowness.check(leaves(pending, processes), processes, now - started)
+            late = leaves(pending, processes)
+            is_known = any(leaf.worker in self._warned | self._starved for leaf in late) or self._is_path_reported
+            sentence = slowness.check(late, processes, now - started, is_known)
             if sentence is not None:
                 self.note(sentence)
 
@@ -205,7 +212,7 @@ class Watchdog:
 
     def _learn(self, statuses: Mapping[str, WorkerStatus]) -> None:
         for worker, status in statuses.items():
-            self._report_changes(self.budgets.learn(worker, status.silences, load_factor(status.load, MAX_LOAD_FACTOR)))
+            self._report_changes(self.budgets.learn(worker, status.silences, load_factor(status.load)))
 
     def _report_changes(self, changes: list[str]) -> None:
         for sentence in changes:
@@ -239,13 +246,39 @@ class Watchdog:
 
     def _silence_and_budget(self, process: Process | None, waited_s: float) -> tuple[float, float]:
         """Return the silence of a process, without pauses of the driver, and its budget."""
-        if process is None:
-            return waited_s, self.budgets.start_s
+        now_s = self.clock.seconds()
+        if process is None:  # of a private Ray, its process will be a descendant of this one
+            queued_s = self._queue_time.within("starts", waited_s, now_s, lambda: queue_seconds([os.getpid()]))
+            return waited_s - queued_s, self.budgets.start_s
         silence_s, budget_s = self._measured_silence_and_budget(process, waited_s)
-        return min(silence_s, self.clock.since_pause_s), budget_s
+        silence_s = min(silence_s, self.clock.since_pause_s)
+        queued_s = self._queue_time.within(process.worker, silence_s, now_s, lambda: self._queue_seconds(process))
+        self._note_starved(process, silence_s, queued_s)
+        return silence_s - queued_s, budget_s
+
+    def _queue_seconds(self, process: Process) -> dict[str, float]:
+        """Return the times on run queues of those that a worker's next sign of progress depends on."""
+        own = self._evidence.queue_seconds(process)
+        is_by_message = not process.is_answering or process.phase == IDLE
+        return own | queue_seconds([os.getpid()], with_children=False) if is_by_message else own
+
+    def _note_starved(self, process: Process, silence_s: float, queued_s: float) -> None:
+        """Report a node that is too busy, once: its workers wait for a core, and are not stalled."""
+        if silence_s < MIN_REPORT_S / 2 or queued_s < _BUSY_SHARE * silence_s:
+            self._starved.discard(process.worker)
+            return
+        self._starved.add(process.worker)
+        if process.host not in self._busy_hosts:
+            self._busy_hosts.add(process.host)
+            self._num_warnings += 1
+            cores = f" of {os.cpu_count()} cores" if process.host == socket.gethostname() else ""
+            self.note(
+                f"node {process.host} is too busy (load {process.load:.1f} per core{cores}): {process.worker} waited "
+                f"for a core for {queued_s:.0f} of the last {silence_s:.0f} s; workers get more time there"
+            )
 
     def _measured_silence_and_budget(self, process: Process, waited_s: float) -> tuple[float, float]:
-        budgets, factor = self.budgets, load_factor(process.load, MAX_LOAD_FACTOR)
+        budgets, factor = self.budgets, load_factor(process.load)
         if not process.is_answering:
             if self._evidence.state(process) in ("T", "t", "Z", "gone"):
                 return process.status_age_s, budgets.floor_s
@@ -267,7 +300,7 @@ class Watchdog:
         at_s = warning_after_s(usual_s if process.is_answering else None, budget_s)
         if silence_s < at_s:
             self._warned.discard(process.worker)
-        elif process.worker not in self._warned:
+        elif process.worker not in self._warned | self._starved:
             self._warned.add(process.worker)
             self._num_warnings += 1
             name, alarm = f"{process.worker}@{process.host}", f"alarm {budget_s:.0f} s"

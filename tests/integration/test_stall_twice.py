@@ -13,7 +13,7 @@ from rlrun.controller.workers import WorkerGroup
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import RunError
-from rlrun.watchdog.watchdog import MAX_LOAD_FACTOR
+from rlrun.system.machine_load import load_factor
 from tests.workers import start_workers
 
 FLOOR_S = 6.0
@@ -86,4 +86,4 @@ def test_a_stall_is_reported_as_fast_as_the_first(folder):
         finally:
             run.workers.close()
     load = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    assert all(FLOOR_S <= delay < MAX_LOAD_FACTOR * FLOOR_S + 12.0 * load for delay in delays), delays
+    assert all(FLOOR_S <= delay < load_factor(load) * FLOOR_S + 12.0 * load for delay in delays), delays

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,36 +50,42 @@ def test_the_variable_that_names_a_folder_for_ray_is_told(monkeypatch, tmp_path)
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
-    """Call with the results of ray.init in turn (None: it starts). Returns how often it was called."""
+    """Call with the results of ray.init in turn (None: it starts), and whether Ray's processes compute meanwhile.
+
+    Returns the addresses that were given to ray.init.
+    """
     config = RunConfig()
     config.cluster.start_deadline_s = 60.0
 
-    def call(*outcomes):
-        pending, clock = list(outcomes), iter(range(0, 1000, 31))
-        monkeypatch.setattr(connection.time, "monotonic", lambda: next(clock))
-        monkeypatch.setattr(connection.ray, "is_initialized", lambda: not pending)
+    def call(*outcomes, works=True):
+        pending, clock, worked, addresses = list(outcomes), iter(range(0, 10000, 31)), count(), []
+        monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda s: None))
+        monkeypatch.setattr(connection, "scheduled_seconds", lambda pid: next(worked) if works else 1.0)
         monkeypatch.setattr(connection, "end_processes", lambda folder: [])
+        monkeypatch.setattr(connection, "gcs_address", lambda folder: "127.0.0.1:6379")
 
-        def init(**_):
+        def init(address, **_):
+            addresses.append(address)
             outcome = pending.pop(0)
             if outcome is not None:
                 raise outcome
 
         monkeypatch.setattr(connection.ray, "init", init)
         connection._start(config, str(tmp_path), {})
-        return len(outcomes) - len(pending)
+        return addresses
 
     return call
 
 
-def test_ray_gets_more_time_than_its_own_limit(start):
-    assert start(TIMEOUT, None) == 2
+def test_ray_is_waited_for_and_not_started_again_while_its_processes_work(start):
+    assert start(TIMEOUT, *[ConnectionError("not ready")] * 5, None) == ["local"] + ["127.0.0.1:6379"] * 6
 
 
-def test_at_the_deadline_there_is_an_error_without_a_traceback(start):
+def test_processes_of_ray_that_do_nothing_are_given_up_without_a_traceback(start):
     with pytest.raises(RunError, match="Ray did not start on this machine") as raised:
-        start(*[TIMEOUT] * 5)
+        start(TIMEOUT, *[ConnectionError("not ready")] * 20, works=False)
     assert raised.value.exit_status is ExitStatus.stalled and "timed out" in raised.value.cause
+    assert "cluster.kind=local" in raised.value.remedy
 
 
 def test_other_failures_are_errors_at_once(start):

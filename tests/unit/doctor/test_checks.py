@@ -21,7 +21,7 @@ from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory
 from rlrun.placement.planner import plan
 from rlrun.system.errors import RunError
-from rlrun.system.machine_load import trial_factor
+from rlrun.system.machine_load import load_factor
 from tests.unit.doctor.healthy import (
     GB,
     NODES,
@@ -807,10 +807,10 @@ def test_the_limits_of_a_trial_grow_with_the_load() -> None:
     group = [Member(name, name, None) for name in ("train", "peer")]
     calm, busy = (
         jobs(group, "gloo", lambda node: "ens3", "10.77.0.1", 29500, 3.0, factor)["train"][0]
-        for factor in (1.0, trial_factor(14.0))
+        for factor in (1.0, load_factor(14.0))
     )
     assert busy.reduce_s == 7 * calm.reduce_s == 21.0 and busy.import_s == 7 * calm.import_s
-    assert busy.limit_s > 6 * calm.limit_s and trial_factor(1.0) == 1.0
+    assert busy.limit_s > 6 * calm.limit_s and load_factor(1.0) == 1.0
 
 
 def test_a_version_that_rlrun_does_not_run_with_is_told() -> None:

@@ -219,8 +219,8 @@ def after(monitor, seconds, blocked_s=None, limit_s=45.0):
     return monitor.said[said:]
 
 
-@pytest.mark.parametrize(("load", "limit_s"), [(0.0, 20), (1.9, 20), (3.0, 30), (17.0, 40), (500.0, 40)])
-def test_a_driver_without_heartbeats_is_reported_within_a_minute_at_any_load(monitor, load, limit_s):
+@pytest.mark.parametrize(("load", "limit_s"), [(0.0, 20), (1.9, 20), (3.0, 30), (17.0, 170), (50.0, 500)])
+def test_a_driver_without_heartbeats_is_reported_later_on_a_loaded_machine(monitor, load, limit_s):
     monitor.load[0] = load
     assert after(monitor, limit_s // 2) == []
     (warning,) = after(monitor, limit_s // 2)
