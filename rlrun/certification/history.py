@@ -97,13 +97,13 @@ class History:
 
     @property
     def unrecorded_words(self) -> str:
-        """Sentence on absent lines of steps in which no episode began; "" without any. Earlier versions left them out."""
+        """Sentence on absent lines of steps in which no episode began, as of earlier versions; "" without any."""
         without = [step for step in self._absent_steps if step in self._steps_without_starts]
         if not without:
             return ""
         return (
-            f"{len(without)} of {self.step} steps, first {without[0]}, have no line in {STARTS}: in them no episode ended "
-            "and no simulator or worker started anew, so that all went on with the episodes of the step before."
+            f"{len(without)} of {self.step} steps, first {without[0]}, have no line in {STARTS}: in them no episode "
+            "ended and no simulator or worker started anew, so that all went on with the episodes of the step before."
         )
 
     @property

@@ -24,7 +24,7 @@ def page(card: Mapping[str, Any]) -> str:
         f'<header><span class="brand">rlrun</span><h1>Certificate</h1>'
         f'<span class="where">{escape(card["policy"]["folder"])}</span></header>',
         _headline(card),
-        _section("What was tested", _list(test_words(card))),
+        _section("What was tested", _list(tested_words(card))),
         _section("What stands on this number", _list(remarks(card))),
         _section("Tasks", _table(card["tasks"], "task")) if len(card["tasks"]) > 1 else "",
         _section("Perturbed worlds", _perturbed(card)) if card["perturbed"] else "",
@@ -52,17 +52,18 @@ def headline(card: Mapping[str, Any]) -> str:
     )
 
 
-def test_words(card: Mapping[str, Any]) -> list[str]:
+def tested_words(card: Mapping[str, Any]) -> list[str]:
     """Return sentences on the task, the time limit and the temperature of a test."""
     env = card["world"]["env"]
     section = env.get(env["simulator"])
     place = section.get("id") if isinstance(section, Mapping) else None
     tasks = [one["task"] for one in card["tasks"] if one["task"]]
+    temperature = card["rule"]["temperature"]
     return [
         f"World: {env['simulator']}{f', {place}' if place else ''}.",
         *([f"Task: {'; '.join(tasks)}."] if tasks else []),
         f"Time limit: {env.get('max_control_steps')} control steps an episode.",
-        f"Temperature: {card['rule']['temperature']:g}{' (the most likely actions)' * (card['rule']['temperature'] == 0)}.",
+        f"Temperature: {temperature:g}{' (the most likely actions)' * (temperature == 0)}.",
     ]
 
 
@@ -100,7 +101,8 @@ def remarks(card: Mapping[str, Any]) -> list[str]:
         found.append(f"{result['episodes']} episodes began from {result['num_starts']} different starts.")
     rule = card["rule"]
     found.append(
-        f"Rule, fixed at {rule['fixed_at']}: {words_of(rule)}, each test seed once, at temperature {rule['temperature']:g}."
+        f"Rule, fixed at {rule['fixed_at']}: {words_of(rule)}, each test seed once, at temperature "
+        f"{rule['temperature']:g}."
     )
     found += [f"Deviation from the published protocol: {one}." for one in card["deviations"]]
     found += [f"Perturbed world {name}, not tested: {reason}" for name, reason in card["untested"].items()]
@@ -176,7 +178,8 @@ def _bar(result: Mapping[str, Any]) -> str:
 
 def _scale() -> str:
     return "".join(
-        f'<text x="{1 + BAR * at / 100:g}" y="26" font-size="10" text-anchor="{anchor}" fill="currentColor">{at} %</text>'
+        f'<text x="{1 + BAR * at / 100:g}" y="26" font-size="10" text-anchor="{anchor}" '
+        f'fill="currentColor">{at} %</text>'
         for at, anchor in SCALE.items()
     )
 

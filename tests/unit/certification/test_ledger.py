@@ -24,7 +24,7 @@ def rule(temperature: float, second: int) -> dict:
     return {"num_episodes": 40, "half_width": None, "temperature": temperature, "fixed_at": fixed_at}
 
 
-def tested(history: History, temperature: float, second: int) -> Path:
+def certified(history: History, temperature: float, second: int) -> Path:
     """Write a test of the policy to the ledger, and its card. Returns the card."""
     card = history.folder.parent / f"card_of_{second}" / "card.json"
     card.parent.mkdir()
@@ -37,8 +37,8 @@ def tested(history: History, temperature: float, second: int) -> Path:
 
 
 def test_tests_of_the_same_step_at_other_temperatures_count(history, tmp_path):
-    tested(history, 0.0, 1)
-    tested(history, 1.0, 2)
+    certified(history, 0.0, 1)
+    certified(history, 1.0, 2)
     ledger.begin(history, rule(0.3, 3), tmp_path / "cut_off" / "card.json")
     found = ledger.earlier_tests(history, tmp_path / "new")
     assert [one["temperature"] for one in found] == ["0", "1", "0.3"]
@@ -47,8 +47,8 @@ def test_tests_of_the_same_step_at_other_temperatures_count(history, tmp_path):
 
 
 def test_a_card_whose_line_the_ledger_has_lost_counts(history, tmp_path):
-    tested(history, 0.0, 1)
-    tested(history, 1.0, 2)
+    certified(history, 0.0, 1)
+    certified(history, 1.0, 2)
     file = history.folder / "certifications.jsonl"
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(lines[:2]))
@@ -65,7 +65,7 @@ def test_a_damaged_line_counts_as_a_test(history, tmp_path):
 
 
 def test_an_earlier_card_in_the_same_folder_is_kept_and_counts_once(history):
-    card = tested(history, 0.0, 1)
+    card = certified(history, 0.0, 1)
     kept = ledger.keep_earlier(card.parent, ("card.json", "rule.json"))
     assert kept == card.with_name("card_1.json") and kept.is_file() and not card.exists()
     assert len(ledger.earlier_tests(history, card.parent)) == 1
