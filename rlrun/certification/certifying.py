@@ -93,7 +93,7 @@ def _write_rule(session: Session) -> dict[str, Any]:
         "half_width": wanted.half_width,
         "first_seed": TEST_SEEDS.start,
         "temperature": session.config.evaluation.temperature,
-        "fixed_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "fixed_at": datetime.now(UTC).isoformat(timespec="microseconds"),
     }
     (session.run_dir / RULE).write_text(json.dumps(rule, indent=1) + "\n", encoding="utf-8")
     session.console.note(f"rule: {words_of(rule)}")
@@ -188,7 +188,7 @@ def _content(
     return {
         "format": CARD_FORMAT,
         "made_by": f"rlrun {provenance.own_version()}",
-        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "made_at": datetime.now(UTC).isoformat(timespec="microseconds"),
         "policy": {"folder": str(policy.resolve()), "kind": config.policy.kind, "sha256": _digest_of(policy)},
         "rule": rule,
         "result": {**counted(episodes), "num_void": certifying.num_void, "num_starts": num_starts},
