@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
-from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.errors import ExitStatus, RunError, hanging
 
 
 @entry_point(
@@ -23,7 +24,7 @@ def certify(config: RunConfig) -> ExitStatus:
 
     file = certified(config)
     card = read_card(file)
-    print("\n".join([headline(card), *(f"  {one}" for one in remarks(card)), str(file), str(file.with_name(PAGE))]))
+    _print([headline(card), *(f"  {one}" for one in remarks(card)), str(file), str(file.with_name(PAGE))])
     return ExitStatus.ok
 
 
@@ -35,16 +36,20 @@ def verify(file: Path) -> ExitStatus:
     try:
         card = read_card(file)
     except RunError as error:
-        print(f"rlrun.certify: {error}", file=sys.stderr)
+        print(hanging(f"rlrun.certify: {error}"), file=sys.stderr)
         return error.exit_status
     faults = faults_of(card)
     if faults:
-        print(f"rlrun.certify: {file} does not hold: {'; '.join(faults)}", file=sys.stderr)
+        print(hanging(f"rlrun.certify: {file} does not hold: {'; '.join(faults)}"), file=sys.stderr)
         return ExitStatus.bad_input
-    print(headline(card))
-    print("\n".join(f"  {one}" for one in remarks(card)))
+    _print([headline(card), *(f"  {one}" for one in remarks(card))])
     print(f"whole: digest, episodes and rule agree. It {author_of(card).value}.")
     return ExitStatus.ok
+
+
+def _print(lines: Sequence[str]) -> None:
+    """Print lines whose words may be a stranger's: no control codes, and no line that looks like one of rlrun."""
+    print("\n".join(hanging(line, indent=4) for line in lines))
 
 
 def main(arguments: list[str] | None = None) -> None:

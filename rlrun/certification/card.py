@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlrun.certification import shape
 from rlrun.certification.rules import fault_of_seeds
 from rlrun.config import provenance
 from rlrun.config.provenance import Author
@@ -15,7 +16,7 @@ from rlrun.observability.records import wilson_interval
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import read_json
 
-FORMAT = 1
+FORMAT = 2
 CARD = "card.json"
 BATCH = 50  # episodes between two looks at the width of the interval
 CONFIDENCE = 0.95
@@ -50,6 +51,11 @@ def counted(episodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"successes": successes, "episodes": len(episodes), "success_rate": rate, "low": low, "high": high}
 
 
+def counted_words(result: Mapping[str, Any]) -> str:
+    """Return counts in words. Example: "76/200 = 38 %"."""
+    return f"{result['successes']}/{result['episodes']} = {100 * result['success_rate']:.0f} %"
+
+
 def by_task(episodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the counts of each instruction, in order of their first episode."""
     tasks = dict.fromkeys(str(one["instruction"]) for one in episodes)
@@ -69,7 +75,8 @@ def read_card(file: Path) -> dict[str, Any]:
     try:
         content = read_json(file)
         assert content["format"] == FORMAT, f"its format is {content['format']}, and this rlrun reads {FORMAT}"
-        assert {"seal", "rule", "result", "episodes", "waived"} <= content.keys(), "parts of it are missing"
+        shape.check(content)
+        _canonical(content).encode()  # ValueError for text that is no Unicode
     except (OSError, ValueError, LookupError, TypeError, AssertionError) as error:
         raise RunError(
             f"{file} is no card of a certification.",
@@ -95,7 +102,7 @@ def faults_of(card: Mapping[str, Any]) -> list[str]:
         found.append("its mark is this user's, and does not belong to its content: it was edited")
     try:
         found += _faults_of_numbers(card)
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         found.append(f"its numbers cannot be read: {type(error).__name__}: {error}")
     return found
 
@@ -112,6 +119,16 @@ def _faults_of_numbers(card: Mapping[str, Any]) -> list[str]:
     for name, value in counted(episodes).items():
         if abs(float(card["result"][name]) - value) > 1e-9:
             found.append(f"its {name} is {card['result'][name]}, and its episodes give {value:.6g}")
+    if card["tasks"] != by_task(episodes):
+        found.append("its tasks are not those of its episodes")
+    if card["result"]["num_starts"] != len({one["start"] for one in episodes}):
+        found.append("its num_starts is not that of its episodes")
+    selection = card["selection"]
+    if selection is not None and selection["cards_before"] != len(selection["earlier"]):
+        found.append(f"it lists {len(selection['earlier'])} earlier tests, and counts {selection['cards_before']}")
+    wrong_time = shape.fault_of_times(card)
+    if wrong_time:
+        found.append(wrong_time)
     wrong_seeds = fault_of_seeds([int(one["seed"]) for one in episodes])
     if wrong_seeds:
         found.append(wrong_seeds)

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from rlrun.certification import rules
+from rlrun.certification import ledger, rules
 from rlrun.certification.card import CARD, by_task, counted, next_batch, stops, words_of, write_card
 from rlrun.certification.card import FORMAT as CARD_FORMAT
 from rlrun.certification.history import History
@@ -25,7 +25,7 @@ from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.messages import EpisodeReport
 from rlrun.data.starts import TEST_SEEDS, Split, split_of
-from rlrun.observability.records import read_starts, record_certification
+from rlrun.observability.records import read_starts
 from rlrun.system.errors import RunError
 from rlrun.training.evaluation import record_world, run_episodes
 from rlrun.training.policy_folders import policy_folder
@@ -42,16 +42,23 @@ def certify(config: RunConfig) -> Path:
     policy = policy_folder(config)
     worlds = _perturbed_worlds(config)
     history = History.of(Path(str(config.evaluation.checkpoint)).resolve())
+    earlier: list[dict[str, Any]] = []
     waived = [] if history is None else rules.require(rules.check_record(history), config.certify.waive)
     config = with_run_folder(config)
     with open_session(config, Machines(config), ROLES) as session:
-        rule = _write_rule(session)
+        kept = ledger.keep_earlier(session.run_dir, (CARD, PAGE, EPISODES, RULE))
+        if kept is not None:
+            session.console.note(f"the card that was here is kept: {kept}")
+        rule, card = _write_rule(session), session.run_dir / CARD
         fingerprints = _loaded(session, policy)
         if history is not None:
             waived += _checked_world(session, history, fingerprints)
-            record_certification(history.folder, history.step, session.run_dir / CARD)  # also if it is cut off
+            earlier = ledger.earlier_tests(history, session.run_dir)
+            ledger.begin(history, rule, card)  # also if it is cut off
         certifying = _Certifying(session, history)
         certifying.run()
+        if history is not None:
+            ledger.end(history, rule, card, counted(certifying.episodes))
         waived += certifying.waived
     perturbed, untested = [], {}
     for name, world in worlds.items():
@@ -59,8 +66,9 @@ def certify(config: RunConfig) -> Path:
             perturbed.append(_perturbed(config, policy, name, world, certifying.episodes))
         except RunError as failure:  # such as a suite that was not exported; the card has the rest
             untested[name] = str(failure)
-    card = _content(config, policy, history, fingerprints, rule, certifying, waived, perturbed) | {"untested": untested}
-    return _write(Path(str(config.output_dir)), card)
+    selection = None if history is None else _selection(history, policy, earlier)
+    content = _content(config, policy, history, fingerprints, rule, certifying, waived, perturbed)
+    return _write(Path(str(config.output_dir)), content | {"selection": selection, "untested": untested})
 
 
 def _perturbed_worlds(config: RunConfig) -> dict[str, EnvConfig]:
@@ -85,7 +93,7 @@ def _write_rule(session: Session) -> dict[str, Any]:
         "half_width": wanted.half_width,
         "first_seed": TEST_SEEDS.start,
         "temperature": session.config.evaluation.temperature,
-        "fixed_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "fixed_at": datetime.now(UTC).isoformat(timespec="microseconds"),
     }
     (session.run_dir / RULE).write_text(json.dumps(rule, indent=1) + "\n", encoding="utf-8")
     session.console.note(f"rule: {words_of(rule)}")
@@ -180,14 +188,13 @@ def _content(
     return {
         "format": CARD_FORMAT,
         "made_by": f"rlrun {provenance.own_version()}",
-        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "made_at": datetime.now(UTC).isoformat(timespec="microseconds"),
         "policy": {"folder": str(policy.resolve()), "kind": config.policy.kind, "sha256": _digest_of(policy)},
         "rule": rule,
         "result": {**counted(episodes), "num_void": certifying.num_void, "num_starts": num_starts},
         "tasks": by_task(episodes),
         "perturbed": perturbed,
         "training": None if history is None else _training(history),
-        "selection": None if history is None else _selection(history, policy),
         "noise": None if history is None else _noise(history),
         "splits": asdict(splits),
         "deviations": list(splits.deviations),
@@ -219,11 +226,12 @@ def _training(history: History) -> dict[str, Any]:
         "starts_sha256": history.digest,
         "first_policy": history.origin,
         "is_first_policy_known": history.is_origin_known,
+        "unrecorded": history.unrecorded_words,
     }
 
 
-def _selection(history: History, policy: Path) -> dict[str, Any]:
-    """Return among how many policies of the run this one could be chosen, how, and what was certified before."""
+def _selection(history: History, policy: Path, earlier: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return among how many policies of the run this one could be chosen, how, and what was tested before."""
     looked_at = [one for one in history.evaluations if one.outcomes]
     seeds = sorted({outcome.seed for one in looked_at for outcome in one.outcomes})
     checkpoints = history.folder / provenance.CHECKPOINTS
@@ -235,7 +243,8 @@ def _selection(history: History, policy: Path) -> dict[str, Any]:
         "first_seed": seeds[0] if seeds else None,
         "last_seed": seeds[-1] if seeds else None,
         "chosen": "the best of these evaluations" if is_best else "the last policy" if is_last else "one step's",
-        "cards_before": len({one.get("step") for one in history.earlier_cards} - {history.step}),
+        "cards_before": len(earlier),
+        "earlier": earlier,
     }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config.provenance import CHECKPOINTS, selected
+from rlrun.config.registry import ALGORITHMS, POLICIES
 from rlrun.data import checkpoint_folder
 from rlrun.data.starts import EpisodeStart
 from rlrun.observability.records import (
@@ -22,7 +23,7 @@ from rlrun.observability.records import (
     read_world,
 )
 from rlrun.observability.report.differences import group_runs
-from rlrun.observability.run_files import CERTIFICATIONS, METRICS, STARTS, WORLD, read_json_lines
+from rlrun.observability.run_files import EPISODES, METRICS, STARTS, WORLD, read_json_lines
 
 MAX_ANCESTORS = 8  # runs from whose policies a run began, one after another
 
@@ -91,8 +92,33 @@ class History:
 
     @property
     def missing_steps(self) -> list[int]:
-        """Training steps of this policy whose starts are not on record."""
+        """Training steps of this policy whose starts are not on record, and that may have had some."""
+        return [step for step in self._absent_steps if step not in self._steps_without_starts]
+
+    @property
+    def unrecorded_words(self) -> str:
+        """Sentence on absent lines of steps in which no episode began, as of earlier versions; "" without any."""
+        without = [step for step in self._absent_steps if step in self._steps_without_starts]
+        if not without:
+            return ""
+        return (
+            f"{len(without)} of {self.step} steps, first {without[0]}, have no line in {STARTS}: in them no episode "
+            "ended and no simulator or worker started anew, so that all went on with the episodes of the step before."
+        )
+
+    @property
+    def _absent_steps(self) -> list[int]:
         return [step for step in range(1, self.step + 1) if step not in self.recorded_steps]
+
+    @cached_property
+    def _steps_without_starts(self) -> set[int]:
+        """Steps in which episodes were carried on and none began: one begins where one ends, or something restarts."""
+        if not selected(self.run.config, "algorithm.carry_episodes"):
+            return set()
+        ended = {line.get("step") for line in read_json_lines(self.folder / EPISODES)}
+        ended |= {line.get("step") for line in self.run.losses}
+        quiet = [line for line in self.run.metrics if line.get("num_simulator_restarts") == 0]
+        return {line["step"] for line in quiet if line["step"] > 1 and line["step"] not in ended}
 
     @cached_property
     def starts(self) -> dict[str, tuple[EpisodeStart, SeenStarts]]:
@@ -115,11 +141,6 @@ class History:
         """The evaluations among which a checkpoint of this run could be chosen."""
         return self.run.evaluations
 
-    @property
-    def earlier_cards(self) -> list[dict[str, Any]]:
-        """What was tested of this run before: the step, and the card if the test came to its end."""
-        return list(read_json_lines(self.folder / CERTIFICATIONS))
-
     @cached_property
     def siblings(self) -> list[RunRecord]:
         """Runs beside this one, with it, that differ from it in the seed alone: those of a sweep."""
@@ -141,5 +162,15 @@ def _own_origin(config: dict[str, Any]) -> tuple[str, bool]:
     demos = config.get("demos", {})
     if demos.get("path") is not None:
         return f"a new policy, and demonstrations in {demos['path']}, whose starts are not on record", False
+    if not _imitates(config):
+        return "a new policy", True
     first, count = int(demos.get("seed", 0)), int(demos.get("num_episodes", 0))
-    return f"a new policy; kinds that imitate had {count} episodes of rlrun's expert, from seed {first} on", True
+    return f"a new policy that had {count} episodes of rlrun's expert, from seed {first} on", True
+
+
+def _imitates(config: dict[str, Any]) -> bool:
+    """Return whether a run's policy or algorithm learned from demonstrations."""
+    if float(selected(config, "algorithm.imitation_coef") or 0) > 0:
+        return True
+    kinds = ((POLICIES, selected(config, "policy.kind")), (ALGORITHMS, selected(config, "algorithm.name")))
+    return any(kind in registry.names() and registry.get(kind).needs_demonstrations for registry, kind in kinds)

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from rlrun.certification.card import words_of
+from rlrun.certification.card import counted_words, words_of
 from rlrun.observability.report.charts import STYLE
 from rlrun.observability.step_line import percent
 from rlrun.system.errors import visible
 
 PAGE = "card.html"
 BAR = 240  # width of the picture of an interval, pixels
+SCALE = {0: "start", 50: "middle", 100: "end"}  # percent at a bar, and how its text is anchored
+MAX_EARLIER = 20  # earlier tests that are named
 
 
 def page(card: Mapping[str, Any]) -> str:
@@ -22,6 +24,7 @@ def page(card: Mapping[str, Any]) -> str:
         f'<header><span class="brand">rlrun</span><h1>Certificate</h1>'
         f'<span class="where">{escape(card["policy"]["folder"])}</span></header>',
         _headline(card),
+        _section("What was tested", _list(tested_words(card))),
         _section("What stands on this number", _list(remarks(card))),
         _section("Tasks", _table(card["tasks"], "task")) if len(card["tasks"]) > 1 else "",
         _section("Perturbed worlds", _perturbed(card)) if card["perturbed"] else "",
@@ -41,10 +44,27 @@ def headline(card: Mapping[str, Any]) -> str:
     """Return the number in words. Example: "success 182/200 = 91 % (95 % interval 86-94 %) on held-out test starts"."""
     result = card["result"]
     where = "held-out test starts" if is_held_out(card) else "test starts"
+    before = 0 if card["selection"] is None else card["selection"]["cards_before"]
+    after = f", after {before} earlier test{'s' * (before > 1)}" if before else ""
     return (
-        f"success {result['successes']}/{result['episodes']} = {100 * result['success_rate']:.0f} % "
-        f"(95 % interval {100 * result['low']:.0f}-{100 * result['high']:.0f} %) on {where}"
+        f"success {counted_words(result)} (95 % interval {100 * result['low']:.0f}-{100 * result['high']:.0f} %) on "
+        f"{where}{after}"
     )
+
+
+def tested_words(card: Mapping[str, Any]) -> list[str]:
+    """Return sentences on the task, the time limit and the temperature of a test."""
+    env = card["world"]["env"]
+    section = env.get(env["simulator"])
+    place = section.get("id") if isinstance(section, Mapping) else None
+    tasks = [one["task"] for one in card["tasks"] if one["task"]]
+    temperature = card["rule"]["temperature"]
+    return [
+        f"World: {env['simulator']}{f', {place}' if place else ''}.",
+        *([f"Task: {'; '.join(tasks)}."] if tasks else []),
+        f"Time limit: {env.get('max_control_steps')} control steps an episode.",
+        f"Temperature: {temperature:g}{' (the most likely actions)' * (temperature == 0)}.",
+    ]
 
 
 def is_held_out(card: Mapping[str, Any]) -> bool:
@@ -58,6 +78,7 @@ def remarks(card: Mapping[str, Any]) -> list[str]:
     """Return the sentences that belong to the number: broken rules first, then what cannot be proved, then the rest."""
     result, training, splits = card["result"], card["training"], card["splits"]
     found = [f"BROKEN RULE, waived: {one['rule']}: {one['sentence']}." for one in card["waived"]]
+    found += _earlier(card)
     if splits["trained_on_test"]:
         found.append(f"{splits['trained_on_test']}.")
     if training is None:
@@ -74,9 +95,15 @@ def remarks(card: Mapping[str, Any]) -> list[str]:
                 f"Held out: none of the {training['num_starts']} starts that training and selection saw is among the "
                 f"{result['num_starts']} test starts, by seed and by first observation."
             )
+        if training["unrecorded"]:
+            found.append(training["unrecorded"])
     if result["num_starts"] < result["episodes"]:
         found.append(f"{result['episodes']} episodes began from {result['num_starts']} different starts.")
-    found.append(f"Rule, fixed at {card['rule']['fixed_at']}: {words_of(card['rule'])}, each test seed once.")
+    rule = card["rule"]
+    found.append(
+        f"Rule, fixed at {rule['fixed_at']}: {words_of(rule)}, each test seed once, at temperature "
+        f"{rule['temperature']:g}."
+    )
     found += [f"Deviation from the published protocol: {one}." for one in card["deviations"]]
     found += [f"Perturbed world {name}, not tested: {reason}" for name, reason in card["untested"].items()]
     if result["num_void"]:
@@ -93,6 +120,18 @@ def remarks(card: Mapping[str, Any]) -> list[str]:
             "was evaluated after the same step."
         )
     return found
+
+
+def _earlier(card: Mapping[str, Any]) -> list[str]:
+    """Return sentences on the earlier tests of the run's policies, among which this one could be chosen."""
+    tests = [] if card["selection"] is None else card["selection"]["earlier"]
+    found = [
+        f"Earlier test on test starts: step {one['step']}, temperature {one['temperature']}, {one['rule']}: "
+        f"{one['outcome']}."
+        for one in tests[:MAX_EARLIER]
+    ]
+    more = len(tests) - MAX_EARLIER
+    return [*found, f"{more} more earlier tests are in card.json."] if more > 0 else found
 
 
 def training_words(card: Mapping[str, Any]) -> list[str]:
@@ -112,9 +151,9 @@ def training_words(card: Mapping[str, Any]) -> list[str]:
             [f"Its simulators changed during the training: {training['num_worlds']} fingerprints are on record."]
             * is_mixed
         ),
-        f"{before} other checkpoints of this run were certified before."
+        f"Policies of this run were tested {before} times before."
         if before
-        else "No other checkpoint of this run was certified before.",
+        else "No policy of this run was tested before.",
         f"Starts: training {card['splits']['train']}; validation {card['splits']['validation']}; test "
         f"{card['splits']['test']}. Record: SHA-256 {training['starts_sha256'][:16]}….",
     ]
@@ -130,10 +169,18 @@ def _bar(result: Mapping[str, Any]) -> str:
     low, high, at = (BAR * result[name] for name in ("low", "high", "success_rate"))
     width = max(1.0, high - low)
     return (
-        f'<svg width="{BAR + 2}" height="14" role="img" aria-label="interval"><rect x="1" y="5" width="{BAR}" '
+        f'<svg width="{BAR + 2}" height="28" role="img" aria-label="interval"><rect x="1" y="5" width="{BAR}" '
         f'height="4" fill="currentColor" opacity="0.15"/><rect x="{low + 1:.1f}" y="3" width="{width:.1f}" '
         f'height="8" style="fill:var(--c1)" opacity="0.5"/><rect x="{at:.1f}" y="0" width="2" height="14" '
-        'style="fill:var(--c1)"/></svg>'
+        f'style="fill:var(--c1)"/>{_scale()}</svg>'
+    )
+
+
+def _scale() -> str:
+    return "".join(
+        f'<text x="{1 + BAR * at / 100:g}" y="26" font-size="10" text-anchor="{anchor}" '
+        f'fill="currentColor">{at} %</text>'
+        for at, anchor in SCALE.items()
     )
 
 

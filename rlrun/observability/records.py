@@ -212,12 +212,12 @@ def record_starts(run_dir: Path, step: int, during: During, starts: Sequence[Epi
     """Append the starts of the episodes that began in training step `step`, or in an evaluation after it."""
     line: dict[str, Any] = {"step": step, "during": during.value}
     line |= {"seeds": [one.seed for one in starts], "digests": [one.digest for one in starts]}
-    _append(run_dir / STARTS, [line] if starts else [])
+    _append(run_dir / STARTS, [line])  # also for no starts: a line that is missing was lost
 
 
-def record_certification(run_dir: Path, step: int, card: Path) -> None:
-    """Append to certifications.jsonl that a policy of this run is being tested; `card` is written if the test ends."""
-    _append(run_dir / CERTIFICATIONS, [{"step": step, "card": str(card)}])
+def record_certification(run_dir: Path, line: dict[str, Any]) -> None:
+    """Append a line to certifications.jsonl: that a policy of this run is being tested, or what the test gave."""
+    _append(run_dir / CERTIFICATIONS, [line])
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,18 @@ def test_an_honest_run_gets_a_card_that_holds(trained, tmp_path):
     assert card["result"]["num_starts"] == 12
     again = read_card(certified(run, number=12))
     assert [one["success"] for one in again["episodes"]] == [one["success"] for one in card["episodes"]]
-    assert len((run / "certifications.jsonl").read_text().splitlines()) == 2  # who looks at test starts leaves a trace
+    warmer = read_card(certified(run, "evaluation.temperature=1"))
+    assert warmer["selection"]["cards_before"] == 2  # who looks at test starts leaves a trace
+    assert [one["temperature"] for one in warmer["selection"]["earlier"]] == ["0", "0"]
+    assert faults_of(warmer) == []
+
+
+def test_a_run_whose_episodes_last_longer_than_a_step_gets_a_card(trained, tmp_path):
+    """No episode begins in its second step."""
+    write_world(tmp_path, "carried_world", start="5.0")
+    run = trained("carried_world", "algorithm.carry_episodes=true", "env.max_control_steps=40")
+    card = read_card(certified(run, "certify.waive=[held_out]", "env.max_control_steps=40"))
+    assert "record" not in {one["rule"] for one in card["waived"]}
 
 
 def test_a_world_with_few_starts_cannot_hold_any_out(trained, tmp_path):

@@ -31,7 +31,7 @@ def run(tmp_path_factory):
     return call
 
 
-def test_grpo_learns_without_a_critic(run):
+def test_grpo_has_advantages_and_a_gradient_without_a_critic(run):
     """Potential of unequal episodes in a group: the policy moves, and nothing of a critic is logged."""
     groups = ["algorithm.name=grpo", "algorithm.grpo.group_size=4", "env.num_envs=8"]
     whole_episodes = ["algorithm.horizon=15", "algorithm.global_batch_size=60", "actor.micro_batch_size=30"]
@@ -111,7 +111,7 @@ def test_adapters_learn_and_are_merged_into_the_exported_policy(run):
 
 
 @pytest.mark.long
-def test_a_flow_policy_learns_its_noise(run):
+def test_a_flow_policy_changes_its_noise(run):
     noise = ["policy=smolvla", "policy.smolvla.sampling=flow_noise", "sft.num_steps=4", "algorithm.entropy_coef=0.01"]
     folder, metrics = run("flow_noise", *noise, "actor.lr=1e-3", "algorithm.ppo.critic_warmup_steps=0")
     assert all(line["rollout_logprob_gap"] < 1e-3 for line in metrics)
@@ -144,7 +144,7 @@ def test_a_frozen_flow_policy_is_steered(run):
     assert json.loads((folder / "policy" / "flow_policy.json").read_text())["steering"]["bound"] == 1.5
 
 
-def test_a_flow_policy_learns_by_comparing_groups(run):
+def test_a_flow_policy_has_a_gradient_from_comparing_groups(run):
     groups = ["algorithm.name=grpo", "algorithm.grpo.group_size=4", "env.num_envs=8", "actor.lr=1e-3"]
     whole_episodes = ["algorithm.horizon=15", "algorithm.global_batch_size=60", "actor.micro_batch_size=30"]
     _, metrics = run("flow_grpo", "policy=smolvla", "sft.num_steps=4", *groups, *whole_episodes)

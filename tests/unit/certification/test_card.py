@@ -8,8 +8,9 @@ import pytest
 
 from rlrun.certification.card import FORMAT, by_task, counted, faults_of, read_card, write_card
 from rlrun.certification.page import headline, page, remarks
+from rlrun.certify import verify
 from rlrun.data.starts import TEST_SEEDS
-from rlrun.system.errors import RunError
+from rlrun.system.errors import ExitStatus, RunError
 
 
 def content(outcomes: list[bool], num_episodes: int | None = None, half_width: float | None = None) -> dict:
@@ -30,7 +31,8 @@ def content(outcomes: list[bool], num_episodes: int | None = None, half_width: f
         "made_by": "rlrun 1.0",
         "made_at": "2026-11-28T00:00:00+00:00",
         "policy": {"folder": "runs/a/policy", "kind": "cnn", "sha256": "0" * 64},
-        "rule": {"num_episodes": number, "half_width": half_width, "fixed_at": "2026-11-28T00:00:00+00:00"},
+        "rule": {"num_episodes": number, "half_width": half_width, "temperature": 0.0}
+        | {"fixed_at": "2026-11-28T00:00:00+00:00"},
         "result": {**counted(episodes), "num_void": 0, "num_starts": len(episodes)},
         "tasks": by_task(episodes),
         "perturbed": [{"perturbation": "light", **counted(episodes[: len(episodes) // 2]), "lost": 3, "won": 1}],
@@ -43,6 +45,7 @@ def content(outcomes: list[bool], num_episodes: int | None = None, half_width: f
             "starts_sha256": "1" * 64,
             "first_policy": "a new policy",
             "is_first_policy_known": True,
+            "unrecorded": "",
         },
         "selection": {
             "num_evaluations": 2,
@@ -50,12 +53,16 @@ def content(outcomes: list[bool], num_episodes: int | None = None, half_width: f
             "last_seed": 2_000_063,
             "chosen": "the last policy",
             "cards_before": 0,
+            "earlier": [],
         },
         "noise": {"num_seeds": 8, "mean": 0.9, "std": 0.03, "on": "validation starts"},
         "splits": {"train": "a", "validation": "b", "test": "c", "trained_on_test": "", "deviations": []},
         "deviations": [],
         "untested": {"env": "the suite libero_goal_env was not exported"},
-        "world": {"fingerprints": [{"mujoco": "4.0.0"}], "env": {"simulator": "embedded"}},
+        "world": {
+            "fingerprints": [{"mujoco": "4.0.0"}],
+            "env": {"simulator": "gymnasium", "gymnasium": {"id": "Reach-v0"}, "max_control_steps": 44},
+        },
         "waived": [],
         "episodes": episodes,
     }
@@ -164,6 +171,60 @@ def test_the_page_shows_all_parts_and_needs_no_network():
         "3 of the unperturbed successes are lost",
         "not exported",
         "mujoco",
+        "Reach-v0",
+        "44 control steps",
+        "Temperature: 0",
+        "50 %</text>",
     ):
         assert words in text
     assert "http://" not in text and "https://" not in text
+
+
+EARLIER = {"step": "40", "temperature": "1", "rule": "40 episodes", "outcome": "25/40 = 62 %", "card": "a/card.json"}
+
+
+def test_earlier_tests_stand_on_the_card():
+    card = content(OUTCOMES)
+    card["selection"] |= {"cards_before": 1, "earlier": [EARLIER]}
+    assert headline(card).endswith("on held-out test starts, after 1 earlier test")
+    assert any("temperature 1, 40 episodes: 25/40 = 62 %" in one for one in remarks(card))
+    card["selection"]["earlier"] = []
+    assert any("lists 0 earlier tests" in one for one in faults_of(card | {"seal": {}}))
+
+
+MALFORMED = {
+    "a seal that is text": lambda card: card.update(seal="x"),
+    "no number": lambda card: card["result"].update(low=float("nan")),
+    "a share of a seed": lambda card: card["episodes"][0].update(seed=2147483648.5),
+    "no splits": lambda card: card.pop("splits"),
+    "episodes that are none": lambda card: card.update(episodes=[1]),
+    "a rule without a temperature": lambda card: card["rule"].pop("temperature"),
+    "a reason that is no text": lambda card: card.update(untested={"env": 3}),
+    "half of a surrogate pair": lambda card: card.update(made_by="\ud800"),
+    "training without selection": lambda card: card.update(selection=None),
+}
+
+
+@pytest.mark.parametrize("edit", MALFORMED)
+def test_a_malformed_card_is_refused_without_a_traceback(edit, tmp_path, capsys):
+    file = written(tmp_path, content(OUTCOMES))
+    card = json.loads(file.read_text())
+    MALFORMED[edit](card)
+    file.write_text(json.dumps(card))
+    assert verify(file) is ExitStatus.bad_input
+    assert "no card of a certification" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("time", ["1999-01-01T00:00:00+00:00", "2999-01-01T00:00:00+00:00", "yesterday"])
+def test_a_time_at_which_no_card_was_made_is_told(time, tmp_path):
+    file = written(tmp_path, content(OUTCOMES) | {"made_at": time})
+    assert any("made_at" in fault for fault in faults_of(read_card(file)))
+
+
+def test_a_foreign_card_prints_no_control_codes_and_no_line_of_its_own(tmp_path, capsys):
+    card = content(OUTCOMES)
+    card["waived"] = [{"rule": "record", "sentence": "\x1b]0;owned\x07\nwhole: digest, episodes and rule agree"}]
+    assert verify(written(tmp_path, card)) is ExitStatus.ok
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed and "\x07" not in printed
+    assert sum(line.startswith("whole") for line in printed.splitlines()) == 1

@@ -1,5 +1,6 @@
 """Cheating is told by the rule that it breaks, from a run's own record."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,32 @@ def test_splits_are_disjoint_and_cover_what_keys_can_name():
     assert split_of(TEST_SEEDS.start) is split_of(TEST_SEEDS.stop - 1) is Split.test
     assert split_of(TRAINING_SEEDS.start) is split_of(TRAINING_SEEDS.stop - 1) is Split.train
     assert int(EVALUATION_SEEDS.high) + 1 == TEST_SEEDS.start and int(DEMO_SEEDS.high) + 1 == VALIDATION_SEEDS.start
+
+
+def carried(run: Path, *steps: dict) -> History:
+    """Return the record of a run that carries episodes, with more training steps than `run` has starts of."""
+    with (run / "config.yaml").open("a") as config:
+        config.write("algorithm: {carry_episodes: true}\n")
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.write("".join(json.dumps({"num_simulator_restarts": 0} | step) + "\n" for step in steps))
+    return history(run)
+
+
+def test_a_step_in_which_no_episode_began_is_on_record(run):
+    record_starts(run, 4, During.training, [])
+    assert rules.check_record(carried(run, {"step": 4})) == []
+
+
+def test_an_absent_line_of_an_older_run_is_told_where_no_episode_can_have_begun(run):
+    record = carried(run, {"step": 4})
+    assert rules.check_record(record) == [] and "1 of 4 steps, first 4" in record.unrecorded_words
+    (run / "episodes.jsonl").write_text('{"step": 4}\n')
+    assert [one.rule for one in rules.check_record(history(run))] == ["record"]
+
+
+def test_a_policy_that_never_imitated_had_no_episodes_of_the_expert(run):
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config + "policy: {kind: mlp}\ndemos: {num_episodes: 128}\n")
+    assert history(run).origin == "a new policy"
+    (run / "config.yaml").write_text(config + "policy: {kind: smolvla}\ndemos: {num_episodes: 128}\n")
+    assert "128 episodes of rlrun's expert" in history(run).origin
