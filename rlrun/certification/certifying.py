@@ -231,7 +231,9 @@ def _selection(history: History, policy: Path) -> dict[str, Any]:
     seeds = sorted({outcome.seed for one in looked_at for outcome in one.outcomes})
     checkpoints = history.folder / provenance.CHECKPOINTS
     best = checkpoint_folder.best(checkpoints) if checkpoints.is_dir() else None
-    is_best = best is not None and policy.resolve().is_relative_to(best.resolve())
+    is_marked = best is not None and policy.resolve().is_relative_to(best.resolve())
+    own = [one.success_rate for one in looked_at if one.step == history.step]
+    is_best = is_marked and own == [max((one.success_rate for one in looked_at), default=None)]
     is_last = history.step == history.run.num_steps
     return {
         "num_evaluations": len(looked_at),
