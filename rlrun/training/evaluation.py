@@ -10,6 +10,7 @@ import numpy as np
 from rlrun.config import provenance
 from rlrun.config.schema import EnvConfig, RunConfig, SelectionStarts
 from rlrun.config.simulator_spec import simulator_spec
+from rlrun.config.sources import world_digest
 from rlrun.data.messages import EpisodeReport, LeftOutEpisode
 from rlrun.data.seeds import InstanceResult, results_by_instance
 from rlrun.data.starts import TEST_SEEDS, VALIDATION_SEEDS
@@ -24,7 +25,6 @@ from rlrun.observability.records import (
 from rlrun.observability.run_files import WORLD
 from rlrun.observability.video import Clip, tile
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.training.policy_folders import world_digest
 from rlrun.training.session import Session
 
 VIDEO_FPS = 8.0  # one picture per chunk; with short chunks, slower than real time
