@@ -27,7 +27,7 @@ from rlrun.data.messages import EpisodeReport
 from rlrun.data.starts import TEST_SEEDS, Split, split_of
 from rlrun.observability.records import read_starts
 from rlrun.system.errors import RunError
-from rlrun.training.evaluation import record_world, run_episodes
+from rlrun.training.evaluation import record_world, require_all, run_episodes
 from rlrun.training.policy_folders import policy_folder
 from rlrun.training.session import Session, open_session, with_run_folder
 
@@ -132,7 +132,9 @@ class _Certifying:
         while not stops([one["success"] for one in self.episodes], wanted.half_width, wanted.num_episodes):
             first = TEST_SEEDS.start + len(self.episodes)
             size = next_batch(len(self.episodes), wanted.half_width, wanted.num_episodes)
-            reports = run_episodes(self._session, 0, 0, list(range(first, first + size)), has_video=False)
+            seeds = list(range(first, first + size))
+            reports = run_episodes(self._session, 0, 0, seeds, has_video=False)
+            require_all(seeds, reports)
             starts = [one for part in read_starts(self._session.run_dir) for one in part.starts]
             tested = {one.seed: one for one in starts if split_of(one.seed) is Split.test}
             if self._history is not None:
@@ -166,6 +168,7 @@ def _perturbed(
         _loaded(session, policy)
         seeds = [TEST_SEEDS.start + i for i in range(len(unperturbed))]
         reports = run_episodes(session, 0, 0, seeds, has_video=False)
+        require_all(seeds, reports)
     episodes = [_episode(one, "") for one in reports if not one.infra_fault]
     successes = {one["seed"]: one["success"] for one in episodes}
     lost = sum(one["success"] and not successes[one["seed"]] for one in unperturbed)
@@ -236,7 +239,9 @@ def _selection(history: History, policy: Path, earlier: list[dict[str, Any]]) ->
     seeds = sorted({outcome.seed for one in looked_at for outcome in one.outcomes})
     checkpoints = history.folder / provenance.CHECKPOINTS
     best = checkpoint_folder.best(checkpoints) if checkpoints.is_dir() else None
-    is_best = best is not None and policy.resolve().is_relative_to(best.resolve())
+    is_marked = best is not None and policy.resolve().is_relative_to(best.resolve())
+    own = [one.success_rate for one in looked_at if one.step == history.step]
+    is_best = is_marked and own == [max((one.success_rate for one in looked_at), default=None)]
     is_last = history.step == history.run.num_steps
     return {
         "num_evaluations": len(looked_at),

@@ -404,7 +404,7 @@ class SelectionStarts(Enum):
 class CheckpointConfig(Section):
     every_steps: int = bounded(10, NOT_NEGATIVE)  # training steps between checkpoints; 0: only the last
     keep_last: int = bounded(2, COUNT)
-    is_best_kept: bool = True
+    is_best_kept: bool = True  # also save at once after the best evaluation so far; with every_steps=0 only mark it
     best_on: SelectionStarts = SelectionStarts.validation  # by whose success rate the best one is chosen
     is_asynchronous: bool = False  # copy the state to host memory, and write it while training goes on
     resume: str | None = "auto"  # "auto": newest whole one in the run folder; or a path; None: start anew

@@ -207,7 +207,7 @@ class Controller:
             [lambda env: env.collect(step, policy_version)] * len(self.envs),
             num_returns,
             f"trajectories of step {step}",
-            lambda rank, report: self._check_episodes(rank, report, None),
+            lambda rank, report: check_episodes(f"env/{rank}", report.episodes, self._envs_of(rank), None),
         )
 
     def finish_collection(self, collection: Collection) -> Batch:
@@ -252,7 +252,7 @@ class Controller:
             requests,
             [1] * num_workers,
             "evaluation episodes",
-            lambda rank, report: self._check_episodes(rank, report, seeds[rank::num_workers]),
+            lambda rank, report: self._check_evaluated(rank, report, seeds[rank::num_workers]),
         )
         return [values[0] for values in self._finished(collection)]
 
@@ -360,12 +360,15 @@ class Controller:
             what = "half-sent weights discarded"
             self.rollouts.call(lambda rollout: rollout.discard_weights(), what, self._step_s)
 
-    def _check_episodes(self, rank: int, report: Collected | Evaluated, seeds: list[int] | None) -> None:
-        """Raise RunError, naming the env worker, if its report cannot be right."""
+    def _envs_of(self, rank: int) -> range:
+        """Return the global indices of the rows of an env worker."""
         num_envs = self.config.env.num_envs // len(self.envs)
-        check_episodes(f"env/{rank}", report.episodes, range(rank * num_envs, (rank + 1) * num_envs), seeds)
-        if seeds is not None:
-            check_starts(f"env/{rank}", report.starts, seeds)
+        return range(rank * num_envs, (rank + 1) * num_envs)
+
+    def _check_evaluated(self, rank: int, report: Evaluated, seeds: list[int]) -> None:
+        """Raise RunError, naming the env worker, if its report of an evaluation of `seeds` cannot be right."""
+        check_episodes(f"env/{rank}", report.episodes, self._envs_of(rank), seeds, report.left_out)
+        check_starts(f"env/{rank}", report.starts, seeds)
 
     def _started(
         self,

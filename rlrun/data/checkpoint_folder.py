@@ -161,6 +161,12 @@ def mark_best(folder: Path) -> None:
     os.replace(fresh, marker)
 
 
+def unmark_best(folder: Path) -> None:
+    """Let no checkpoint be the best one if that is `folder`."""
+    if best(folder.parent) == folder:
+        (folder.parent / BEST).unlink()
+
+
 def prune(saved: Path, keep_last: int, is_best_kept: bool) -> list[Path]:
     """Delete all but the newest `keep_last` complete checkpoints (and the best one). Returns the deleted ones.
 

@@ -12,7 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces, Trajectory
+from rlrun.data.messages import (
+    ActionChunk,
+    EpisodeReport,
+    Frames,
+    LeftOutEpisode,
+    Observation,
+    Spaces,
+    Trajectory,
+)
 from rlrun.data.starts import EpisodeStart
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -180,12 +188,19 @@ def _trajectory_faults(part: Trajectory, num_steps: int, version: int) -> Iterab
         yield f"actions of policy version {newest}", f"the newest that was ever sent is {version}"
 
 
-def check_episodes(sender: str, reports: Iterable[EpisodeReport], envs: range, seeds: Sequence[int] | None) -> None:
+def check_episodes(
+    sender: str,
+    reports: Iterable[EpisodeReport],
+    envs: range,
+    seeds: Sequence[int] | None,
+    left_out: Sequence[LeftOutEpisode] = (),
+) -> None:
     """Raise RunError, naming the env worker, for invalid reports of episodes.
 
-    envs: global indices of its rows. seeds: of the requested episodes; None: the worker chose them.
+    envs: global indices of its rows. seeds: of the requested episodes; None: the worker chose them. left_out: those of
+    them that have no report.
     """
-    seen: list[int] = []
+    seen = [episode.seed for episode in left_out]
     for report in reports:
         seen.append(report.seed)
         numbers = (report.episode_return, report.q_score)

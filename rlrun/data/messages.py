@@ -176,9 +176,13 @@ class ChunkResult:
         """bool [B]: rows whose episode is over, for any reason."""
         return self.terminated | self.truncated | self.infra_fault
 
+    def fault(self, row: int) -> str:
+        """Return why the episode of `row` is void, as far as the simulator says it."""
+        return str(self.infos[row].get("fault", "it broke"))
+
     @classmethod
-    def broken(cls, frames: Frames, num_steps: int, active: np.ndarray) -> ChunkResult:
-        """Return a result whose active rows (bool [B]) are void, as after a fault; `frames` only gives the shapes."""
+    def broken(cls, frames: Frames, num_steps: int, active: np.ndarray, fault: str = "") -> ChunkResult:
+        """Return a result whose active rows (bool [B]) are void; `frames` only gives the shapes. fault: "": unknown."""
         num_rows = len(frames)
         nothing = np.zeros(num_rows, bool)
         return cls(
@@ -190,7 +194,7 @@ class ChunkResult:
             success=nothing,
             q_score=np.zeros(num_rows, np.float32),
             infra_fault=active,
-            infos=({},) * num_rows,
+            infos=tuple({"fault": fault} if fault and is_active else {} for is_active in active.tolist()),
         )
 
 
@@ -271,6 +275,21 @@ class EpisodeReport:
     truncated: bool
     infra_fault: bool
     instruction: str = ""
+
+
+@dataclass(frozen=True)
+class LeftOutEpisode:
+    """env -> driver: an evaluation episode without a result, since it was void in each of `num_attempts` attempts.
+
+    Example: LeftOutEpisode(seed=123, num_attempts=3, fault="the simulation diverged")
+    """
+
+    seed: int  # reset seed
+    num_attempts: int
+    fault: str  # of the last attempt
+
+    def __str__(self) -> str:
+        return f"seed {self.seed} broke {self.num_attempts} times: {self.fault}"
 
 
 @dataclass(frozen=True)

@@ -119,9 +119,14 @@ class RestartingEnv(VectorEnv):
         self._repeated.completed(int(active.sum()))
         self._num_steps += result.step_valid.sum(axis=1)
         for row in np.flatnonzero(result.infra_fault & active & ~lost).tolist():
-            what = result.infos[row].get("fault", "it broke")
-            self._row_faults.append(f"row {row}, seed {self._seeds[row]}: {what}")
-        return dataclasses.replace(result, infra_fault=result.infra_fault | lost) if lost.any() else result
+            self._row_faults.append(f"row {row}, seed {self._seeds[row]}: {result.fault(row)}")
+        return self._with_lost(result, lost) if lost.any() else result
+
+    def _with_lost(self, result: ChunkResult, lost: np.ndarray) -> ChunkResult:
+        """Return the result with an infra fault in the rows whose episode was lost with an earlier simulator."""
+        fault = {"fault": self.faults[-1]}
+        infos = tuple(fault if is_lost else info for info, is_lost in zip(result.infos, lost, strict=True))
+        return dataclasses.replace(result, infra_fault=result.infra_fault | lost, infos=infos)
 
     def drain_row_faults(self) -> tuple[str, ...]:
         """Return what broke single rows since the last call, with their seeds; the other rows went on."""
@@ -165,7 +170,8 @@ class RestartingEnv(VectorEnv):
     def _void(self, num_steps: int, active: np.ndarray) -> ChunkResult:
         images = np.zeros((self.num_envs, *self._image_shape), np.uint8)
         proprio = np.zeros((self.num_envs, self.num_proprio), np.float32)
-        return ChunkResult.broken(Frames(images, proprio, ("",) * self.num_envs), num_steps, active)
+        frames = Frames(images, proprio, ("",) * self.num_envs)
+        return ChunkResult.broken(frames, num_steps, active, self.faults[-1])
 
     def _restart(self, fault: Exception) -> None:
         """Make a new simulator; every row must be reset. Raises RunError at the limit."""

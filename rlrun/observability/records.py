@@ -84,6 +84,7 @@ class EvaluationRecord:
     num_infra_faults: int = 0
     mean_return: float = 0.0
     outcomes: list[EpisodeOutcome] = field(default_factory=list)  # of every episode, in order of seeds
+    num_left_out: int = 0  # seeds whose every episode was void; they have no part in the rate
 
     @property
     def is_on_test(self) -> bool:
@@ -109,6 +110,7 @@ def summarize_evaluation(step: int, reports: Iterable[EpisodeReport]) -> Evaluat
         num_infra_faults=len(reports) - len(sound),
         mean_return=sum(report.episode_return for report in sound) / count,
         outcomes=sorted((_outcome(report) for report in reports), key=lambda one: (one.seed, not one.is_void)),
+        num_left_out=len({report.seed for report in reports} - {report.seed for report in sound}),
     )
 
 

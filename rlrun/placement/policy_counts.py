@@ -17,10 +17,10 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from rlrun.config.registry import POLICIES
 from rlrun.config.schema import Precision, RunConfig
-from rlrun.config.sections import file_of, to_dict
+from rlrun.config.sections import to_dict
 from rlrun.config.simulator_spec import simulator_spec
+from rlrun.config.sources import computing_digest
 from rlrun.policies.counts import PassCount, PolicyCounts
 from rlrun.policies.folders import base_of, has_only_adapters, parameters_in
 from rlrun.policies.spec import policy_spec
@@ -121,24 +121,10 @@ def digest(config: RunConfig) -> str:
         "precision": [actor.param_precision.value, config.rollout.precision.value],
         "env": [env.image_size, spaces.num_images, spaces.num_proprio, spaces.num_actions],
         "versions": [version(name) for name in _PACKAGES],
-        "sources": _sources_digest(POLICIES.location(config.policy.kind)),
+        "sources": computing_digest(config),
         "files": sorted(_files(config)),
     }
     return hashlib.sha256(json.dumps(depends, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def _sources_digest(location: str) -> str:
-    """Return a digest of the sources of rlrun's policies, and of the package of a spec "module:ATTRIBUTE"."""
-    folders, own = [Path(__file__).parents[1] / "policies"], Path(file_of(location))
-    if own.name != "__init__.py":
-        files = [own]
-    else:
-        files = []
-        folders += [own.parent] if own.parent != Path(__file__).parents[1] else []
-    digest = hashlib.sha256()
-    for file in [*files, *(file for folder in folders for file in sorted(folder.rglob("*.py")))]:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 def _files(config: RunConfig) -> Iterator[tuple[str, int, int]]:

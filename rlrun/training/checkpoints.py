@@ -15,6 +15,7 @@ from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Session
 
 _NEVER = -1.0  # a success rate that was not measured yet
+_NO_VERSION = -1
 
 
 @dataclass
@@ -26,13 +27,26 @@ class Progress:
     env_steps: int = 0
     elapsed_s: float = 0.0
     best_success_rate: float = _NEVER
+    best_version: int = _NO_VERSION  # of the policy whose evaluation had `best_success_rate`
     first_success_rate: float = _NEVER
     base_policy: str = ""  # folder of the first policy of this process
     is_evaluation_owed: bool = False  # a signal interrupted the evaluation of this step
 
+    @property
+    def is_best(self) -> bool:
+        """Whether the present policy is the one whose evaluation was the best so far."""
+        return self.best_version == self.policy_version
+
+    def take_evaluation(self, success_rate: float) -> None:
+        """Note the success rate of the present policy."""
+        if success_rate > self.best_success_rate:
+            self.best_success_rate = success_rate
+            self.best_version = self.policy_version
+
     @classmethod
     def read(cls, stored: dict[str, object], checkpoint: Path) -> Progress:
         """Return the counters from a checkpoint's state.json. Raises RunError if counters are missing or wrong."""
+        stored = {"best_version": _NO_VERSION} | stored  # version 0.3 did not store it
         faults = _faults(stored)
         if not faults:
             return cls(**stored)  # type: ignore[arg-type]  # the names were checked above
@@ -63,6 +77,8 @@ def _faults(stored: dict[str, object]) -> list[str]:
         ]
         if stored["policy_version"] != stored["step"]:
             faults.append(f"policy_version is {stored['policy_version']} after {stored['step']} steps")
+        if cast(int, stored["best_version"]) > cast(int, stored["policy_version"]):
+            faults.append(f"best_version is {stored['best_version']}, and the newest is {stored['policy_version']}")
     return faults
 
 
@@ -86,7 +102,6 @@ class Checkpoints:
         self._session, self._on_saved = session, on_saved
         self._pending: Pending | None = None
         self.newest: Path | None = None  # the newest one that was saved or restored
-        self.is_best = False  # whether the present policy is the best one so far, and no checkpoint has it
         self._state: dict[str, Any] = {}  # the counters in `newest`
 
     @property
@@ -147,24 +162,20 @@ class Checkpoints:
         session, root, state = self._session, self._session.run_dir / CHECKPOINTS, asdict(progress)
         with session.stop.saving():
             self.wait_until_saved()
-            what, is_best = f"checkpoint of step {progress.step}", self._take_best()
+            what = f"checkpoint of step {progress.step}"
             usual_s = session.watchdog.budgets.usual("driver", "save", False)  # None: no earlier save
             with session.phase("save") as saving, session.disk.watched(what, self.expected_bytes(progress), usual_s):
-                folder = Path(session.controller.save(str(root), state, is_best))
+                folder = Path(session.controller.save(str(root), state, progress.is_best))
             session.disk.check_write(what, folder_bytes(folder), saving.seconds, session.controller.try_disk)
             self._completed(folder, state)
         return folder
-
-    def _take_best(self) -> bool:
-        is_best, self.is_best = self.is_best, False
-        return is_best
 
     def begin(self, progress: Progress) -> None:
         """Copy the state of a checkpoint, which is written while training goes on."""
         self.wait_until_saved()
         session, root, state = self._session, self._session.run_dir / CHECKPOINTS, asdict(progress)
         with session.phase("save"):
-            folder = Path(session.controller.begin_save(str(root), state, self._take_best()))
+            folder = Path(session.controller.begin_save(str(root), state, progress.is_best))
         watch = ExitStack()
         what = f"checkpoint of step {progress.step}"
         watch.enter_context(session.disk.watched(what, self.expected_bytes(progress), None))

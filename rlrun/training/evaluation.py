@@ -10,7 +10,8 @@ import numpy as np
 from rlrun.config import provenance
 from rlrun.config.schema import EnvConfig, RunConfig, SelectionStarts
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.messages import EpisodeReport
+from rlrun.config.sources import world_digest
+from rlrun.data.messages import EpisodeReport, LeftOutEpisode
 from rlrun.data.seeds import InstanceResult, results_by_instance
 from rlrun.data.starts import TEST_SEEDS, VALIDATION_SEEDS
 from rlrun.observability.records import (
@@ -23,7 +24,7 @@ from rlrun.observability.records import (
 )
 from rlrun.observability.run_files import WORLD
 from rlrun.observability.video import Clip, tile
-from rlrun.training.policy_folders import world_digest
+from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Session
 
 VIDEO_FPS = 8.0  # one picture per chunk; with short chunks, slower than real time
@@ -47,7 +48,10 @@ def evaluation_seeds(config: RunConfig) -> list[int]:
 def run_episodes(
     session: Session, step: int, policy_version: int, seeds: list[int], has_video: bool
 ) -> list[EpisodeReport]:
-    """Return one episode per seed, void ones too, record their starts, and pass their video to the sinks."""
+    """Return the episodes of the seeds, void ones too, record their starts, and pass their video to the sinks.
+
+    Warns of seeds that are left out. Raises RunError if all of them are.
+    """
     num_videos = session.config.logging.video_episodes if has_video else 0
     with session.phase("evaluate", "env/evaluation_episodes", len(seeds)):
         parts = session.controller.evaluate(seeds, num_videos, policy_version)
@@ -55,7 +59,35 @@ def run_episodes(
         _keep_video(session, step, [video for part in parts for video in part.videos])
         for reason in sorted({part.no_video for part in parts if part.no_video}):
             session.console.warning(f"no video: {reason}")
+    _tell_left_out(session, len(seeds), [one for part in parts for one in part.left_out])
     return [episode for part in parts for episode in (*part.episodes, *part.void)]
+
+
+def _tell_left_out(session: Session, num_seeds: int, left_out: list[LeftOutEpisode]) -> None:
+    """Warn of each seed that has no result. Raises RunError if no seed has one."""
+    if left_out and len(left_out) == num_seeds:
+        raise RunError(
+            f"Each of the {num_seeds} evaluation episodes broke the simulator {left_out[0].num_attempts} times.",
+            key="env",
+            cause=str(left_out[0]),
+            remedy="Run the world alone, `rlrun check-simulator`, and read the logs of the env workers.",
+            exit_status=ExitStatus.worker_lost,
+        )
+    for one in left_out:
+        session.console.warning(f"{len(left_out)} of {num_seeds} episodes left out: {one}")
+
+
+def require_all(seeds: list[int], episodes: list[EpisodeReport]) -> None:
+    """Raise RunError if a seed has no result, since it was left out."""
+    missing = sorted(set(seeds) - {one.seed for one in episodes if not one.infra_fault})
+    if missing:
+        raise RunError(
+            f"{len(missing)} of {len(seeds)} episodes could not be finished, as that of seed {missing[0]}.",
+            key="env",
+            cause="each attempt at it broke the simulator, and a measurement without it would not follow its rule",
+            remedy="The warning above and the logs of the env workers say how it breaks; mend the world.",
+            exit_status=ExitStatus.worker_lost,
+        )
 
 
 def _keep_video(session: Session, step: int, videos: list[tuple[EpisodeReport, np.ndarray]]) -> None:
@@ -136,6 +168,7 @@ def sentence(record: EvaluationRecord, env: EnvConfig) -> str:
     return (
         f"success {record.successes}/{record.episodes} = {100 * record.success_rate:.0f} % "
         f"(95 % interval {100 * record.ci_low:.0f}-{100 * record.ci_high:.0f} %), mean return {record.mean_return:.4g}"
+        + (f", {record.num_left_out} left out" if record.num_left_out else "")
         + (", on test starts" if record.is_on_test else "")
         + (f". {trained_on_test}" if trained_on_test else "")
     )

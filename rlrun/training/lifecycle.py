@@ -123,6 +123,8 @@ class Run:
         if checkpoint is not None:
             again = steps_to_repeat(self.session.run_dir, self.progress.step)
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}{again}")
+            if self.config.algorithm.carry_episodes:
+                self.session.console.note("running episodes were dropped: the run does not go on bit for bit")
             self.session.sinks.resumed(self.progress.step)
         self.controller.sync_weights(self.progress.policy_version)
 
@@ -260,18 +262,28 @@ class Run:
             self.progress.first_success_rate = self.evaluate(has_video=True)
         elif self.progress.is_evaluation_owed and not self.is_over():
             self.evaluate(has_video=self._is_due(self.config.logging.video_every_steps))
+            if self._is_best_to_save():
+                self.checkpoints.save(self.progress)
 
     def evaluate_and_save_if_due(self) -> None:
-        """Evaluate and save if the step count says so, which is at the same steps in a resumed run."""
+        """Evaluate and save if the step count says so, which is at the same steps in a resumed run.
+
+        The policy of the best evaluation is saved at once: the one of the next regular checkpoint is another.
+        """
         has_video = self._is_due(self.config.logging.video_every_steps)
         is_last = self.progress.step == self.config.num_steps  # `finish` evaluates after the last step
         if not is_last and (has_video or self._is_due(self.config.evaluation.every_steps)):
             self.evaluate(has_video)
-        if self._is_due(self.config.checkpoint.every_steps):
+        if self._is_due(self.config.checkpoint.every_steps) or self._is_best_to_save():
             if self.config.checkpoint.is_asynchronous and not is_last:
                 self.checkpoints.begin(self.progress)
             else:
                 self.checkpoints.save(self.progress)
+
+    def _is_best_to_save(self) -> bool:
+        """Return whether the present policy's evaluation is the best one, and the run keeps such checkpoints."""
+        settings = self.config.checkpoint
+        return self.progress.is_best and settings.is_best_kept and settings.every_steps > 0
 
     def _is_due(self, every: int) -> bool:
         """Return whether something that happens every `every` steps happens now; 0: never."""
@@ -289,8 +301,7 @@ class Run:
             raise (StopRequested if stop.is_requested else KeyboardInterrupt) from None
         progress.is_evaluation_owed = False
         self.session.console.note(f"evaluation after step {progress.step}: {sentence(record, self.config.env)}")
-        self.checkpoints.is_best = record.success_rate > progress.best_success_rate
-        progress.best_success_rate = max(progress.best_success_rate, record.success_rate)
+        progress.take_evaluation(record.success_rate)
         self.callbacks.call("on_evaluation", record)
         return record.success_rate
 
@@ -376,6 +387,7 @@ class Run:
             first, base = self.progress.first_success_rate, self.progress.base_policy
             self.controller.load_actor(base)
             self.progress = Progress(first_success_rate=first, base_policy=base)
+            self.progress.take_evaluation(first)
         self._take_demonstrations()
         self.session.sinks.resumed(self.progress.step)
 

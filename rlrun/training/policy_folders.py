@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
-import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
 
 from rlrun.config import provenance
-from rlrun.config.registry import SIMULATORS
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
+from rlrun.config.sources import computing_digest, world_digest
 from rlrun.data import checksums
 from rlrun.data.fit import World, compare
 from rlrun.data.lerobot import dataset_digest
@@ -78,73 +74,6 @@ def policy_folder(config: RunConfig) -> Path:
     )
 
 
-_LOCATION = re.compile(r"[A-Za-z_]\w*(\.\w+)*:\S+")
-_MAX_BYTES = 2**20  # of a file whose content counts; of a larger one its size does
-_MAX_FILES = 10_000
-_OWN = Path(__file__).parents[2]  # the folder that contains the package rlrun
-
-
-def world_digest(env: dict[str, Any]) -> str:
-    """Return the SHA-256 of all sources that the section `env`, as plain data, names; of nothing if it names none.
-
-    Worlds of rlrun count, too: after an update they may be drawn otherwise, or move otherwise.
-    """
-    digest = hashlib.sha256()
-    for name in sorted(_modules(env)):
-        for place, content in _sources(name):
-            digest.update(f"{name} {place} {hashlib.sha256(content).hexdigest()}\n".encode())
-    return digest.hexdigest()
-
-
-def _modules(env: dict[str, Any]) -> set[str]:
-    """Return the top modules that `env` names, and of rlrun the packages of the modules that it names."""
-    simulator = str(env.get("simulator"))
-    texts = [*_texts(env), SIMULATORS.location(simulator) if simulator in SIMULATORS.names() else ""]
-    modules = {text.partition(":")[0] for text in texts if _LOCATION.fullmatch(text)}
-    return {one.rpartition(".")[0] if one.startswith("rlrun.") else one.partition(".")[0] for one in modules}
-
-
-def _texts(tree: Any) -> Iterator[str]:
-    if isinstance(tree, str):
-        yield tree
-    elif isinstance(tree, (dict, list)):
-        for below in tree.values() if isinstance(tree, dict) else tree:
-            yield from _texts(below)
-
-
-def _sources(name: str) -> Iterator[tuple[str, bytes]]:
-    """Yield (place, content or size) of the files of a top module or of a package of rlrun; none if it is not here."""
-    own = name.startswith("rlrun.")
-    spec = PathFinder.find_spec(name, [str(_OWN.joinpath(*name.split(".")[:-1]))] if own else None)
-    if spec is None:
-        return
-    for folder in sorted(spec.submodule_search_locations or ()):
-        files = [file for file in Path(folder).rglob("*") if file.is_file() and "__pycache__" not in file.parts]
-        for file in sorted(files)[:_MAX_FILES]:
-            size = file.stat().st_size
-            yield str(file.relative_to(folder)), file.read_bytes() if size <= _MAX_BYTES else str(size).encode()
-    if not spec.submodule_search_locations and spec.origin and spec.origin.endswith(".py"):
-        for file in sorted(_beside(Path(spec.origin), set())):
-            yield file.name, file.read_bytes()
-
-
-def _beside(file: Path, found: set[Path]) -> set[Path]:
-    """Add a module and those in its folder that it imports, directly or not, to `found`, and return that."""
-    if file in found or not file.is_file():
-        return found
-    found.add(file)
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # the simulator will say so
-        return found
-    for node in ast.walk(tree):
-        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-        for name in names:
-            _beside(file.with_name(name.partition(".")[0] + ".py"), found)
-    return found
-
-
 def demonstrations(session: Session) -> Path:
     """Return the dataset of `demos.path`, or one from the cache, which is recorded now if it is missing."""
     config = session.config
@@ -198,13 +127,13 @@ def imitate(session: Session, dataset: Path, folder: Path) -> None:
 
 
 def _content(config: RunConfig, sections: tuple[str, ...]) -> dict:
-    """Return all inputs of demonstrations or of a policy after imitation: these sections, the dataset, the world."""
+    """Return all inputs of demonstrations or of a policy after imitation: these sections, the dataset, all sources."""
     tree = provenance.as_tree(config)
     keys = {name: tree[name] for name in sections}
     keys["demos"] = {name: value for name, value in tree["demos"].items() if name != "memory_gb"}
     if config.demos.path is not None:
         keys["dataset"] = dataset_digest(_existing(Path(config.demos.path), "demos.path", "dataset"))
-    return keys | {"world": world_digest(tree["env"])}
+    return keys | {"world": world_digest(tree["env"]), "sources": computing_digest(config)}
 
 
 def fitting_cameras(session: Session, dataset: Path) -> tuple[str, ...]:

@@ -351,6 +351,7 @@ class ActorWorker:
         """Write the checkpoint of the driver's step under `root`, or none; then prune old ones. Returns its folder."""
         folder = checkpoint_folder.folder_of_step(Path(root), driver_state["step"])
         with self.telemetry.span("save"):
+            self._unmark(folder)
             progress = partial(self.telemetry.count, "checksummed_pieces")
             CheckpointWriting(snapshot(self.learner, driver_state), folder, self.learner.ranks, progress).complete()
             if is_best and self.rank == 0:
@@ -366,6 +367,7 @@ class ActorWorker:
         assert self._writers is not None, "checkpoint.is_asynchronous is false"
         folder = checkpoint_folder.folder_of_step(Path(root), driver_state["step"])
         with self.telemetry.span("save"):
+            self._unmark(folder)
             state = snapshot(self.learner, driver_state).in_host_memory()
         writing = CheckpointWriting(state, folder, self._writers, self._count_in_background)
 
@@ -376,6 +378,11 @@ class ActorWorker:
 
         self._saving = BackgroundSave(write)
         return str(folder)
+
+    def _unmark(self, folder: Path) -> None:
+        """Before another checkpoint takes the place of the one in `folder`: that was the best one, not this."""
+        if self.rank == 0:
+            checkpoint_folder.unmark_best(folder)
 
     def _count_in_background(self) -> None:
         # while training goes on, a piece of a checkpoint proves no progress of the training

@@ -6,6 +6,7 @@ carried by a loop in one process, or by the channel between Ray processes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,16 @@ from rlrun.config.schema import RunConfig
 from rlrun.data.fit import short_name
 from rlrun.data.lerobot import DemoFeatures
 from rlrun.data.message_checks import AnswerCheck
-from rlrun.data.messages import ActionChunk, EnvTally, EpisodeReport, Frames, GroupTally, Observation, Spaces
+from rlrun.data.messages import (
+    ActionChunk,
+    EnvTally,
+    EpisodeReport,
+    Frames,
+    GroupTally,
+    LeftOutEpisode,
+    Observation,
+    Spaces,
+)
 from rlrun.data.seeds import actor_ranks_of, rollout_of, sampling_keys
 from rlrun.data.starts import EpisodeStart, starts_of
 from rlrun.envs.make import make_env
@@ -34,6 +44,7 @@ Episodes = Generator[Observation, ActionChunk, tuple]
 
 VIDEO_HEIGHT, VIDEO_WIDTH = 240, 320  # pixels
 MAX_SHOTS = 150  # frames in the video of an episode, besides the last one
+MAX_ATTEMPTS = 3  # at an evaluation episode; one that is void each time is left out
 
 
 @dataclass(frozen=True)
@@ -52,10 +63,11 @@ class Collected:
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """env worker -> driver: one finished evaluation episode per seed, and those that were void and are repeated."""
+    """env worker -> driver: the evaluation episodes of its seeds: one finished episode each, unless it is left out."""
 
     episodes: list[EpisodeReport]
-    void: list[EpisodeReport] = field(default_factory=list)
+    void: list[EpisodeReport] = field(default_factory=list)  # each was repeated, or is the last one of its seed
+    left_out: list[LeftOutEpisode] = field(default_factory=list)
     videos: list[tuple[EpisodeReport, np.ndarray]] = field(default_factory=list)  # uint8 [L, H, W, 3]
     no_video: str = ""  # why there are no videos, told once; "": there are, or none were asked for
     starts: list[EpisodeStart] = field(default_factory=list)  # of all episodes, in the order in which they began
@@ -179,13 +191,13 @@ class EnvWorker:
         self._collector.drain_starts()
         before = self._no_video
         ledger = EpisodeLedger(self._envs)
-        waiting = list(seeds)
-        rows = np.arange(min(self._num_envs, len(waiting)))
+        attempts = _Attempts(seeds)
+        rows = np.arange(min(self._num_envs, len(seeds)))
         recorded: dict[int, list[np.ndarray]] = {int(row): [] for row in rows[:num_videos]}
         videos: list[tuple[EpisodeReport, np.ndarray]] = []
         if rows.size == 0:
             return (Evaluated([]),)
-        frames = self._all_rows(self._reset_to(ledger, rows, waiting))
+        frames = self._all_rows(self._reset_to(ledger, rows, attempts.take(rows.size)))
         every = -(-self.config.env.max_control_steps // (self.config.policy.num_action_chunks * MAX_SHOTS))
         for number in count():
             if rows.size == 0:
@@ -199,19 +211,22 @@ class EnvWorker:
             result = self._collector.step(rows, chunk.actions)
             ledger.add(result)
             over, frames = rows[result.ended[rows]], result.frames
-            waiting += ledger.seeds[rows[result.infra_fault[rows]]].tolist()  # after an infra fault, repeat the seed
-            self.telemetry.count("evaluation_episodes", over.size)
+            broken = rows[result.infra_fault[rows]].tolist()
+            num_left_out = sum(attempts.is_last(int(ledger.seeds[row]), result.fault(row)) for row in broken)
+            self.telemetry.count("evaluation_episodes", over.size - len(broken) + num_left_out)
             self._record_frames(recorded, [row for row in over.tolist() if row in recorded])
             videos += [(ledger.last[row], np.stack(recorded.pop(row))) for row in over.tolist() if row in recorded]
-            again = over[: len(waiting)]
+            following = attempts.take(over.size, is_idle=over.size == rows.size)
+            again = over[: following.size]
             if again.size:
                 ledger.start(again, 0)
-                frames = frames.replaced(again, self._reset_to(ledger, again, waiting))
+                frames = frames.replaced(again, self._reset_to(ledger, again, following))
             rows = np.setdiff1d(rows, over[again.size :])
+        self.env.drain_row_faults()  # the next training step shall not report them
         reason = self._no_video if before != self._no_video else ""
         void = [report for report in ledger.reports if report.infra_fault]
         sound = [report for report in ledger.reports if not report.infra_fault]
-        return (Evaluated(sound, void, videos, reason, self._collector.drain_starts()),)
+        return (Evaluated(sound, void, attempts.left_out, videos, reason, self._collector.drain_starts()),)
 
     def fingerprint(self) -> dict[str, str]:
         """Return what makes this worker's simulator what it is: versions, renderer, assets."""
@@ -226,9 +241,8 @@ class EnvWorker:
             found += starts_of(self.env.reset(np.arange(some.size), some), some)
         return found
 
-    def _reset_to(self, ledger: EpisodeLedger, rows: np.ndarray, waiting: list[int]) -> Frames:
-        """Begin in `rows` the episodes of the first waiting seeds. Returns their frames."""
-        seeds = _take(waiting, rows.size)
+    def _reset_to(self, ledger: EpisodeLedger, rows: np.ndarray, seeds: np.ndarray) -> Frames:
+        """Begin in `rows` the episodes of `seeds`, one each. Returns their frames."""
         frames = self._collector.reset(rows, seeds)
         ledger.assign(rows, seeds, frames.instructions)
         return frames
@@ -276,7 +290,36 @@ class EnvWorker:
             recorded.clear()
 
 
-def _take(waiting: list[int], count: int) -> np.ndarray:
-    taken = np.array(waiting[:count], np.int64)
-    del waiting[:count]
-    return taken
+class _Attempts:
+    """The seeds of an evaluation that have no result yet, and those that get none.
+
+    The last attempt at a seed has the simulator for itself: a fault of the whole simulator voids the episodes of all
+    rows, and only one of them is its cause.
+    """
+
+    def __init__(self, seeds: list[int]):
+        self.left_out: list[LeftOutEpisode] = []
+        self._waiting = list(seeds)
+        self._alone: list[int] = []  # seeds before their last attempt
+        self._num_void: Counter[int] = Counter()
+
+    def take(self, count: int, is_idle: bool = False) -> np.ndarray:
+        """Return the next seeds, `count` at most. is_idle: no other row runs an episode."""
+        taken = self._waiting[:count]
+        del self._waiting[:count]
+        if is_idle and not taken:
+            taken = self._alone[:1]
+            del self._alone[:1]
+        return np.array(taken, np.int64)
+
+    def is_last(self, seed: int, fault: str) -> bool:
+        """Count a void episode of `seed`, and return whether the seed is left out now."""
+        self._num_void[seed] += 1
+        number = self._num_void[seed]
+        if number == MAX_ATTEMPTS:
+            self.left_out.append(LeftOutEpisode(seed, number, fault))
+        elif number == MAX_ATTEMPTS - 1:
+            self._alone.append(seed)
+        else:
+            self._waiting.append(seed)
+        return number == MAX_ATTEMPTS

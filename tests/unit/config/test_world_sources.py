@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.training import policy_folders
-from rlrun.training.policy_folders import world_digest
+from rlrun.config import sources
+from rlrun.config.loader import load
+from rlrun.config.sources import computing_digest, world_digest
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_a_world_that_is_not_here_has_the_digest_of_nothing() -> None:
 def test_a_world_of_rlrun_changes_with_its_own_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict
 ) -> None:
-    monkeypatch.setattr(policy_folders, "_OWN", tmp_path)
+    monkeypatch.setattr(sources, "_OWN", tmp_path)
     for package in ("libero", "embedded"):
         (tmp_path / "rlrun/envs" / package).mkdir(parents=True)
         (tmp_path / "rlrun/envs" / package / "__init__.py").write_text("")
@@ -61,3 +62,19 @@ def test_a_world_of_rlrun_changes_with_its_own_package(
     assert world_digest(env) == before
     (tmp_path / "rlrun/envs/libero/painter.py").write_text("DETAIL = 0.5")
     assert world_digest(env) != before
+
+
+@pytest.mark.parametrize("package", ["actor", "algorithms", "data", "envs", "policies", "workers"])
+def test_what_computes_a_cached_thing_is_in_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    """An edited imitation loss makes another policy under the same version number."""
+    config = load(["run=debug"])
+    monkeypatch.setattr(sources, "_OWN", tmp_path)
+    file = tmp_path / "rlrun" / package / "inner" / "imitation.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("LOSS = 1")
+    before = computing_digest(config)
+    assert computing_digest(config) == before
+    file.write_text("LOSS = 2")
+    assert computing_digest(config) != before

@@ -16,6 +16,7 @@ from rlrun.data.checkpoint_folder import (
     mark_best,
     prune,
     require_format,
+    unmark_best,
 )
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -48,6 +49,16 @@ def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
     assert latest(tmp_path) == tmp_path / "step_99999999"
     assert latest(tmp_path) != make(tmp_path, 5)
     assert make(tmp_path, 100_000_000) == latest(tmp_path)
+
+
+def test_a_checkpoint_that_is_replaced_is_no_longer_the_best(tmp_path: Path) -> None:
+    first, second = make(tmp_path, 1), make(tmp_path, 2)
+    unmark_best(first)
+    mark_best(first)
+    unmark_best(second)
+    assert best(tmp_path) == first
+    unmark_best(first)
+    assert best(tmp_path) is None
 
 
 def test_prune_keeps_the_newest_and_the_best(tmp_path: Path) -> None:

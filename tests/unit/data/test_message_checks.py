@@ -15,7 +15,7 @@ from rlrun.data.message_checks import (
     check_observation,
     check_trajectories,
 )
-from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces, Trajectory
+from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, LeftOutEpisode, Observation, Spaces, Trajectory
 from rlrun.system.errors import ExitStatus, RunError
 
 B, C, A, K, P = 3, 2, 2, 4, 5
@@ -214,6 +214,14 @@ def test_episodes_that_cannot_have_happened(reports: list[EpisodeReport], seeds:
     check_episodes("env/2", [episode(), episode(env=5, seed=3)], range(4, 6), [3, 17])
     with pytest.raises(RunError, match="env/2: it reported"):
         check_episodes("env/2", reports, range(4, 6), seeds)
+
+
+def test_episodes_that_are_left_out_are_exactly_those_without_a_report() -> None:
+    left_out = LeftOutEpisode(3, 3, "it broke")
+    check_episodes("env/2", [episode()], range(4, 6), [3, 17], [left_out])
+    for reports, asked in (([episode()], [17]), ([episode(), episode(seed=3)], [3, 17]), ([episode()], [3, 5, 17])):
+        with pytest.raises(RunError, match="other episodes than"):
+            check_episodes("env/2", reports, range(4, 6), asked, [left_out])
 
 
 def test_simulators_with_other_spaces_than_their_peers() -> None:

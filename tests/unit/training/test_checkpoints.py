@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,8 +82,9 @@ def at(step: int) -> Progress:
 
 
 def test_training_goes_on_until_a_checkpoint_is_written(checkpoints: Checkpoints, controller: Controller) -> None:
-    checkpoints.is_best = True
-    checkpoints.begin(at(1))
+    best = at(1)
+    best.take_evaluation(0.5)
+    checkpoints.begin(best)
     checkpoints.poll()
     assert controller.events == ["begin 1 best"] and checkpoints.newest is None
     assert controller.watched == ["checkpoint of step 1"], "also while training goes on"
@@ -91,6 +93,33 @@ def test_training_goes_on_until_a_checkpoint_is_written(checkpoints: Checkpoints
     checkpoints.poll()
     assert controller.events[1:] == ["finish 1", "saved 1"]
     assert checkpoints.step == 1 and checkpoints.newest is not None and controller.watched == []
+
+
+def test_only_the_checkpoint_of_the_evaluated_policy_is_the_best(
+    checkpoints: Checkpoints, controller: Controller
+) -> None:
+    """Not the next one that is saved, whose policy nobody evaluated."""
+    progress = at(1)
+    progress.take_evaluation(0.5)
+    progress.step, progress.policy_version = 3, 3
+    checkpoints.begin(progress)
+    progress.take_evaluation(0.5)
+    assert not progress.is_best, "the earlier one was as good"
+    progress.take_evaluation(0.75)
+    checkpoints.begin(progress)
+    assert [event for event in controller.events if event.startswith("begin")] == ["begin 3", "begin 3 best"]
+
+
+def test_what_was_best_is_known_after_a_resume(tmp_path: Path) -> None:
+    progress = at(3)
+    progress.take_evaluation(0.5)
+    again = Progress.read(asdict(progress), tmp_path)
+    assert again.is_best and again.best_version == 3
+    former = {name: value for name, value in asdict(progress).items() if name != "best_version"}
+    assert not Progress.read(former, tmp_path).is_best, "a former version did not note which policy was the best"
+    with pytest.raises(RunError, match="damaged") as refused:
+        Progress.read(asdict(progress) | {"best_version": 4}, tmp_path)
+    assert "best_version is 4" in (refused.value.cause or "")
 
 
 def test_the_next_checkpoint_waits_for_the_one_before(checkpoints: Checkpoints, controller: Controller) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from rlrun.config.loader import load
-from rlrun.data.messages import EpisodeReport
+from rlrun.data.messages import EpisodeReport, LeftOutEpisode
 from rlrun.observability.video import CAPTION_HEIGHT
-from rlrun.training.evaluation import evaluate_alone
+from rlrun.system.errors import RunError
+from rlrun.training.evaluation import evaluate_alone, require_all, run_episodes
 from rlrun.workers.env_worker import Evaluated
 
 
@@ -23,7 +25,7 @@ def report(seed: int, infra_fault: bool = False) -> EpisodeReport:
 def session(folder: Path, shown: list) -> SimpleNamespace:
     """A session whose env worker filmed seeds 6, 0 and 2 in this order, in grey levels of ten times the seed."""
     films = [(report(seed), np.full((1, 24, 32, 3), 10 * seed, np.uint8)) for seed in (6, 0, 2)]
-    part = Evaluated([one for one, _ in films], [report(2, infra_fault=True)], films)
+    part = Evaluated([one for one, _ in films], [report(2, infra_fault=True)], videos=films)
     return SimpleNamespace(
         config=load(["run=cartpole", f"output_dir={folder}"]),
         run_dir=folder,
@@ -55,3 +57,38 @@ def test_evaluation_json_lists_every_episode(tmp_path: Path) -> None:
     ]
     assert told["outcomes"][0]["instruction"] == "press it" and told["outcomes"][0]["num_control_steps"] == 7
     assert (told["episodes"], told["num_infra_faults"]) == (3, 1)
+
+
+def left_out_of(tmp_path: Path, found: list[EpisodeReport], *seeds: int) -> tuple[SimpleNamespace, list[str]]:
+    """A session whose env worker leaves these seeds out, and its warnings."""
+    opened, warnings = session(tmp_path, []), []
+    void = [report(seed, infra_fault=True) for seed in seeds for _ in range(3)]
+    part = Evaluated(found, void, [LeftOutEpisode(seed, 3, "it diverged") for seed in seeds])
+    opened.controller.evaluate = lambda *_: [part]
+    opened.console.warning = warnings.append
+    return opened, warnings
+
+
+def test_episodes_that_are_left_out_are_told_and_counted(tmp_path: Path) -> None:
+    opened, warnings = left_out_of(tmp_path, [report(0), report(1)], 123)
+    results: list[str] = []
+    opened.config = load(["run=cartpole", f"output_dir={tmp_path}", "evaluation.num_episodes=3"])
+    opened.console.result = results.append
+    evaluate_alone(opened, "policy")  # type: ignore[arg-type]
+    assert warnings == ["1 of 3 episodes left out: seed 123 broke 3 times: it diverged"]
+    told = json.loads((tmp_path / "evaluation.json").read_text())
+    assert (told["episodes"], told["num_left_out"], told["num_infra_faults"]) == (2, 1, 3)
+    assert "success 2/2 = 100 %" in results[0] and "1 left out" in results[0]
+
+
+def test_an_evaluation_without_any_result_is_none(tmp_path: Path) -> None:
+    opened, _ = left_out_of(tmp_path, [], 4, 5)
+    with pytest.raises(RunError, match="Each of the 2 evaluation episodes broke") as raised:
+        run_episodes(opened, 0, 0, [4, 5], has_video=False)  # type: ignore[arg-type]
+    assert raised.value.cause == "seed 4 broke 3 times: it diverged"
+
+
+def test_a_rule_over_fixed_seeds_needs_all_of_them() -> None:
+    require_all([0, 1], [report(0), report(1, infra_fault=True), report(1)])
+    with pytest.raises(RunError, match="1 of 2 episodes could not be finished, as that of seed 1"):
+        require_all([0, 1], [report(0), report(1, infra_fault=True)])

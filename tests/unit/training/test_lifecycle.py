@@ -10,7 +10,10 @@ import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.controller.recovery import Recovery
+from rlrun.data.messages import EpisodeReport
+from rlrun.observability.records import summarize_evaluation
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.training import lifecycle
 from rlrun.training.lifecycle import Run
 from rlrun.training.loop import synchronous
 from rlrun.training.run_folder import RunFolder
@@ -121,3 +124,43 @@ def test_a_signal_saves_what_no_checkpoint_holds_and_saves_it_once(training, tmp
     )
     assert run.stop() is ExitStatus.preempted and run.session.stop.handled
     assert saves == ([] if is_saved else [tmp_path])
+
+
+@pytest.mark.parametrize(("is_kept", "every", "saved"), [(True, 3, [2, 3]), (False, 3, [3]), (True, 0, [])])
+def test_the_policy_of_the_best_evaluation_is_saved_at_once(training, monkeypatch, is_kept, every, saved):
+    """Not the policy of the next regular checkpoint, which nobody evaluated."""
+    run, saves = training([], [], max_restarts=0), []
+    rates = {0: 0.25, 2: 0.5, 4: 0.25}
+
+    def evaluate(session, step, *_):
+        outcomes = [True, False, False, False] if rates[step] == 0.25 else [True, True, False, False]
+        reports = [
+            EpisodeReport(0, seed, is_success, 1.0, 1.0, 5, is_success, not is_success, False)
+            for seed, is_success in enumerate(outcomes)
+        ]
+        return summarize_evaluation(step, reports)
+
+    def save(progress):
+        saves.append((progress.step, progress.is_best))
+
+    monkeypatch.setattr(lifecycle, "evaluate", evaluate)
+    run.controller.held_version = None
+    run.checkpoints = SimpleNamespace(save=save)
+    run.config.num_steps, run.config.evaluation.every_steps = 10, 2
+    run.config.checkpoint.is_best_kept, run.config.checkpoint.every_steps = is_kept, every
+    run.controller.num_buckets = 1
+    run.session.phase = lambda *_: nullcontext()
+    run.evaluate(has_video=False)
+    for version in (1, 2, 3, 4):
+        run.progress.step = run.progress.policy_version = version
+        run.evaluate_and_save_if_due()
+    assert saves == [(step, step == 2) for step in saved]
+    assert run.progress.best_success_rate == 0.5
+
+
+def test_after_a_return_to_the_first_policy_its_evaluation_is_still_the_best(training):
+    run = training([lost(), None], [None], max_restarts=1)
+    run.progress.first_success_rate = 0.75
+    run._take_demonstrations = lambda: None
+    assert run.complete(synchronous) is ExitStatus.ok
+    assert (run.progress.best_success_rate, run.progress.best_version) == (0.75, 0)

@@ -158,6 +158,13 @@ def test_an_edited_world_is_demonstrated_again(run: Run, tmp_path: Path, monkeyp
     assert policy_folders.demonstrations(run) != first
 
 
+def test_edited_sources_imitate_and_demonstrate_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = first_policy(run), policy_folders.demonstrations(run)
+    monkeypatch.setattr(policy_folders, "computing_digest", lambda config: "of an edited imitation step")
+    assert first_policy(run) != first[0] and policy_folders.demonstrations(run) != first[1]
+    assert run.num_made == 2
+
+
 class Imitating:
     """A console and a controller whose imitation gave these metrics."""
 

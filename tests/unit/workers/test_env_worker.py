@@ -7,6 +7,7 @@ import pytest
 
 from rlrun.algorithms.spec import GRPOConfig
 from rlrun.config.schema import RunConfig
+from rlrun.envs.vector_env import SimulatorFault
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
 from rlrun.workers import env_worker as module
@@ -202,6 +203,54 @@ def test_void_evaluation_episodes_are_told_and_their_seeds_repeated(monkeypatch)
         (evaluated,) = finished.value
     assert sorted(e.seed for e in evaluated.episodes) == [5, 6, 7]
     assert [(e.seed, e.infra_fault) for e in evaluated.void] == [(6, True)]
+
+
+def breaking(env: CountingEnv, bad_seeds: set[int], is_whole: bool) -> None:
+    """Let every chunk of an episode with one of these seeds break its row, or the whole simulator."""
+    step = env.step_chunk
+
+    def step_chunk(actions, active=None):
+        rows = np.flatnonzero(np.isin(env.seeds, list(bad_seeds)) & active)
+        if is_whole and rows.size:
+            raise SimulatorFault(f"seed {env.seeds[rows[0]]} diverged after chunk {len(env.resets)}")
+        env.fault_in_row = int(rows[0]) if rows.size else None
+        return step(actions, active)
+
+    env.step_chunk = step_chunk
+
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["one row", "the whole simulator"])
+def test_a_seed_that_breaks_each_time_is_left_out_and_its_neighbours_are_not(monkeypatch, is_whole):
+    worker, envs = make_worker(monkeypatch)
+    make = module.make_env
+
+    def make_env(*given):
+        env = make(*given)
+        breaking(env, {6}, is_whole)
+        return env
+
+    worker.env._make = lambda: make_env(None, 4, None, None)
+    worker.env._limit = 8
+    breaking(envs[0], {6}, is_whole)
+    counted = []
+    monkeypatch.setattr(
+        worker.telemetry, "count", lambda name, n=1, **_: counted.append(n) if name == "evaluation_episodes" else None
+    )
+    (evaluated,) = talk(worker.evaluate(list(range(5, 12)), num_videos=1))
+    assert sorted(e.seed for e in evaluated.episodes) == [5, 7, 8, 9, 10, 11]
+    (left_out,) = evaluated.left_out
+    assert (left_out.seed, left_out.num_attempts) == (6, 3)
+    assert ("seed 6 diverged" if is_whole else "it broke") in left_out.fault
+    assert [e.seed for e in evaluated.void].count(6) == 3
+    assert sum(counted) == 7, "an attempt that is repeated is no progress"
+    assert worker.env.drain_row_faults() == (), "they are no faults of the next training step"
+
+
+def test_an_evaluation_of_which_nothing_works_ends(monkeypatch):
+    worker, envs = make_worker(monkeypatch)
+    breaking(envs[0], {1, 2}, is_whole=False)
+    (evaluated,) = talk(worker.evaluate([1, 2], 0))
+    assert evaluated.episodes == [] and sorted(one.seed for one in evaluated.left_out) == [1, 2]
 
 
 def test_evaluation_of_fewer_seeds_than_rows(monkeypatch):
