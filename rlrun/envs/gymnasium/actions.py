@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from rlrun.config.sections import load_object
 from rlrun.data.messages import Spaces
+from rlrun.data.seeds import simulator_seed
 from rlrun.envs.gymnasium.spec import GymnasiumConfig, SuccessRule
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -108,6 +109,11 @@ class Expert:
 
 
 SUCCESS_KEYS = ("success", "is_success")  # keys in Meta-World, and in Gymnasium-Robotics and LeRobot
+
+
+def seed_given(number: int, own: GymnasiumConfig) -> int:
+    """Return what `reset(seed=…)` gets for the reset seed `number` of an episode."""
+    return number if own.has_whole_seeds else simulator_seed(number)
 
 
 def first_observation(reset: Callable[..., Any], seed: int, name: str) -> Any:

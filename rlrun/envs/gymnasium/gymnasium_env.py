@@ -11,7 +11,15 @@ from gymnasium import spaces
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Spaces
-from rlrun.envs.gymnasium.actions import NO_EXPERT, Actions, Expert, Success, first_observation, step_results
+from rlrun.envs.gymnasium.actions import (
+    NO_EXPERT,
+    Actions,
+    Expert,
+    Success,
+    first_observation,
+    seed_given,
+    step_results,
+)
 from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
@@ -59,7 +67,7 @@ class GymnasiumEnv(SingleEnv):
         return self._wanted.instruction or seen or task_of(self._env) or self._wanted.id
 
     def start(self, seed: int) -> None:
-        self._observation = first_observation(self._env.reset, seed, self._wanted.id)
+        self._observation = first_observation(self._env.reset, seed_given(seed, self._wanted), self._wanted.id)
         self._success.start()
         if not self._wanted.has_shadows:
             switch_shadows_off(self._env)  # after each reset: some environments compile their model in it

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import ChunkResult, Frames
-from rlrun.envs.gymnasium.actions import NO_EXPERT, SUCCESS_KEYS, Actions, Expert, Success, number
+from rlrun.envs.gymnasium.actions import NO_EXPERT, SUCCESS_KEYS, Actions, Expert, Success, number, seed_given
 from rlrun.envs.gymnasium.gymnasium_env import RENDERED, no_pixels, task_of
 from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
@@ -89,7 +89,7 @@ class VectorRows(VectorEnv):
         mask, all_seeds = np.zeros(self.num_envs, bool), [0] * self.num_envs
         mask[env_ids] = True
         for i, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
-            all_seeds[i] = seed
+            all_seeds[i] = seed_given(seed, self._wanted)
         with questions_told():
             found = self._env.reset(seed=all_seeds, options={"reset_mask": mask})[0]
         for env in () if self._wanted.has_shadows else self._singles():

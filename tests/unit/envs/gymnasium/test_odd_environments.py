@@ -11,6 +11,8 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.config.schema import EnvConfig
+from rlrun.data.seeds import simulator_seed
+from rlrun.data.starts import TEST_SEEDS, TRAINING_SEEDS
 from rlrun.envs.gymnasium.actions import Actions
 from rlrun.envs.gymnasium.spec import GymnasiumConfig, SuccessRule, Vectorization
 from rlrun.envs.make import make_env, simulator_code
@@ -242,3 +244,30 @@ def test_mujoco_s_lights_cast_shadows_only_if_asked_for(has_shadows: bool) -> No
     env.reset(np.zeros(1, int), np.zeros(1, int))
     assert env._rows[0].env._env.unwrapped.model.light_castshadow.any() == has_shadows
     env.close()
+
+
+@pytest.mark.parametrize("vectorization", [None, Vectorization.sync])
+@pytest.mark.parametrize("number", [TEST_SEEDS.start, TRAINING_SEEDS.start + 5])
+def test_an_environment_gets_seeds_of_31_bits(monkeypatch: pytest.MonkeyPatch, vectorization, number: int) -> None:
+    given: list[int] = []
+
+    def reset(self, *, seed=None, options=None):
+        np.random.RandomState(seed)  # noqa: NPY002 - as many environments do
+        given.append(seed)
+        return Odd.reset(self, seed=seed)
+
+    env = made(monkeypatch, {"vectorization": vectorization}, reset=reset)
+    env.reset(ROWS, ROWS + number)
+    assert given[-2:] == [simulator_seed(number), simulator_seed(number + 1)]
+    assert max(given) < 1 << 31
+
+
+def test_an_older_run_keeps_its_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+
+    def reset(self, *, seed=None, options=None):
+        given.append(seed)
+        return Odd.reset(self, seed=seed)
+
+    made(monkeypatch, {"has_whole_seeds": True}, reset=reset).reset(ROWS, ROWS + TRAINING_SEEDS.start)
+    assert given[-2:] == [TRAINING_SEEDS.start, TRAINING_SEEDS.start + 1]
