@@ -39,7 +39,7 @@ class GymnasiumEnv(SingleEnv):
         self._is_rendered = self._wanted.is_observed_as_pixels
         space = RENDERED if self._is_rendered else env.observation_space
         self._reader = ObservationReader(space, self._wanted, self._image_size)
-        self._success = Success(self._wanted, env.spec)
+        self._success = Success(self._wanted, env.spec, config.max_control_steps)
         self._expert = Expert.of(self._wanted.expert, self._actions)
         self._observation: Any = None
         self._has_drawn = False
@@ -75,7 +75,8 @@ class GymnasiumEnv(SingleEnv):
     def step(self, action: np.ndarray) -> Step:
         returned = self._env.step(self._actions.native(action))
         self._observation, reward, terminated, truncated, info = step_results(returned, self._wanted.id)
-        return Step(reward, terminated, truncated, self._success.after(reward, info))
+        success = self._success.after(reward, info, terminated, truncated)
+        return Step(reward, terminated, truncated, success)
 
     def perceive(self) -> tuple[np.ndarray, np.ndarray]:
         seen = self._drawn() if self._is_rendered else self._observation
@@ -98,6 +99,7 @@ class GymnasiumEnv(SingleEnv):
     def expert_action(self) -> np.ndarray:
         if self._expert is None:
             raise NotImplementedError(NO_EXPERT)
+        self._success.require_word()
         return self._expert.action(self._env, self._observation)
 
     def close(self) -> None:

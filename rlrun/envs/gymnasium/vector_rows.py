@@ -55,7 +55,7 @@ class VectorRows(VectorEnv):
             np.array(found.action_low, np.float32),
             np.array(found.action_high, np.float32),
         )
-        self._success = [Success(self._wanted, env.spec) for _ in range(self.num_envs)]
+        self._success = [Success(self._wanted, env.spec, self._max_steps) for _ in range(self.num_envs)]
         self._expert = Expert.of(self._wanted.expert, self._actions)
         self._is_over, self._has_ended = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
         self._num_steps = np.zeros(self.num_envs, int)
@@ -155,7 +155,7 @@ class VectorRows(VectorEnv):
             if is_kept and pictures is None:
                 self._seen[i] = info["final_obs"][i]
             late = self._num_steps[i] >= self._max_steps and not terminated[i]
-            success = self._success[i].after(reward, said)
+            success = self._success[i].after(reward, said, bool(terminated[i]), bool(truncated[i]))
             cut = bool(truncated[i] or late) and not terminated[i]
             step = Step(reward, bool(terminated[i]), cut, success)
             if fault := float32_fault("reward", reward):
@@ -240,6 +240,8 @@ class VectorRows(VectorEnv):
                 else "the expert needs the environments in this process, and their "
                 "observations: env.gymnasium.vectorization=null or sync, is_observed_as_pixels=false"
             )
+        for i in env_ids:
+            self._success[i].require_word()
         return np.stack([self._expert.action(singles[i], self._seen[i]) for i in env_ids])
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from rlrun.config.loader import load
 from rlrun.data.messages import EpisodeReport
 from rlrun.observability.video import CAPTION_HEIGHT
-from rlrun.training.evaluation import evaluate_alone
+from rlrun.training.evaluation import doubt_of_first, evaluate_alone
 from rlrun.workers.env_worker import Evaluated
 
 
@@ -55,3 +55,20 @@ def test_evaluation_json_lists_every_episode(tmp_path: Path) -> None:
     ]
     assert told["outcomes"][0]["instruction"] == "press it" and told["outcomes"][0]["num_control_steps"] == 7
     assert (told["episodes"], told["num_infra_faults"]) == (3, 1)
+
+
+def played(success: bool, steps: int, number: int = 4) -> list[EpisodeReport]:
+    return [EpisodeReport(i, i, success, 1.0, 1.0, steps, True, False, False) for i in range(number)]
+
+
+def test_a_first_evaluation_that_shows_nothing_is_doubted() -> None:
+    assert "first control step, with success" in (doubt_of_first(played(True, 1), is_untrained=False) or "")
+    assert "ends at its first control step:" in (doubt_of_first(played(False, 1), is_untrained=True) or "")
+    assert "untrained" in (doubt_of_first(played(True, 9), is_untrained=True) or "")
+
+
+def test_a_healthy_first_evaluation_is_not_doubted() -> None:
+    assert doubt_of_first(played(True, 9), is_untrained=False) is None
+    assert doubt_of_first([*played(True, 9), *played(False, 9)], is_untrained=True) is None
+    assert doubt_of_first(played(True, 1, number=1), is_untrained=True) is None
+    assert doubt_of_first([], is_untrained=True) is None

@@ -57,4 +57,4 @@ def test_no_two_splits_share_a_sampled_start(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(row, "_reset_scene", given.append)
     for number in (0, VALIDATION_SEEDS.start, TEST_SEEDS.start, TRAINING_SEEDS.start):
         row.start(number)
-    assert len(set(given)) == 4 and 0 < min(given) and max(given) <= 1 << 31
+    assert len(set(given)) == 4 and min(given) > 0 and max(given) <= 1 << 31
