@@ -203,8 +203,8 @@ class Success:
             f"{self._name} says nothing of success, so that no episode of its expert is a demonstration.",
             key="env.gymnasium.success_return",
             value=None,
-            cause=f"The info of {self._num_silent} episodes had none of {', '.join(SUCCESS_KEYS)}, and its registration "
-            "has no threshold.",
+            cause=f"The info of {self._num_silent} episodes had none of {', '.join(SUCCESS_KEYS)}, and its "
+            "registration has no threshold.",
             remedy="Set env.gymnasium.success_return to the return from which an episode counts as solved.",
             exit_status=ExitStatus.bad_input,
         )
