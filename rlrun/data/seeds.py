@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlrun.data.messages import EpisodeReport
-from rlrun.data.starts import TRAINING_SEEDS
+from rlrun.data.starts import TRAINING_SEEDS, Split, split_of
 
 SPLITMIX_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # increment of the state from one number to the next
 _ROUNDS = (
@@ -21,6 +21,8 @@ _ROUNDS = (
     (np.uint64(27), np.uint64(0x94D049BB133111EB)),
 )
 _LAST_SHIFT = np.uint64(31)
+_QUARTER = 1 << 29  # of the numbers that fit into 31 bits
+_QUARTER_OF = {Split.validation: 1, Split.test: 2, Split.train: 3}
 
 
 def splitmix64(state: np.ndarray) -> np.ndarray:
@@ -45,6 +47,17 @@ def episode_seeds(run_seed: int, step: int, epoch: int, groups: np.ndarray, epis
     groups: int [R], the env index, or the index of its group if an algorithm compares episodes with equal starts.
     """
     return (TRAINING_SEEDS.start + (_hash(run_seed, step, epoch, groups, episode) >> np.uint64(32))).astype(np.int64)
+
+
+def simulator_seed(number: int) -> int:
+    """Return the number that code outside of rlrun gets as the seed of a start, below 2^31.
+
+    NumPy's RandomState and engines in C take no more than 31 or 32 bits. Numbers below 2^29 stay as they are; each
+    other one is hashed into the quarter of its split, so that the splits stay disjoint.
+    """
+    if 0 <= number < _QUARTER:
+        return number
+    return _QUARTER_OF[split_of(number)] * _QUARTER + int(_hash(number)) % _QUARTER
 
 
 def sampling_keys(run_seed: int, step: int, epoch: int, envs: np.ndarray, at: np.ndarray | int) -> np.ndarray:

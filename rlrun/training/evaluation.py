@@ -27,14 +27,37 @@ from rlrun.observability.video import Clip, tile
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Session
 
+MIN_DOUBTED = 4  # episodes of an evaluation
 VIDEO_FPS = 8.0  # one picture per chunk; with short chunks, slower than real time
 
 
 def evaluate(session: Session, step: int, policy_version: int, has_video: bool) -> EvaluationRecord:
     """Run `evaluation.num_episodes` episodes with a policy that the rollout workers hold, and record them."""
-    return record(
-        session, step, run_episodes(session, step, policy_version, evaluation_seeds(session.config), has_video)
-    )
+    episodes = run_episodes(session, step, policy_version, evaluation_seeds(session.config), has_video)
+    if step == 0 and (doubt := doubt_of_first(episodes, is_untrained=_begins_untrained(session.config))):
+        session.console.warning(doubt)
+    return record(session, step, episodes)
+
+
+def _begins_untrained(config: RunConfig) -> bool:
+    return config.policy.path is None and config.sft.num_steps == 0
+
+
+def doubt_of_first(episodes: list[EpisodeReport], is_untrained: bool) -> str | None:
+    """Return what makes the first evaluation of a run doubtful; None: nothing does."""
+    whole = [episode for episode in episodes if not episode.infra_fault]
+    if len(whole) < MIN_DOUBTED:
+        return None
+    solved = all(episode.success for episode in whole)
+    if all(episode.num_control_steps <= 1 for episode in whole):
+        how = ", with success" if solved else ""
+        return f"every episode of the first evaluation ends at its first control step{how}: look at the world's starts"
+    if solved and is_untrained:
+        return (
+            f"every episode of the first evaluation is a success, all {len(whole)} of an untrained policy: "
+            "look at the world's definition of success"
+        )
+    return None
 
 
 def evaluation_seeds(config: RunConfig) -> list[int]:

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from rlrun.config.sections import load_object
 from rlrun.data.messages import Spaces
+from rlrun.data.seeds import simulator_seed
 from rlrun.envs.gymnasium.spec import GymnasiumConfig, SuccessRule
 from rlrun.system.errors import ExitStatus, RunError
+
+log = logging.getLogger(__name__)
 
 NO_EXPERT = (
     "this world has no expert: name one in env.gymnasium.expert, give demonstrations in demos.path, or take a policy "
     "that begins from scratch (policy.kind=mlp or cnn)"
 )
 MAX_CHOICES = 256  # choices are stored as uint8 tokens
+MAX_LIMIT = 1e6  # larger limits of actions mean that there are none: float32's largest number is a usual one
+SILENT_EPISODES = 3  # without a word on success, after which demonstrations are refused
 
 
 class Actions:
     """Actions of one space, Box or Discrete. Raises RunError for other spaces."""
 
     def __init__(self, space: spaces.Space, name: str):
-        self._space = space
+        self._space, self._name = space, name
         self._first_choice = int(space.start) if isinstance(space, spaces.Discrete) else None
         self.is_box = isinstance(space, spaces.Box)
         self._is_native = isinstance(space, spaces.Box) and space.dtype == np.float32 and len(space.shape) == 1
@@ -45,8 +52,17 @@ class Actions:
         if self._first_choice is not None:
             return Spaces(1, int(space.n), (0.0,), (float(space.n - 1),), num_proprio, num_images)
         # the limits of an unbounded Box of whole numbers are those of its type, which say nothing of its actions
-        low = np.where(space.bounded_below, space.low, -np.inf).reshape(-1).tolist()
-        high = np.where(space.bounded_above, space.high, np.inf).reshape(-1).tolist()
+        low = np.where(space.bounded_below, space.low, -np.inf).reshape(-1)
+        high = np.where(space.bounded_above, space.high, np.inf).reshape(-1)
+        is_huge = np.isfinite(low) & (low < -MAX_LIMIT) | np.isfinite(high) & (high > MAX_LIMIT)
+        if is_huge.any():
+            worst = int(np.flatnonzero(is_huge)[0])
+            log.warning(
+                "action_space of %s: limits beyond %g, such as %g to %g of action %d, count as no limits",
+                *(self._name, MAX_LIMIT, low[worst], high[worst], worst),
+            )
+        low = np.where(low < -MAX_LIMIT, -np.inf, low).tolist()
+        high = np.where(high > MAX_LIMIT, np.inf, high).tolist()
         return Spaces(len(low), None, tuple(low), tuple(high), num_proprio, num_images)
 
     def native(self, action: np.ndarray) -> Any:
@@ -110,6 +126,11 @@ class Expert:
 SUCCESS_KEYS = ("success", "is_success")  # keys in Meta-World, and in Gymnasium-Robotics and LeRobot
 
 
+def seed_given(number: int, own: GymnasiumConfig) -> int:
+    """Return what `reset(seed=…)` gets for the reset seed `number` of an episode."""
+    return number if own.has_whole_seeds else simulator_seed(number)
+
+
 def first_observation(reset: Callable[..., Any], seed: int, name: str) -> Any:
     """Call `reset(seed=…)` of the environment `name`. Returns the observation. Raises RunError for another answer."""
     try:
@@ -156,27 +177,64 @@ def success_of(info: Mapping, name: str) -> bool | None:
 class Success:
     """Success of one episode at a time, by the info of its last or of any step, or by its return."""
 
-    def __init__(self, own: GymnasiumConfig, registered: Any):
-        """registered: the spec of the environment in Gymnasium's registry; None: it has none."""
-        self._name, self._is_last = own.id, own.success is SuccessRule.last
-        self._needed = own.success_return
-        if self._needed is None and registered is not None:
-            self._needed = registered.reward_threshold
-        self._return = 0.0
-        self._was_said = False
+    def __init__(self, own: GymnasiumConfig, made: Any, max_steps: int):
+        """made: the spec of the environment; None: it has none. max_steps: the time limit of an episode."""
+        self._name, self._is_last, self._max_steps = own.id, own.success is SuccessRule.last, max_steps
+        self._needed, self._length = own.success_return, None
+        if self._needed is None and made is not None:
+            self._needed = made.reward_threshold
+            self._length = gymnasium.registry.get(made.id, made).max_episode_steps  # `made` has no limit any more
+        self._return, self._num_steps = 0.0, 0
+        self._was_said = self._has_spoken = self._is_told = False
+        self._num_silent = 0
 
     def start(self) -> None:
         """Begin an episode."""
-        self._return, self._was_said = 0.0, False
+        if self._num_steps:
+            self._num_silent = 0 if self._has_spoken or self._needed is not None else self._num_silent + 1
+        self._return, self._num_steps = 0.0, 0
+        self._was_said = False
 
-    def after(self, reward: float, info: Mapping) -> bool:
-        """Return the success so far, after a control step."""
-        self._return += reward
+    def require_word(self) -> None:
+        """Raise RunError if several episodes have ended without a word on success, as an expert's must have."""
+        if self._num_silent < SILENT_EPISODES:
+            return
+        raise RunError(
+            f"{self._name} says nothing of success, so that no episode of its expert is a demonstration.",
+            key="env.gymnasium.success_return",
+            value=None,
+            cause=f"The info of {self._num_silent} episodes had none of {', '.join(SUCCESS_KEYS)}, and its "
+            "registration has no threshold.",
+            remedy="Set env.gymnasium.success_return to the return from which an episode counts as solved.",
+            exit_status=ExitStatus.bad_input,
+        )
+
+    def after(self, reward: float, info: Mapping, is_terminated: bool, is_cut: bool) -> bool:
+        """Return the success so far, after a control step. is_cut: the environment has truncated the episode."""
+        self._num_steps += 1
+        if self._length is None or self._num_steps <= self._length:
+            self._return += reward
         said = success_of(info, self._name)
+        self._has_spoken |= said is not None
         if said is None and not self._was_said:
-            return self._needed is not None and self._return >= self._needed
+            return self._is_return_enough(is_terminated, is_cut or self._num_steps >= self._max_steps)
         self._was_said = bool(said) or (self._was_said and not self._is_last)
         return self._was_said
+
+    def _is_return_enough(self, is_terminated: bool, is_cut: bool) -> bool:
+        """Return whether the return solves the episode. A registered threshold holds for the registered length."""
+        if self._needed is None or self._return < self._needed:
+            return False
+        if self._length is None or self._num_steps >= self._length or is_terminated:
+            return True
+        if is_cut and not self._is_told:
+            self._is_told = True
+            log.warning(
+                "%s: a return of %g after %d control steps is no success: the registered threshold, %g, is that of "
+                "episodes of %d; set env.max_control_steps=%d, or env.gymnasium.success_return",
+                *(self._name, self._return, self._num_steps, self._needed, self._length, self._length),
+            )
+        return False
 
 
 def _described(value: Any) -> str:

@@ -11,7 +11,15 @@ from gymnasium import spaces
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Spaces
-from rlrun.envs.gymnasium.actions import NO_EXPERT, Actions, Expert, Success, first_observation, step_results
+from rlrun.envs.gymnasium.actions import (
+    NO_EXPERT,
+    Actions,
+    Expert,
+    Success,
+    first_observation,
+    seed_given,
+    step_results,
+)
 from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
@@ -31,7 +39,7 @@ class GymnasiumEnv(SingleEnv):
         self._is_rendered = self._wanted.is_observed_as_pixels
         space = RENDERED if self._is_rendered else env.observation_space
         self._reader = ObservationReader(space, self._wanted, self._image_size)
-        self._success = Success(self._wanted, env.spec)
+        self._success = Success(self._wanted, env.spec, config.max_control_steps)
         self._expert = Expert.of(self._wanted.expert, self._actions)
         self._observation: Any = None
         self._has_drawn = False
@@ -59,7 +67,7 @@ class GymnasiumEnv(SingleEnv):
         return self._wanted.instruction or seen or task_of(self._env) or self._wanted.id
 
     def start(self, seed: int) -> None:
-        self._observation = first_observation(self._env.reset, seed, self._wanted.id)
+        self._observation = first_observation(self._env.reset, seed_given(seed, self._wanted), self._wanted.id)
         self._success.start()
         if not self._wanted.has_shadows:
             switch_shadows_off(self._env)  # after each reset: some environments compile their model in it
@@ -67,7 +75,8 @@ class GymnasiumEnv(SingleEnv):
     def step(self, action: np.ndarray) -> Step:
         returned = self._env.step(self._actions.native(action))
         self._observation, reward, terminated, truncated, info = step_results(returned, self._wanted.id)
-        return Step(reward, terminated, truncated, self._success.after(reward, info))
+        success = self._success.after(reward, info, terminated, truncated)
+        return Step(reward, terminated, truncated, success)
 
     def perceive(self) -> tuple[np.ndarray, np.ndarray]:
         seen = self._drawn() if self._is_rendered else self._observation
@@ -90,6 +99,7 @@ class GymnasiumEnv(SingleEnv):
     def expert_action(self) -> np.ndarray:
         if self._expert is None:
             raise NotImplementedError(NO_EXPERT)
+        self._success.require_word()
         return self._expert.action(self._env, self._observation)
 
     def close(self) -> None:

@@ -46,6 +46,7 @@ class GymnasiumConfig(Section):
     success: SuccessRule | None = None  # last or any step with success counts; None: any, the last where it ends there
     success_return: float | None = bounded(None, FINITE)  # return of a solved episode; None: the environment decides
     expert: str | None = None  # module:FUNCTION of expert(env, observation) -> action, for rlrun.demos; None: no expert
+    has_whole_seeds: bool = False  # reset(seed=…) gets numbers beyond 2^32 in training, as in runs before this key
     has_shadows: bool = False  # of MuJoCo's lights; without them software draws four times as fast or more
 
 

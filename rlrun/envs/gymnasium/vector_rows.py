@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import ChunkResult, Frames
-from rlrun.envs.gymnasium.actions import NO_EXPERT, SUCCESS_KEYS, Actions, Expert, Success, number
+from rlrun.envs.gymnasium.actions import NO_EXPERT, SUCCESS_KEYS, Actions, Expert, Success, number, seed_given
 from rlrun.envs.gymnasium.gymnasium_env import RENDERED, no_pixels, task_of
 from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
@@ -55,7 +55,7 @@ class VectorRows(VectorEnv):
             np.array(found.action_low, np.float32),
             np.array(found.action_high, np.float32),
         )
-        self._success = [Success(self._wanted, env.spec) for _ in range(self.num_envs)]
+        self._success = [Success(self._wanted, env.spec, self._max_steps) for _ in range(self.num_envs)]
         self._expert = Expert.of(self._wanted.expert, self._actions)
         self._is_over, self._has_ended = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
         self._num_steps = np.zeros(self.num_envs, int)
@@ -89,7 +89,7 @@ class VectorRows(VectorEnv):
         mask, all_seeds = np.zeros(self.num_envs, bool), [0] * self.num_envs
         mask[env_ids] = True
         for i, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
-            all_seeds[i] = seed
+            all_seeds[i] = seed_given(seed, self._wanted)
         with questions_told():
             found = self._env.reset(seed=all_seeds, options={"reset_mask": mask})[0]
         for env in () if self._wanted.has_shadows else self._singles():
@@ -155,7 +155,7 @@ class VectorRows(VectorEnv):
             if is_kept and pictures is None:
                 self._seen[i] = info["final_obs"][i]
             late = self._num_steps[i] >= self._max_steps and not terminated[i]
-            success = self._success[i].after(reward, said)
+            success = self._success[i].after(reward, said, bool(terminated[i]), bool(truncated[i]))
             cut = bool(truncated[i] or late) and not terminated[i]
             step = Step(reward, bool(terminated[i]), cut, success)
             if fault := float32_fault("reward", reward):
@@ -240,6 +240,8 @@ class VectorRows(VectorEnv):
                 else "the expert needs the environments in this process, and their "
                 "observations: env.gymnasium.vectorization=null or sync, is_observed_as_pixels=false"
             )
+        for i in env_ids:
+            self._success[i].require_word()
         return np.stack([self._expert.action(singles[i], self._seen[i]) for i in env_ids])
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Spaces
+from rlrun.data.seeds import simulator_seed
 from rlrun.envs.libero.painter import ScenePainter
 from rlrun.envs.libero.spec import LiberoConfig, detail_of_pictures
 from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, axis_angle, chosen_tasks, start_of
@@ -109,7 +110,7 @@ class RobosuiteEnv(SingleEnv):
         states = self._suite.get_task_init_states(task)
         settings = self._config.section(LiberoConfig)
         chosen = start_of(seed, len(self._tasks), len(states), 1 << 31, settings)
-        self._reset_scene(1 + seed % (1 << 31) if chosen.is_sampled else 0)
+        self._reset_scene(1 + simulator_seed(seed) if chosen.is_sampled else 0)
         if not chosen.is_sampled:
             self._env.set_init_state(states[chosen.number])
         idle = np.array([0, 0, 0, 0, 0, 0, settings.idle_gripper])

@@ -14,7 +14,7 @@ from rlrun.config.loader import load
 from rlrun.data.messages import EpisodeReport, LeftOutEpisode
 from rlrun.observability.video import CAPTION_HEIGHT
 from rlrun.system.errors import RunError
-from rlrun.training.evaluation import evaluate_alone, require_all, run_episodes
+from rlrun.training.evaluation import doubt_of_first, evaluate_alone, require_all, run_episodes
 from rlrun.workers.env_worker import Evaluated
 
 
@@ -92,3 +92,20 @@ def test_a_rule_over_fixed_seeds_needs_all_of_them() -> None:
     require_all([0, 1], [report(0), report(1, infra_fault=True), report(1)])
     with pytest.raises(RunError, match="1 of 2 episodes could not be finished, as that of seed 1"):
         require_all([0, 1], [report(0), report(1, infra_fault=True)])
+
+
+def played(success: bool, steps: int, number: int = 4) -> list[EpisodeReport]:
+    return [EpisodeReport(i, i, success, 1.0, 1.0, steps, True, False, False) for i in range(number)]
+
+
+def test_a_first_evaluation_that_shows_nothing_is_doubted() -> None:
+    assert "first control step, with success" in (doubt_of_first(played(True, 1), is_untrained=False) or "")
+    assert "ends at its first control step:" in (doubt_of_first(played(False, 1), is_untrained=True) or "")
+    assert "untrained" in (doubt_of_first(played(True, 9), is_untrained=True) or "")
+
+
+def test_a_healthy_first_evaluation_is_not_doubted() -> None:
+    assert doubt_of_first(played(True, 9), is_untrained=False) is None
+    assert doubt_of_first([*played(True, 9), *played(False, 9)], is_untrained=True) is None
+    assert doubt_of_first(played(True, 1, number=1), is_untrained=True) is None
+    assert doubt_of_first([], is_untrained=True) is None

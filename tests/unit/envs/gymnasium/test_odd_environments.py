@@ -11,6 +11,8 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.config.schema import EnvConfig
+from rlrun.data.seeds import simulator_seed
+from rlrun.data.starts import TEST_SEEDS, TRAINING_SEEDS
 from rlrun.envs.gymnasium.actions import Actions
 from rlrun.envs.gymnasium.spec import GymnasiumConfig, SuccessRule, Vectorization
 from rlrun.envs.make import make_env, simulator_code
@@ -242,3 +244,92 @@ def test_mujoco_s_lights_cast_shadows_only_if_asked_for(has_shadows: bool) -> No
     env.reset(np.zeros(1, int), np.zeros(1, int))
     assert env._rows[0].env._env.unwrapped.model.light_castshadow.any() == has_shadows
     env.close()
+
+
+@pytest.mark.parametrize("vectorization", [None, Vectorization.sync])
+@pytest.mark.parametrize("number", [TEST_SEEDS.start, TRAINING_SEEDS.start + 5])
+def test_an_environment_gets_seeds_of_31_bits(monkeypatch: pytest.MonkeyPatch, vectorization, number: int) -> None:
+    given: list[int] = []
+
+    def reset(self, *, seed=None, options=None):
+        np.random.RandomState(seed)
+        given.append(seed)
+        return Odd.reset(self, seed=seed)
+
+    env = made(monkeypatch, {"vectorization": vectorization}, reset=reset)
+    env.reset(ROWS, ROWS + number)
+    assert given[-2:] == [simulator_seed(number), simulator_seed(number + 1)]
+    assert max(given) < 1 << 31
+
+
+def test_an_older_run_keeps_its_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+
+    def reset(self, *, seed=None, options=None):
+        given.append(seed)
+        return Odd.reset(self, seed=seed)
+
+    made(monkeypatch, {"has_whole_seeds": True}, reset=reset).reset(ROWS, ROWS + TRAINING_SEEDS.start)
+    assert given[-2:] == [TRAINING_SEEDS.start, TRAINING_SEEDS.start + 1]
+
+
+def thresholded(monkeypatch: pytest.MonkeyPatch, length: int, limit: int, ends_at: int, vectorization=None, **wanted):
+    """Two rows that pay -1 a step, registered with a threshold of -7 and `length` steps."""
+
+    def step(self, action):
+        self.number += 1
+        return np.zeros(3, np.float32), -1.0, self.number == ends_at, False, {}
+
+    kind = type("Kind", (Odd,), {"step": step})
+    spec = gymnasium.envs.registration.EnvSpec("Odd-v0", kind, reward_threshold=-7.0, max_episode_steps=length)
+    monkeypatch.setitem(gymnasium.registry, "Odd-v0", spec)
+    own = GymnasiumConfig(id="Odd-v0", vectorization=vectorization, **wanted)
+    return make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}, max_control_steps=limit), 2)
+
+
+@pytest.mark.parametrize("vectorization", [None, Vectorization.sync])
+@pytest.mark.parametrize(
+    ("length", "limit", "ends_at", "wanted", "expected"),
+    [
+        (20, 6, 99, {}, False),  # cut off before the registered length
+        (6, 6, 99, {}, True),
+        (6, 9, 99, {}, True),  # the return of the registered length counts
+        (20, 9, 5, {}, True),  # the goal
+        (20, 6, 99, {"success_return": -7.0}, True),  # the user's word
+    ],
+)
+def test_a_registered_threshold_is_that_of_the_registered_length(
+    monkeypatch, caplog, vectorization, length, limit, ends_at, wanted, expected
+) -> None:
+    env = thresholded(monkeypatch, length, limit, ends_at, vectorization, **wanted)
+    results = played(env, min(limit, ends_at))
+    assert results[-1].ended.all() and results[-1].success.tolist() == [expected] * 2
+    assert ("is no success" in caplog.text) is not expected
+
+
+@pytest.mark.parametrize("limit", [3.4e38, 2e6])
+def test_huge_limits_of_actions_are_none(limit: float, caplog: pytest.LogCaptureFixture) -> None:
+    space = spaces.Box(np.array([-1, -limit], np.float32), np.array([1, limit], np.float32))
+    found = Actions(space, "Odd-v0").spaces(1, 0)
+    assert found.action_low == (-1.0, -np.inf) and found.action_high == (1.0, np.inf)
+    assert "count as no limits" in caplog.text
+
+
+def test_usual_limits_are_kept_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    found = Actions(spaces.Box(-512, 512, (1,)), "Odd-v0").spaces(1, 0)
+    assert found.action_high == (512.0,) and not caplog.text
+
+
+@pytest.mark.parametrize("vectorization", [None, Vectorization.sync])
+def test_an_expert_needs_a_word_on_success(monkeypatch: pytest.MonkeyPatch, vectorization) -> None:
+    module = ModuleType("silent_expert")
+    module.expert = lambda env, observation: np.zeros(2, np.float32)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "silent_expert", module)
+    env = made(monkeypatch, {"vectorization": vectorization, "expert": "silent_expert:expert"})
+    for _ in range(3):
+        played(env)
+        env.expert_action(ROWS)
+    env.reset(ROWS, ROWS)
+    with pytest.raises(RunError, match="says nothing of success") as refused:
+        env.expert_action(ROWS)
+    assert refused.value.key == "env.gymnasium.success_return"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.data.starts import TEST_SEEDS, VALIDATION_SEEDS
+from rlrun.data.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS
 from rlrun.envs.libero.robosuite_env import RobosuiteEnv
 
 
@@ -49,3 +49,12 @@ def test_the_gripper_while_objects_come_to_rest(gripper: float, steps: int, monk
 def test_seeds_take_published_starts_of_their_split(monkeypatch: pytest.MonkeyPatch) -> None:
     row = row_of(monkeypatch, "env.libero.test_starts='1:2'")
     row.start(TEST_SEEDS.start)  # the scene accepts the second start only
+
+
+def test_no_two_splits_share_a_sampled_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    row = row_of(monkeypatch, *(f"env.libero.{name}_starts=sampled" for name in ("train", "validation", "test")))
+    monkeypatch.setattr(row, "_reset_scene", given.append)
+    for number in (0, VALIDATION_SEEDS.start, TEST_SEEDS.start, TRAINING_SEEDS.start):
+        row.start(number)
+    assert len(set(given)) == 4 and min(given) > 0 and max(given) <= 1 << 31
