@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.data import checksums
 from rlrun.data.lerobot import layout
-from rlrun.data.lerobot.layout import COPY_AGAIN, DatasetError, Roles, find_roles, whole_number
+from rlrun.data.lerobot.layout import COPY_AGAIN, COPY_LINKED, DatasetError, Roles, find_roles, whole_number
 from rlrun.system.local_files import MAX_JSON_BYTES, parse_json, read_json, read_text
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rlrun.config.schema import DemosConfig
 
 _LFS_POINTER = b"version https://git-lfs"
+_MAX_NAME = 1024  # characters of a file's path in the dataset
 _LONG_NUMBER = re.compile(r"\d{3,}")
 _CONVERT = (
     "convert it with LeRobot: python -m lerobot.datasets.v30.convert_dataset_v21_to_v30, after "
@@ -61,6 +62,7 @@ class DatasetFiles:
         self.folder = folder
         if not folder.is_dir():
             raise DatasetError(folder, "the folder does not exist", "correct the path, or remove it to record one")
+        self._require_own_files()
         self._compare_checksums()
         self.info = self._json(layout.INFO)
         self.version = str(self.info.get("codebase_version"))
@@ -82,6 +84,17 @@ class DatasetFiles:
     def is_old(self) -> bool:
         """Return whether the layout has one file per episode (before v3.0)."""
         return self.version in layout.OLD_VERSIONS
+
+    def _require_own_files(self) -> None:
+        """Raise DatasetError for pipes, sockets, devices, and links that lead out of the folder."""
+        own = self.folder.resolve()
+        for file in self.folder.rglob("*"):
+            if any(part.startswith(".") for part in file.relative_to(self.folder).parts):
+                continue  # caches of tools; the layout names no such file
+            if file.is_symlink() and not file.resolve().is_relative_to(own):
+                raise DatasetError(file, "it is a link that leads out of the dataset", COPY_LINKED)
+            if file.exists() and not file.is_file() and not file.is_dir():
+                raise DatasetError(file, "it is no regular file, but a pipe, socket or device", COPY_AGAIN)
 
     def _compare_checksums(self) -> None:
         """Verify the checksums if the dataset has them: those recorded by rlrun do."""
@@ -175,9 +188,11 @@ class DatasetFiles:
         chunks_size = whole_number("chunks_size", self.info.get("chunks_size") or 1000, 1, layout.MAX_ROWS)
         numbers |= {"episode_index": index, "episode_chunk": index // chunks_size}
         template = str(self.info.get(template_key) or usual)
-        if _LONG_NUMBER.search(template):  # a field padded to a million digits
+        if _LONG_NUMBER.search(template) or len(template) > _MAX_NAME:  # a field padded to a million digits
             raise ValueError(f"{template_key} of info.json is {template[:100]!r}, which gives no file name")
         name = template.format(**numbers)
+        if len(name) > _MAX_NAME or not name.isprintable() or name.split("/")[0].startswith("."):
+            raise ValueError(f"{template_key} of info.json gives {name[:100]!r}, which is no file name of a dataset")
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ValueError(f"{template_key} of info.json gives {name}, which lies outside of the dataset")
         return self.path(name)
