@@ -268,6 +268,11 @@ def _camera_fault(key: str, spec: dict[str, Any], is_named: bool) -> str | None:
     return None
 
 
+def num_pixels(spec: dict[str, Any]) -> int:
+    """Return the pixels of a colour camera's pictures, by a feature that `find_roles` accepted."""
+    return math.prod(spec["shape"]) // _channels("", spec)
+
+
 def _channels(key: str, spec: dict[str, Any]) -> int:
     """Return the number of channels: by the names of the axes, else the axis of size 1, 3 or 4."""
     shape = [whole_number(f"a size of {key}", size, 1, MAX_SIZE) for size in spec["shape"]]
