@@ -5,6 +5,11 @@ The Python interface is imported when it is first used: `load_config`, `load_pol
 
 from __future__ import annotations
 
+from rlrun.system import import_path
+
+if import_path.is_program():  # before any module is looked for
+    import_path.put_working_folder_last()
+
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
-import os
 import sys
 from pathlib import Path
 
 import rlrun
-from rlrun.system import process_io
+from rlrun.system import import_path, process_io
 from rlrun.system.errors import ExitStatus
 
 NO_COMMANDS = ("__init__", "command", "interface")
@@ -53,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"rlrun: there is no command '{given[0]}'. `rlrun --help` lists them.", file=sys.stderr)
         sys.exit(ExitStatus.bad_config)
     if not sys.flags.safe_path:
-        sys.path.insert(0, os.getcwd())  # as `python -m` does: modules of the working directory can be named
+        import_path.put_working_folder_last(is_wanted=True)  # modules of the working directory can be named
     sys.exit(importlib.import_module(module_of(known[given[0]])).main(given[1:]))
 
 

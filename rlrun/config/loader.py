@@ -18,12 +18,15 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.sections import freeze
 from rlrun.system import process_io
 from rlrun.system.errors import ExitStatus, HangingFormatter, RunError, RunErrors, fault_report, hanging
+from rlrun.system.import_path import close_folder
 from rlrun.system.local_files import require_bounded
 from rlrun.system.process_io import PreemptedError
 from rlrun.system.storage_error import storage_failure
 
 RESUME = "resume"  # an argument of programs that continue a run; no key of the configuration
 TRUST = "trust"  # an argument of programs that read a run's or policy's folder: "it is mine"; no key either
+
+OPENED = ("evaluation.checkpoint", "policy.path", "demos.path", "checkpoint.resume", "replay.path", RESUME)
 
 
 def load(
@@ -152,7 +155,9 @@ class CommandLine(Program):
                 print(help_text(self, overrides, _folder_of(options)), flush=True)
                 return ExitStatus.ok
             if "--multirun" in options:
+                self._close_opened(overrides)
                 return self._start_sweep(options, overrides)
+            self._close_opened(overrides)
             recorded, overrides = self._readable(overrides)
             config = compose_only(overrides, options.get("--config-dir"), recorded)
             if "--cfg" in options or "--info" in options:
@@ -193,6 +198,14 @@ class CommandLine(Program):
         request = SweepRequest(self.name, config.name, output_dir, expand(own, config.name), more)
         assert self.sweep is not None
         return self.sweep(request, options.get("--sbatch"))
+
+    @staticmethod
+    def _close_opened(overrides: list[str]) -> None:
+        """Import nothing from the working folder if it is, or lies in, a folder that an argument opens."""
+        for one in overrides:
+            key, _, value = one.lstrip("+").partition("=")
+            if key in OPENED and value:
+                close_folder(_unquoted(value))
 
     def _readable(self, overrides: list[str]) -> tuple[RecordedConfig | None, list[str]]:
         """Return what `_recorded` does. Raises RunError for a folder that this user may not read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, fields
@@ -11,6 +12,8 @@ from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+
+from rlrun.system.import_path import is_closed
 
 
 class Section:
@@ -248,8 +251,8 @@ def load_object(location: str) -> Any:
 
 
 def put_on_path(folders: list[str]) -> None:
-    """Let this process import modules from these folders."""
-    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
+    """Let this process import modules from these folders, after all that it has been able to import."""
+    sys.path += [folder for folder in folders if folder not in sys.path and not is_closed(os.path.realpath(folder))]
 
 
 def folder_of(location: str, folders: list[Path]) -> Path | None:

@@ -82,7 +82,7 @@ def all_reduce(jobs: Sequence[Job]) -> tuple[PairFacts, ...]:
 
 def _try(job: Job) -> tuple[PairFacts, ...]:
     """Try the pairs of one member. A pair without a result at the time limit gets the error "no answer"."""
-    command = [sys.executable, "-m", "rlrun.doctor.collective"]
+    command = [sys.executable, "-P", "-m", "rlrun.doctor.collective"]
     environment, pipe = os.environ | job.environment, subprocess.PIPE
     child = subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
     try:

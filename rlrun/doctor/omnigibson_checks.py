@@ -16,6 +16,7 @@ from rlrun.doctor.measure import SimulatorInspection
 from rlrun.doctor.node_request import SimulatorRequest
 from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.placement.inventory import WITHOUT_RT_CORES
+from rlrun.system.import_path import question
 from rlrun.system.nvidia_smi import major_version
 
 # --- measurement --------------------------------------------------------------------------------
@@ -86,7 +87,7 @@ def _ask(python: str, environment: Mapping[str, str]) -> tuple[dict, str | None]
     """Return the interpreter's versions and packages, and an error message or None."""
     try:
         done = subprocess.run(
-            [python, "-c", _QUESTION],
+            question(python, _QUESTION),
             env=dict(environment),
             capture_output=True,
             text=True,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rlrun.config.schema import AttentionKernel, OptimizerKind, RolloutBackendKind, RunConfig
+from rlrun.system.import_path import question
 
 LIMIT_S = 30.0  # for all packages of an interpreter; some import torch
 _TRAINER_ONLY = ("PYTHONPATH", "PYTHONHOME")  # variables that would break another interpreter
@@ -112,8 +113,7 @@ def interpreter_environment(python: str) -> dict[str, str]:
 
 
 def _opened(python: str, requests: list[PackageRequest], limit_s: float) -> list[PackageFacts]:
-    question = json.dumps([request.statement for request in requests])
-    command = [python, "-c", _PROGRAM, question]
+    command = question(python, _PROGRAM, json.dumps([request.statement for request in requests]))
     try:
         done = subprocess.run(
             command,

@@ -23,6 +23,7 @@ from rlrun.doctor.facts import NodeFacts
 from rlrun.doctor.measure import LIMIT_S, LONGEST_S, SimulatorInspection
 from rlrun.doctor.node_request import SimulatorRequest
 from rlrun.doctor.optional_packages import interpreter_environment
+from rlrun.system.import_path import question
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # The interpreter may lack rlrun; it imports the package as env workers under another interpreter do.
@@ -54,7 +55,7 @@ def run_trial(request: SimulatorRequest, trial: str, arguments: dict[str, Any], 
 
     Waits `limit_s` at most.
     """
-    program = [request.python, "-c", _PROGRAM, str(_PACKAGE / "pipe" / "bootstrap.py"), str(_PACKAGE)]
+    program = question(request.python, _PROGRAM, str(_PACKAGE / "pipe" / "bootstrap.py"), str(_PACKAGE))
     pipe, environment = subprocess.PIPE, interpreter_environment(request.python) | dict(request.environment)
     try:
         child = subprocess.Popen(

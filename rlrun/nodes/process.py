@@ -110,7 +110,7 @@ class NodeSettings:
 
 def ray_start_command(settings: NodeSettings) -> list[str]:
     """Return the command `ray start --block …`. Raises RunError for an invalid range of ports."""
-    words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    words = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
     if settings.is_head:
         words += ["--head", f"--port={settings.head.rpartition(':')[2]}", "--include-dashboard=false", "--no-monitor"]
     else:

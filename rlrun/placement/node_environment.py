@@ -16,6 +16,7 @@ from rlrun.config.simulator_spec import Decided, Setting, Variable
 from rlrun.placement.inventory import Interface
 from rlrun.placement.plan import Slot
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.import_path import question
 from rlrun.system.network import SENTINEL
 
 ALL = ("actor", "rollout", "env")
@@ -185,7 +186,7 @@ def installed_version(python: str | None = None) -> Version | None:
 def _look(python: str) -> dict[str, Any] | None:
     """Return the version of an interpreter's SGLang and whether it reads the new switch, without importing it."""
     try:
-        command = [python, "-c", _LOOK, SWITCH]
+        command = question(python, _LOOK, SWITCH)
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LOOK_S, check=True)
         return json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):

@@ -142,7 +142,7 @@ def _files(config: RunConfig) -> Iterator[tuple[str, int, int]]:
 
 
 def _counted(config: RunConfig, limit_s: float) -> PolicyCounts:
-    command, environment = [sys.executable, "-m", _PROGRAM], os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    command, environment = [sys.executable, "-P", "-m", _PROGRAM], os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     environment["PYTHONPATH"] = os.pathsep.join(folder or os.curdir for folder in sys.path)
     try:
         done = subprocess.run(

@@ -26,6 +26,7 @@ from rlrun.placement.inventory import (
 )
 from rlrun.system import nvidia_smi
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.import_path import question
 from rlrun.system.local_files import folder_for_ray
 from rlrun.system.machine_load import host_memory, num_cores
 from rlrun.system.nvidia_smi import UnansweredError
@@ -158,7 +159,7 @@ def _ask_cuda() -> list[tuple[str, int]]:
     environment = {name: value for name, value in os.environ.items() if name != VISIBLE}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _ASK_CUDA],
+            question(sys.executable, _ASK_CUDA),
             env=environment | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -106,7 +106,10 @@ class WeightFiles:
         index = self._folder / INDEX_FILE
         names = [WEIGHTS_FILE]
         if index.is_file():
-            named = read_json(index).get("weight_map", {})
+            content = read_json(index)
+            named = content.get("weight_map", {}) if isinstance(content, dict) else None
+            if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+                refuse(f"{index} has no weight_map from names to files.", "Copy the whole checkpoint again.")
             names = sorted({inside(self._folder, name) for name in named.values()})
         else:
             pickled = [name for name in PICKLED_FILES if (self._folder / name).is_file()]

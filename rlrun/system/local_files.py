@@ -6,6 +6,7 @@ A temporary folder for Ray is locked while a process uses it; the next start rem
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -70,12 +71,27 @@ def parse_json(text: str) -> Any:
 
 
 def read_text(file: Path, max_bytes: int = MAX_YAML_BYTES) -> str:
-    """Return the text of a UTF-8 file. Raises OSError, and ValueError for invalid UTF-8 or more than `max_bytes`."""
+    """Return the text of a UTF-8 file. Raises OSError, and ValueError for invalid UTF-8 or as `require_regular`."""
+    require_regular(file, max_bytes)
     with file.open("rb") as stream:
-        content = stream.read(max_bytes + 1)
+        content = stream.read(max_bytes + 1)  # the file may grow
     if len(content) > max_bytes:
         raise ValueError(f"it is larger than {max_bytes} bytes")
     return content.decode("utf-8")
+
+
+def require_regular(file: Path, max_bytes: int | None = None) -> None:
+    """Raise ValueError if a path is a pipe, socket or device, which may never answer, or is larger than `max_bytes`.
+
+    Raises OSError, also for a folder.
+    """
+    found = file.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError("it is no regular file, but a pipe, socket or device")
+    if max_bytes is not None and found.st_size > max_bytes:
+        raise ValueError(f"it is larger than {max_bytes} bytes")
 
 
 def _check_events(events: Any) -> None:

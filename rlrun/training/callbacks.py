@@ -12,6 +12,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.sections import load_object, put_on_path
 from rlrun.data.messages import WorkerLoss
 from rlrun.observability.records import EvaluationRecord
+from rlrun.system import import_path
 from rlrun.system.errors import ExitStatus, RunError
 
 
@@ -75,7 +76,7 @@ class Callbacks:
 
 def make_callbacks(config: RunConfig, objects: Sequence[Callback] = ()) -> Callbacks:
     """Return the callbacks that `config.callbacks` names, then `objects`. Raises RunError for one that is none."""
-    put_on_path([str(Path.cwd())] if config.callbacks else [])  # where the modules of module:ATTRIBUTE keys may be
+    import_path.put_working_folder_last(is_wanted=bool(config.callbacks))  # modules of module:ATTRIBUTE may be there
     put_on_path(config.python_path)
     made: dict[str, Callback] = {}
     for number, entry in enumerate(config.callbacks):

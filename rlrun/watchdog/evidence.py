@@ -173,14 +173,19 @@ def write_archive(run_dir: Path, files: Mapping[str, str]) -> tuple[Path, str]:
         return path, ""
     remark = f"; not in {run_dir}, whose disk took nothing within {_STORE_S:.0f} s: {failed[0]}"
     folder = Path(tempfile.gettempdir()) / f"rlrun-alarm-{os.getpid()}-{time.monotonic_ns()}"
-    path = run_with_timeout("the archive", lambda: _write_tar(folder, files), None, failed, _STORE_S)
+    path = run_with_timeout("the archive", lambda: _write_tar(folder, files, is_private=True), None, failed, _STORE_S)
     return path or folder, remark if path is not None else f"{remark}; nor in {folder}: {failed[-1]}"
 
 
-def _write_tar(folder: Path, files: Mapping[str, str]) -> Path:
+def _write_tar(folder: Path, files: Mapping[str, str], is_private: bool = False) -> Path:
+    """Write the archive. is_private: others enter the place of the folder, and may read neither it nor the archive."""
     path = folder / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}.tar.gz"
-    folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz") as archive:
+    folder.mkdir(mode=0o700 if is_private else 0o777, parents=True, exist_ok=not is_private)
+    mode = 0o600 if is_private else 0o666
+    with (
+        open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as stream,
+        tarfile.open(fileobj=stream, mode="w:gz") as archive,
+    ):
         for name, text in files.items():
             content = text.encode()
             info = tarfile.TarInfo(name)

@@ -215,7 +215,7 @@ class Guard:
         """
         options = [f"--resume={resume}", f"--temp-dir={folder_for_ray(temp_dir).path}"]
         words = [str(run_dir), str(os.getpid()), str(floor_s), *options]
-        self._command = [sys.executable, "-m", "rlrun.watchdog.guard", *words]
+        self._command = [sys.executable, "-P", "-m", "rlrun.watchdog.guard", *words]
         self._limit_s = limit_s
         self._child = SupervisedProcess("guard of the driver", self._start, self._send_heartbeat, _HEARTBEAT_PERIOD_S)
 

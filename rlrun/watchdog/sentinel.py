@@ -55,7 +55,7 @@ class SentinelProcess:
         number = self._socket.fileno()
         words = [word for folder in self._folders for word in ("--folder", folder)]
         return subprocess.Popen(
-            [sys.executable, "-m", "rlrun.watchdog.sentinel", "--socket", str(number), *words],
+            [sys.executable, "-P", "-m", "rlrun.watchdog.sentinel", "--socket", str(number), *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

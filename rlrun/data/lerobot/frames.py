@@ -95,7 +95,11 @@ def read_frames(files: DatasetFiles, episodes: list[EpisodeRow]) -> FrameTable:
     paths = _data_files(files, episodes)
     roles = files.roles
     num_proprio = roles.state.size if roles.state else 0
-    columns = _Columns(sum(_num_rows(files, path) for path in paths), num_proprio, roles.action.size)
+    num_rows = sum(_num_rows(files, path) for path in paths)
+    counted = files.info.get("total_frames", num_rows)
+    if isinstance(counted, int) and num_rows > counted:
+        raise DatasetError(paths[0], f"data/ has {num_rows} frames, info.json counts {counted}", COPY_AGAIN)
+    columns = _Columns(num_rows, num_proprio, roles.action.size)
     indices = np.array([episode.index for episode in episodes])
     for number, path in enumerate(paths):
         for found in _read_file(files, path, indices):

@@ -52,6 +52,7 @@ ACTION = "action"
 MAX_SIZE = 16_384  # of an image's side, of a vector, and of the frame rate
 MAX_ROWS = 100_000_000  # of a file; any number of equal rows takes little space when compressed
 COPY_AGAIN = "copy the dataset again from an undamaged source"
+COPY_LINKED = "copy the dataset with what its links lead to: cp -rL"
 RECORD_AGAIN = "record the dataset again"
 FRAME_REWARD = "next.reward"  # features of LeRobot's datasets with rewards
 FRAME_DONE = "next.done"
@@ -265,6 +266,11 @@ def _camera_fault(key: str, spec: dict[str, Any], is_named: bool) -> str | None:
     if word and not is_named:
         return f"by its name it shows {word}, no colours; demos.keys.images takes it all the same"
     return None
+
+
+def num_pixels(spec: dict[str, Any]) -> int:
+    """Return the pixels of a colour camera's pictures, by a feature that `find_roles` accepted."""
+    return math.prod(spec["shape"]) // _channels("", spec)
 
 
 def _channels(key: str, spec: dict[str, Any]) -> int:

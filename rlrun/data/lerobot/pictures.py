@@ -30,14 +30,16 @@ MAX_OPEN = 8  # open videos, and open tables; each decoder keeps a few frames
 _MAX_DECODE_AHEAD_S = 1.0  # a frame at most this far ahead is reached by decoding, a later one by seeking
 _PICTURES_AT_ONCE = 64  # encoded pictures read from a table at a time
 _MAX_PIXELS = 2**26  # of one picture
+_ROUNDED_PIXELS = 2**20
 
 
 class VideoReader:
     """Reader of one open video file."""
 
-    def __init__(self, file: Path):
-        """Open the file. Raises DatasetError if it cannot be read, or if PyAV is missing."""
+    def __init__(self, file: Path, max_pixels: int = _MAX_PIXELS):
+        """Open the file. Raises DatasetError if it cannot be read, has larger frames, or if PyAV is missing."""
         self.file = file
+        self._max_pixels = max_pixels
         self._begin()
 
     def _begin(self) -> None:
@@ -45,10 +47,18 @@ class VideoReader:
         if not self._container.streams.video:
             raise DatasetError(self.file, "it holds no video", COPY_AGAIN)
         self._stream = self._container.streams.video[0]
+        self._require_size(*self.size)
+        # of a frame that is larger than the header says, nothing is allocated; decoders round sides up
+        self._stream.codec_context.options = {"max_pixels": str(4 * self._max_pixels + _ROUNDED_PIXELS)}
         self._stream.thread_type = "AUTO"
         self._frames: Iterator[VideoFrame] = iter(())
         self._before: VideoFrame | None = None  # the two frames that were decoded last
         self._last: VideoFrame | None = None
+
+    def _require_size(self, height: int, width: int) -> None:
+        if max(height, width) > layout.MAX_SIZE or height * width > self._max_pixels:
+            cause = f"its frames have {height} x {width} pixels, more than info.json says"
+            raise DatasetError(self.file, cause, "correct the features of meta/info.json, or " + COPY_AGAIN)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -66,6 +76,7 @@ class VideoReader:
             nearest = "no frame" if frame is None else f"the nearest frame at {_frame_time(frame):.4f} s"
             cause = f"a frame is wanted at {time_s:.4f} s, and the video has {nearest}"
             raise DatasetError(self.file, cause, f"{COPY_AGAIN}, or leave the episode out (demos.episodes)")
+        self._require_size(frame.height, frame.width)
         return frame.to_ndarray(format="rgb24")
 
     def close(self) -> None:
@@ -107,15 +118,17 @@ class VideoReader:
 class VideoReaders:
     """Cache of a dataset's open videos: the MAX_OPEN most recently used."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_pixels: int = _MAX_PIXELS) -> None:
+        """max_pixels: of one frame."""
         self._open: OrderedDict[Path, VideoReader] = OrderedDict()
+        self._max_pixels = max_pixels
 
     def get(self, file: Path) -> VideoReader:
         """Return the reader of a file. Raises DatasetError."""
         if file not in self._open:
             while len(self._open) >= MAX_OPEN:
                 self._open.popitem(last=False)[1].close()
-            self._open[file] = VideoReader(file)
+            self._open[file] = VideoReader(file, self._max_pixels)
         self._open.move_to_end(file)
         return self._open[file]
 
@@ -221,9 +234,10 @@ class StoredPictures:
 class VideoPictures:
     """Pictures in video files."""
 
-    def __init__(self, frames: FrameTable, key: str, fps: float):
+    def __init__(self, frames: FrameTable, key: str, fps: float, max_pixels: int = _MAX_PIXELS):
+        """max_pixels: of one frame, by info.json."""
         self._frames, self._key, self._tolerance_s = frames, key, 0.5 / fps
-        self._readers = VideoReaders()
+        self._readers = VideoReaders(max_pixels)
         self._episode = np.repeat(np.arange(len(frames.lengths)), frames.lengths)
 
     def size(self) -> tuple[int, int]:

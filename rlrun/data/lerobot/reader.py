@@ -102,7 +102,7 @@ class DemoDataset:
         frames, remarks = read_chosen_episodes(files, demos)
         tables, roles = OpenTables(files), files.roles
         sources = [
-            VideoPictures(frames, camera.key, files.fps)
+            VideoPictures(frames, camera.key, files.fps, layout.num_pixels(files.info["features"][camera.key]))
             if camera.is_video
             else StoredPictures(files, frames, camera.key, tables)
             for camera in roles.cameras

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.data import checksums
 from rlrun.data.lerobot import layout
-from rlrun.data.lerobot.layout import COPY_AGAIN, DatasetError, Roles, find_roles, whole_number
+from rlrun.data.lerobot.layout import COPY_AGAIN, COPY_LINKED, DatasetError, Roles, find_roles, whole_number
 from rlrun.system.local_files import MAX_JSON_BYTES, parse_json, read_json, read_text
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from rlrun.config.schema import DemosConfig
 
 _LFS_POINTER = b"version https://git-lfs"
+_MAX_META_BYTES = 2 * 1024**3  # of one file in meta/
+_ROWS_PER_BYTE = 4  # of a parquet file; numbers of frames, which all differ, take more
+_MAX_NAME = 1024  # characters of a file's path in the dataset
 _LONG_NUMBER = re.compile(r"\d{3,}")
 _CONVERT = (
     "convert it with LeRobot: python -m lerobot.datasets.v30.convert_dataset_v21_to_v30, after "
@@ -61,6 +64,7 @@ class DatasetFiles:
         self.folder = folder
         if not folder.is_dir():
             raise DatasetError(folder, "the folder does not exist", "correct the path, or remove it to record one")
+        self._require_own_files()
         self._compare_checksums()
         self.info = self._json(layout.INFO)
         self.version = str(self.info.get("codebase_version"))
@@ -82,6 +86,20 @@ class DatasetFiles:
     def is_old(self) -> bool:
         """Return whether the layout has one file per episode (before v3.0)."""
         return self.version in layout.OLD_VERSIONS
+
+    def _require_own_files(self) -> None:
+        """Raise DatasetError for pipes, sockets, devices, and links that lead out of the folder."""
+        own = self.folder.resolve()
+        blobs = own.parents[1] / "blobs" if own.parent.name == "snapshots" else own  # the cache of Hugging Face's hub
+        for file in self.folder.rglob("*"):
+            if any(part.startswith(".") for part in file.relative_to(self.folder).parts):
+                continue  # caches of tools; the layout names no such file
+            if file.is_symlink() and not any(file.resolve().is_relative_to(one) for one in (own, blobs)):
+                raise DatasetError(file, "it is a link that leads out of the dataset", COPY_LINKED)
+            if file.is_relative_to(self.folder / "meta") and file.is_file() and file.stat().st_size > _MAX_META_BYTES:
+                raise DatasetError(file, f"it is larger than {_MAX_META_BYTES} bytes", COPY_AGAIN)
+            if file.exists() and not file.is_file() and not file.is_dir():
+                raise DatasetError(file, "it is no regular file, but a pipe, socket or device", COPY_AGAIN)
 
     def _compare_checksums(self) -> None:
         """Verify the checksums if the dataset has them: those recorded by rlrun do."""
@@ -175,11 +193,13 @@ class DatasetFiles:
         chunks_size = whole_number("chunks_size", self.info.get("chunks_size") or 1000, 1, layout.MAX_ROWS)
         numbers |= {"episode_index": index, "episode_chunk": index // chunks_size}
         template = str(self.info.get(template_key) or usual)
-        if _LONG_NUMBER.search(template):  # a field padded to a million digits
+        if _LONG_NUMBER.search(template) or len(template) > _MAX_NAME:  # a field padded to a million digits
             raise ValueError(f"{template_key} of info.json is {template[:100]!r}, which gives no file name")
         name = template.format(**numbers)
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ValueError(f"{template_key} of info.json gives {name}, which lies outside of the dataset")
+            raise ValueError(f"{template_key} of info.json gives {name[:100]!r}, which lies outside of the dataset")
+        if len(name) > _MAX_NAME or not name.isprintable() or any(p.startswith(".") for p in Path(name).parts):
+            raise ValueError(f"{template_key} of info.json gives {name[:100]!r}, which is no file name of a dataset")
         return self.path(name)
 
     # --- sentences and statistics -----------------------------------------------------------
@@ -219,7 +239,7 @@ class DatasetFiles:
         import pyarrow.parquet as pq
 
         found = checked_read(file, lambda: pq.ParquetFile(file, buffer_size=2**20))
-        if found.metadata.num_rows > layout.MAX_ROWS:
+        if found.metadata.num_rows > min(layout.MAX_ROWS, _ROWS_PER_BYTE * file.stat().st_size):
             raise DatasetError(file, f"it is damaged (it would have {found.metadata.num_rows} rows)", COPY_AGAIN)
         return found
 
@@ -282,9 +302,15 @@ def dataset_digest(folder: Path | str) -> str:
     """
     folder, digest = Path(folder), hashlib.sha256()
     for name in _file_names(folder):
-        content = hashlib.sha256((folder / name).read_bytes()).hexdigest() if name.startswith("meta/") else ""
-        digest.update(json.dumps([name, (folder / name).stat().st_size, content]).encode())
+        size = (folder / name).stat().st_size
+        content = _content_digest(folder / name) if name.startswith("meta/") and size <= _MAX_META_BYTES else ""
+        digest.update(json.dumps([name, size, content]).encode())
     return digest.hexdigest()
+
+
+def _content_digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _file_names(folder: Path) -> Iterator[str]:

@@ -19,6 +19,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 STATES_AND_SCENE = ("scene.xml", "starts.npy", "sampled.npy")
+OWN_DIGEST = "digest"  # key of a description: the SHA-256 of all else in it
 FORMAT = 2  # rlrun.envs.libero.scenes reads it
 DEFAULT_OUT = ".cache/rlrun/libero"
 MAX_RESETS = 20  # attempts to place the objects without a collision
@@ -69,7 +70,7 @@ def export_suite(name, tasks, out, num_sampled=0):
         folder = export_task(suite, name, task, out, num_sampled)
         print(f"{name} {task}: {folder}", flush=True)
     described = {"format": FORMAT, "suite": name, "tasks": [task.name for task in suite.tasks]}
-    _write(out / name / "suite.json", json.dumps(described, indent=1).encode())
+    _write(out / name / "suite.json", _signed(described))
 
 
 def export_task(suite, suite_name, task, out, num_sampled=0):
@@ -113,7 +114,7 @@ def export_task(suite, suite_name, task, out, num_sampled=0):
     np.save(folder / "sampled.npy", sampled_starts(world, num_sampled))
     described["sha256"] = {name: _digest((folder / name).read_bytes()) for name in STATES_AND_SCENE}
     world.close()
-    _write(folder / "task.json", json.dumps(described, indent=1).encode())
+    _write(folder / "task.json", _signed(described))
     return folder
 
 
@@ -331,6 +332,17 @@ def _write_licences(out):
             if re.match(r"(licen[cs]e|notice|copying)", file.name, re.IGNORECASE) and source.is_file():
                 out.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(str(source), str(out / f"{name}-{file.name}"))
+
+
+def digest_of(described):
+    """Return the SHA-256 of a description without its own digest, whatever the order of its keys."""
+    read = json.loads(json.dumps(described))
+    return _digest(json.dumps(read, sort_keys=True).encode())
+
+
+def _signed(described):
+    """Return a description as JSON, with its digest."""
+    return json.dumps({**described, OWN_DIGEST: digest_of(described)}, indent=1).encode()
 
 
 def _digest(content):

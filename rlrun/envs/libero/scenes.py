@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,11 @@ from rlrun.envs.libero.controller import ArmViews, RobotDescription, arm_views
 from rlrun.envs.libero.goals import Goal
 from rlrun.envs.libero.painter import ScenePainter
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.local_files import read_json, require_regular
+
+log = logging.getLogger(__name__)
+
+_SUITE_FILE, _TASK_FILE = "suite.json", "task.json"
 
 _OF_SCENE = ("changed", "multiccd", "robot")  # what a scene has beside its file
 MAX_OPEN = 2  # tasks that a process keeps beside those of its rows: a scene takes 0.7 GB, and twice that without a card
@@ -70,7 +77,9 @@ class Suite:
     def __init__(self, folder: Path, name: str, detail: float | None = None):
         """detail: as ScenePainter's. Raises RunError, with the command that exports it, if the suite is not there."""
         self._folder, self.name, self._detail = folder, name, detail
-        self.tasks: list[str] = _read_json(folder / name / "suite.json", folder, name)["tasks"]
+        described = _read_json(folder / name / _SUITE_FILE, folder, name)
+        with _fitting(folder / name / _SUITE_FILE):
+            self.tasks: list[str] = described["tasks"]
         self._open: OrderedDict[int, Task] = OrderedDict()
         self._scenes: WeakValueDictionary[str, Scene] = WeakValueDictionary()
 
@@ -79,7 +88,8 @@ class Suite:
         if number in self._open:
             self._open.move_to_end(number)
             return self._open[number]
-        task = self._open[number] = self._read(number)
+        with _fitting(self._folder / self.name / str(number) / _TASK_FILE):
+            task = self._open[number] = self._read(number)
         while len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)
         return task
@@ -91,12 +101,13 @@ class Suite:
 
     def described(self, number: int) -> dict[str, Any]:
         """Return what was written of a task, without compiling its scene."""
-        return _read_json(self._folder / self.name / str(number) / "task.json", self._folder, f"{self.name}:{number}")
+        return _read_json(self._folder / self.name / str(number) / _TASK_FILE, self._folder, f"{self.name}:{number}")
 
     def scene_of(self, number: int) -> str:
         """Return the digest of a task's scene, which tasks share; nothing is compiled."""
         described = self.described(number)
-        shared = {key: described[key] for key in _OF_SCENE} | {"scene.xml": described["sha256"]["scene.xml"]}
+        with _fitting(self._folder / self.name / str(number) / _TASK_FILE):
+            shared = {key: described[key] for key in _OF_SCENE} | {"scene.xml": described["sha256"]["scene.xml"]}
         return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
 
     def _read(self, number: int) -> Task:
@@ -110,6 +121,10 @@ class Suite:
         starts = self._states(folder / "starts.npy", content["starts.npy"], model)
         sampled = self._states(folder / "sampled.npy", content["sampled.npy"], model)
         lamps = {model.site(lamp["site"]).id: lamp["thing"] for lamp in described["lamps"]}
+        if not described["goal"] or not described["instruction"].strip():
+            raise ValueError("its goal, which would always be reached, or its sentence is empty")
+        if set(described["sha256"]) != set(export.STATES_AND_SCENE):
+            raise ValueError(f"it names the files {', '.join(described['sha256'])}")
         goal = Goal(model, described["goal"], described["things"])
         return Task(scene, described["instruction"], starts, sampled, goal, lamps)
 
@@ -169,9 +184,22 @@ def _at_rest(model: mujoco.MjModel, robot: RobotDescription) -> ArmViews:
     return arm
 
 
+@contextmanager
+def _fitting(file: Path) -> Iterator[None]:
+    """Raise RunError for what a description of another form makes the code inside raise."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError, OSError, ElementTree.ParseError) as error:
+        if isinstance(error, RunError):
+            raise
+        raise _changed_file(file, f"it does not describe a task ({type(error).__name__}: {error})") from error
+
+
 def _read_json(file: Path, folder: Path, asked: str) -> dict[str, Any]:
     try:
-        described = json.loads(file.read_text(encoding="utf-8"))
+        described = read_json(file)
+        if not isinstance(described, dict):
+            raise ValueError(f"it holds a {type(described).__name__}, not an object")
     except FileNotFoundError:
         raise RunError(
             f"LIBERO's {asked} is not in {folder.absolute()}.",
@@ -182,8 +210,13 @@ def _read_json(file: Path, folder: Path, asked: str) -> dict[str, Any]:
             "tells how that interpreter is made. Or set env.libero.backend=robosuite.",
             exit_status=ExitStatus.bad_input,
         ) from None
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise _changed_file(file, str(error)) from error
+    digest = described.pop(export.OWN_DIGEST, None)
+    if digest is not None and digest != export.digest_of(described):
+        raise _changed_file(file, "its content does not have the digest that stands in it")
+    if digest is None and file.name == _SUITE_FILE:
+        log.warning("%s has no digest: an older rlrun exported it, and changes of it are not noticed", file)
     if described.get("format") != export.FORMAT:
         raise _changed_file(file, f"its format is {described.get('format')}, and this rlrun reads {export.FORMAT}")
     return described
@@ -191,6 +224,7 @@ def _read_json(file: Path, folder: Path, asked: str) -> dict[str, Any]:
 
 def _checked(file: Path, digest: str) -> bytes:
     """Return a file's content. Raises RunError if it is not what was exported."""
+    require_regular(file)
     content = file.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
         raise _changed_file(file, "its SHA-256 is not the one in task.json")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO
 
 from rlrun.config.schema import EnvConfig
 from rlrun.envs.libero.spec import WARP_CACHE
@@ -20,6 +21,11 @@ from rlrun.system.errors import ExitStatus, RunError
 log = logging.getLogger(__name__)
 
 PACKAGES = ("mujoco_warp", "warp")
+POLL_S = 1.0
+STOPPED_S = 20.0  # of a process that was stopped
+STILL_S = 1800.0  # of one that waits: for a disk, or for a compiler on another machine
+_STOPPED = "TtZ"  # states of /proc/PID/stat
+_LOCK = "compiling"
 _CACHE = Path(".cache/rlrun/warp")
 
 
@@ -63,24 +69,71 @@ def check_packages() -> None:
 
 
 def prepare_cache() -> Path:
-    """Make the folder of compiled kernels, which the workers of a node share, and return it."""
+    """Make the folder of compiled kernels, which the workers of a node share, and return it. Raises RunError."""
     cache = Path(os.environ.setdefault(WARP_CACHE.name, str(_CACHE.absolute()))).expanduser()
-    cache.mkdir(parents=True, exist_ok=True)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with open(cache / _LOCK, "a"):
+            pass
+    except OSError as error:
+        raise _cache_error(cache, f"{error.strerror}: {error.filename}") from error
     return cache
 
 
 @contextmanager
 def alone(folder: Path, progress: Callable[[], None]) -> Iterator[None]:
-    """Let one process at a time compile into a folder; the others wait, with signs of progress."""
-    with open(folder / "compiling", "w") as file:
-        while True:
-            try:
-                flock(file, LOCK_EX | LOCK_NB)
-                break
-            except OSError:
-                progress()
-                time.sleep(1.0)
+    """Let one process at a time compile into a folder; the others wait, with signs of progress while it works.
+
+    Raises RunError if the process that compiles used no processor for STILL_S: it is stopped, or it hangs.
+    """
+    with open(folder / _LOCK, "a+") as file:
+        _wait_for_lock(file, folder, progress)
         try:
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
             yield
         finally:
             flock(file, LOCK_UN)
+
+
+def _wait_for_lock(file: IO[str], folder: Path, progress: Callable[[], None]) -> None:
+    seen, still_s = "", 0.0
+    while True:
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+            return
+        except BlockingIOError:
+            pass
+        file.seek(0)
+        holder = file.read(20).strip()
+        state, work = _work_of(holder)
+        still_s = 0.0 if work != seen else still_s + POLL_S
+        seen = work
+        if still_s >= (STOPPED_S if state in _STOPPED else STILL_S):
+            named = f"process {holder} (state {state})" if state else "a process that is not on this machine"
+            cause = f"{named} holds {folder / _LOCK}, and has not worked for {still_s:.0f} s"
+            raise _cache_error(folder, cause, f"Continue it (kill -CONT {holder}) or end it. Or the variable")
+        progress()
+        time.sleep(POLL_S)
+
+
+def _work_of(holder: str) -> tuple[str, str]:
+    """Return the state of a process and what changes while it works: its time on the processor, and its children's."""
+    try:
+        fields = Path(f"/proc/{int(holder)}/stat").read_text().rpartition(")")[2].split()
+        children = Path(f"/proc/{int(holder)}/task/{int(holder)}/children").read_text().split()
+    except (OSError, ValueError):
+        return "", ""
+    return fields[0], " ".join([*fields[11:15], *children, *(_work_of(child)[1] for child in children)])
+
+
+def _cache_error(folder: Path, cause: str, first: str = "The variable") -> RunError:
+    return RunError(
+        f"The folder of Warp's compiled kernels cannot be used: {folder}.",
+        key=WARP_CACHE.name,
+        value=str(folder),
+        cause=cause,
+        remedy=f"{first} {WARP_CACHE.name}=FOLDER names another folder, which must be yours.",
+        exit_status=ExitStatus.bad_input,
+    )

@@ -25,6 +25,7 @@ from rlrun.pipe.server import exit_process, open_channel, serve_calls
 from rlrun.pipe.wire import Channel
 from rlrun.rollout.sglang.engine import IDLE_S, EngineFault, Row
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.import_path import question
 from rlrun.system.machine_load import host_memory
 from rlrun.system.network import LOOPBACK, free_port
 
@@ -75,7 +76,7 @@ def check_switch() -> None:
     source = next((path for folder in folders if (path := Path(folder) / "srt" / "environ.py").is_file()), None)
     if source is None:
         return
-    command = [sys.executable, "-c", _READ, str(source)]
+    command = question(sys.executable, _READ, str(source))
     done = subprocess.run(command, capture_output=True, text=True, timeout=_CHILD_S, check=False)
     read = done.stdout.strip().splitlines()[-1:]
     if read == [str(wanted == "1")]:

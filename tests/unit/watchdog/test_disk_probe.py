@@ -77,15 +77,16 @@ def test_an_archive_goes_elsewhere_when_the_disk_hangs(tmp_path, monkeypatch):
 
     original = evidence._write_tar
 
-    def pack(folder, files):
+    def pack(folder, files, **how):
         if folder == hanging:
             thawed.wait(timeout=30)
-        return original(folder, files)
+        return original(folder, files, **how)
 
     monkeypatch.setattr("rlrun.watchdog.evidence._write_tar", pack)
     began = time.monotonic()
     archive, remark = write_archive(tmp_path / "run", {"alarm.txt": "x"})
     assert archive.exists() and archive.is_relative_to(tmp_path / "elsewhere") and time.monotonic() - began < 20
+    assert archive.stat().st_mode & 0o777 == 0o600 and archive.parent.stat().st_mode & 0o777 == 0o700
     assert f"not in {tmp_path / 'run'}, whose disk took nothing" in remark
     thawed.set()
 

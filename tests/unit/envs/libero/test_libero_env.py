@@ -215,3 +215,34 @@ def test_the_backend_is_a_key(scenes: Path) -> None:
     assert isinstance(make_libero(load(["env=libero", "policy.kind=cnn", *keys]).env, 1), LiberoVectorEnv)
     with pytest.raises(ImportError, match="libero"):
         make_libero(load(["env=libero", "policy.kind=cnn", "env.libero.backend=robosuite", *keys]).env, 1)
+
+
+@pytest.mark.parametrize(
+    "change", [{"goal": []}, {"instruction": ""}, {"goal": 7}, {"things": None}, {"sha256": {}}, {"robot": []}]
+)
+def test_a_description_of_another_form_is_refused(tmp_path: Path, change: dict) -> None:
+    file = small_suite.write(tmp_path) / small_suite.NAME / "0" / "task.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(RunError, match=r"(?s)task\.json is not as it was exported.*export the task again"):
+        Suite(tmp_path, small_suite.NAME, None).task(0)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "7", '{"format": 2'])
+def test_a_description_that_is_no_object_is_refused(tmp_path: Path, text: str) -> None:
+    file = small_suite.write(tmp_path) / small_suite.NAME / "0" / "task.json"
+    file.write_text(text)
+    with pytest.raises(RunError, match=r"task\.json is not as it was exported"):
+        Suite(tmp_path, small_suite.NAME, None).task(0)
+
+
+def test_a_changed_description_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = small_suite.write(tmp_path) / small_suite.NAME / "0" / "task.json"
+    described = json.loads(file.read_text())
+    suite = Suite(tmp_path, small_suite.NAME, None)
+    assert "an older rlrun exported it" in caplog.text
+    file.write_text(json.dumps(described | {export.OWN_DIGEST: export.digest_of(described)}))
+    before = suite.described(0)
+    assert before == described
+    file.write_text(json.dumps(described | {export.OWN_DIGEST: export.digest_of(described), "instruction": "another"}))
+    with pytest.raises(RunError, match="does not have the digest"):
+        suite.described(0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
 import sys
 import threading
 from fcntl import LOCK_EX, flock
@@ -98,3 +100,25 @@ def test_the_doctor_finds_warp(tmp_path: Path) -> None:
     facts = measure_world(SimulatorRequest("", sys.executable, {"WARP_CACHE_PATH": str(tmp_path)}, env))
     assert isinstance(facts, WarpFacts) and facts.error == "" and facts.mujoco_warp and facts.warp
     assert facts.cache == str(tmp_path) and facts.num_compiled == 0
+
+
+def test_a_stopped_process_that_holds_the_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warp_start, "POLL_S", 0.01)
+    monkeypatch.setattr(warp_start, "STOPPED_S", 0.05)
+    text = f"import fcntl, os; file = open({str(tmp_path / 'compiling')!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX)\n"
+    text += "file.write(str(os.getpid())); file.flush(); os.kill(os.getpid(), 19)"
+    with subprocess.Popen([sys.executable, "-c", text]) as holder:
+        os.waitid(os.P_PID, holder.pid, os.WSTOPPED)
+        with (
+            pytest.raises(RunError, match=rf"(?s)process {holder.pid} \(state T\).*WARP_CACHE_PATH=FOLDER"),
+            warp_start.alone(tmp_path, lambda: None),
+        ):
+            pass
+        holder.kill()
+
+
+def test_a_folder_of_kernels_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("WARP_CACHE_PATH", str(tmp_path / "file" / "warp"))
+    with pytest.raises(RunError, match=r"(?s)cannot be used.*WARP_CACHE_PATH=FOLDER"):
+        warp_start.prepare_cache()
