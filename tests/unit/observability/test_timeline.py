@@ -99,6 +99,9 @@ def test_short_steps_are_asked_about_together_once_a_second() -> None:
     closed.append(Span("simulate", T + 1, T + 1.25))
     assert busy.of_step(T + 1, T + 1.5) == {"busy_env": 0.5, "reset_share": 0.0}  # of both
     closed.append(Span("simulate", T + 2, T + 5))
-    assert busy.of_step(T + 2, T + 6) == {"busy_env": 0.75}  # a longer one is asked about by itself
-    assert busy.of_step(T - 3600, T - 3599) == {"busy_env": 0.0}  # nor does a clock that was set back keep them unasked
+    assert busy.of_step(T + 2, T + 6) == {"busy_env": 0.75, "reset_share": 0.0}  # a longer one is asked about by itself
+    assert busy.of_step(T - 3600, T - 3599) == {
+        "busy_env": 0.0,
+        "reset_share": 0.0,
+    }  # nor does a clock that was set back keep them unasked
     assert asked == [1, 2, 1, 0]
