@@ -2,6 +2,7 @@
 
 Faults that a run survives follow one another in the same run. Rows that were not selected stay as measured before.
 `python -m benchmarks.faults clean FOLDER [key=value …]` counts false alarms in ten runs without faults.
+`python -m benchmarks.faults under_load [NUM_RUNS]` counts false alarms beside twelve busy processes a core.
 `python -m benchmarks.faults kills FOLDER [key=value …]` compares a run under kills with one without.
 """
 
@@ -28,6 +29,7 @@ from benchmarks.faults.injections import (
 from benchmarks.faults.kills import runs_under_kills
 from benchmarks.faults.page import Row, keep
 from benchmarks.faults.run import REPORTED, Run
+from benchmarks.faults.under_load import NUM_RUNS, under_load
 from tests.cluster.testbed import why_not
 
 DEADLINE_S = float(os.environ.get("RLRUN_FAULT_DEADLINE_S", "120"))  # for a fault to be reported
@@ -39,6 +41,9 @@ def main() -> None:
     """Inject the selected faults, and write the page."""
     words = sys.argv[1:]
     os.environ |= {"OMP_NUM_THREADS": "1"}
+    if words[:1] == ["under_load"]:
+        under_load(int(words[1]) if words[1:] else NUM_RUNS)
+        return
     if words[:1] in (["clean"], ["kills"]):
         if not words[1:]:
             raise SystemExit(f"usage: python -m benchmarks.faults {words[0]} FOLDER [key=value …]")

@@ -76,9 +76,7 @@ FAULTS = (
         rf"{RESTARTED}.*\\x1b\]0;owned\\x07\\x1b\[2J\\x9b31minjected",
     ),
     Fault("simulator raises in reset", ("env-1.reset", "raises"), RESTARTED),
-    Fault("simulator returns black frames", ("env-1.step_chunk", "black"), RESTARTED),
     Fault("simulator returns proprioception that is not finite", ("env-1.step_chunk", "nan"), RESTARTED),
-    Fault("simulator returns noise for frames", ("env-1.step_chunk", "noise"), r"env/1"),
     Fault("env worker out of memory (RLIMIT_AS)", ("env-1.step_chunk", "memory"), r"env/1.*MemoryError"),
     Fault("env worker killed in a step", ("env-1.step_chunk", "killed"), rf"env/1.*{LOST}"),
     Fault("env worker killed in a reset", ("env-0.reset", "killed"), rf"env/0.*{LOST}"),
@@ -387,13 +385,13 @@ FAULTS = (
     Fault(
         "camera of a simulator freezes",
         ("env-1.step_chunk", "always freezes"),
-        r"camera 0 of env/1 shows the same picture",
+        r"camera 0 of env/1 showed the same picture",
         is_own_run=True,
     ),
     Fault(
         "simulator pays no rewards any more",
         ("env-1.step_chunk", "always pays nothing"),
-        r"env/1 paid no reward|the (return|mean return) of env/1",
+        r"the (return|mean return) of env/1",
         is_own_run=True,
     ),
     Fault(

@@ -54,7 +54,10 @@ def _numbers(column: Sequence[Tensor | float]) -> Tensor:
 
 
 class RolloutGap:
-    """Sums over the first epoch of an update; it stays on the device until `metrics`."""
+    """Sums over the rows that an update learns from before its first optimizer step moves the policy.
+
+    They stay on the device until `metrics`.
+    """
 
     def __init__(self, config: RunConfig, ranks: Ranks, num_rows: int, num_envs: int, device: torch.device):
         """num_rows: T*B; num_envs: B."""
@@ -63,26 +66,30 @@ class RolloutGap:
         env_workers = envs * env.num_workers // env.num_envs
         found = [rollout_of(int(worker), env.num_workers, num_workers) for worker in env_workers]
         self._workers = torch.tensor(found, dtype=torch.int64, device=device)
-        self._sums = torch.zeros(2, num_workers, dtype=torch.float64, device=device)  # first minibatch: gaps, choices
+        self._sums = torch.zeros(2, num_workers, dtype=torch.float64, device=device)  # gaps, choices
         self._largest = torch.zeros(num_workers, dtype=torch.float64, device=device)
         self._ranks = ranks
         self.has_stepped = False  # whether the policy has taken an optimizer step since it acted
 
     def add(self, rows: Tensor, new: Tensor, old: Tensor, mask: Tensor) -> None:
         """Add rows. rows: int64 [R]; new, old: float32 [R, K]; mask: bool [R, K], False for rows that do not count."""
+        if self.has_stepped:
+            return
         workers = self._workers.index_select(0, rows)
         gaps = torch.where(mask, (new.detach() - old).abs(), 0.0).sum(1).double()
         counts = mask.sum(1).double()
-        if not self.has_stepped:
-            self._sums.index_add_(1, workers, torch.stack([gaps, counts]))
+        self._sums.index_add_(1, workers, torch.stack([gaps, counts]))
         self._largest.scatter_reduce_(0, workers, gaps / counts.clamp(min=1), "amax")
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics over all ranks; all ranks call it."""
         gaps, counts = self._ranks.sum(self._sums.cpu())
         largest = self._ranks.max(self._largest.cpu())
+        means = gaps / counts.clamp(min=1)
+        least = torch.where(counts > 0, means, torch.inf).min()
         return {
-            "rollout_logprob_gap": float((gaps / counts.clamp(min=1)).max()),
+            "rollout_logprob_gap": float(means.max()),
+            "rollout_logprob_gap_least": float(least if counts.any() else means.max()),
             "rollout_logprob_gap_max": float(largest.max()),
             "rollout_logprob_gap_worker": float(largest.argmax()),
         }

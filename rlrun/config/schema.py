@@ -477,7 +477,7 @@ class ClusterConfig(Section):
 @dataclass
 class WatchdogConfig(Section):
     """The watchdog raises an alarm after `factor` x the usual silence of a worker in that phase (a high quantile of the
-    last silences without a warning), but not before `floor_s`. The limit is up to 3 times higher on a loaded host, and
+    last silences without a warning), but not before `floor_s`. The limit is higher on a loaded host, and
     never above cluster.start_deadline_s (first time) or cluster.step_deadline_s."""
 
     enabled: bool = True  # False: waits end at the deadlines of `cluster`, without a diagnosis

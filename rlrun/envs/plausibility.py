@@ -1,7 +1,7 @@
 """Detects simulators that are broken: implausible results, and equal faults soon after one another.
 
-Implausible are wrong shapes, numbers that are not finite or absurd, cameras that show nothing, noise. Equal faults soon
-after one another are a bug of the simulator, which no restart mends.
+Implausible are wrong shapes, and numbers that are not finite or absurd; what a picture shows is for the training step's
+warnings. Equal faults soon after one another are a bug of the simulator, which no restart mends.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.vector_env import SimulatorFault
 from rlrun.system.errors import RunError
 
-# Mean difference of neighbouring pixels, 0..255. Random bytes have 85, frames of the embedded world 2 to 4.
-_ROUGHEST = 48.0
-_LINES = 4  # one of so many lines is checked
 _MANY_TIMES = 10.0  # tolerance: a simulator's declared largest reward describes usual events
 NUM_EQUAL = 3  # equal faults that show a bug
 SOON = 50  # chunks of each row between two equal faults; rarer ones are infra faults, such as crashes
@@ -41,18 +38,6 @@ def check_frames(frames: Frames, rows: np.ndarray, num_rows: int, num_proprio: i
         index, number = np.argwhere(~is_finite)[0].tolist()
         row = int(rows[index])
         raise SimulatorFault(f"proprioception {number} is {proprio[row, number]}{place(row, -1)}")
-    if images.size and rows.size:
-        _check_pixels(images, rows)
-
-
-def _check_pixels(images: np.ndarray, rows: np.ndarray) -> None:
-    """Raise SimulatorFault for invalid pixels. images: uint8 [B, N, H, W, 3], with at least one camera and one row."""
-    pixels = images[rows].reshape(len(rows), -1)
-    if (blind := rows[pixels.min(axis=1) == pixels.max(axis=1)]).size:
-        raise SimulatorFault(f"all pixels of all cameras are the same in rows {blind.tolist()}: nothing was rendered")
-    across = np.diff(images[rows, :, ::_LINES].astype(np.int16), axis=-2)
-    if across.size and (noisy := rows[np.abs(across).mean(axis=(2, 3, 4)).max(axis=1) > _ROUGHEST]).size:
-        raise SimulatorFault(f"pixels are unlike their neighbours in rows {noisy.tolist()}: noise, not an image")
 
 
 def reward_limit(declared: float | None, configured: float | None) -> float:
@@ -129,6 +114,14 @@ class RepeatedFaults:
         self._seen[signature] = counted = [*before, now] if is_soon else [now]
         if len(counted) >= (NUM_EQUAL if now else self._needed_first):
             raise _bug(fault, len(counted), now - counted[0])
+
+
+def place_of(fault: Exception) -> str:
+    """Return where code raised that is not rlrun's. Example: " (world.py:34)"; "" if rlrun's checks did."""
+    frames = traceback.extract_tb(fault.__traceback__)
+    if isinstance(fault, SimulatorFault) or not frames:
+        return ""
+    return f" ({frames[-1].filename}:{frames[-1].lineno})"
 
 
 def _signature(fault: Exception) -> str:

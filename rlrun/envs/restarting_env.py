@@ -11,7 +11,7 @@ import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.make import close_or_warn, simulator_code
-from rlrun.envs.plausibility import BUG, RepeatedFaults, check_frames, check_result, reward_limit
+from rlrun.envs.plausibility import BUG, RepeatedFaults, check_frames, check_result, place_of, reward_limit
 from rlrun.envs.vector_env import NoPicture, SimulatorFault, VectorEnv
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.process_io import empty_standard_input
@@ -177,7 +177,7 @@ class RestartingEnv(VectorEnv):
         """Make a new simulator; every row must be reset. Raises RunError at the limit."""
         self._is_lost[:] = True
         while True:
-            self.faults.append(f"{type(fault).__name__}: {fault}")
+            self.faults.append(f"{type(fault).__name__}: {fault}{place_of(fault)}")
             logger.warning("simulator fault %d", len(self.faults), exc_info=fault)
             try:
                 self._repeated.add(fault)

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames, Spaces
 from rlrun.envs.make import close_or_warn, questions_told
-from rlrun.envs.plausibility import NUM_EQUAL, RepeatedFaults
+from rlrun.envs.plausibility import NUM_EQUAL, RepeatedFaults, place_of
 from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv
 from rlrun.system.errors import RunError
 
@@ -157,7 +157,7 @@ class RowsEnv(VectorEnv):
         except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
             raise
         except Exception as fault:  # third-party code may raise anything; it is an infra fault of this row
-            what = f"{type(fault).__name__}: {fault} at control step {row.num_steps}"
+            what = f"{type(fault).__name__}: {fault} at control step {row.num_steps}{place_of(fault)}"
             log.warning("row %d broke: %s", i, what, exc_info=fault)
             chunk.fail(i, what)
             row.is_over = row.is_broken = True

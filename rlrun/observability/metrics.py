@@ -121,13 +121,18 @@ CATALOGUE = (
         *(
             "rollout_logprob_gap",
             _L,
-            "mean difference of log-probabilities between actor and the farthest rollout worker",
+            "mean difference of log-probabilities between actor and the farthest rollout worker, before the first "
+            "optimizer step",
         ),
         *("nat", "both fp32: below 1e-3; bf16 or SGLang: below 0.1"),
     ),
     Metric(
-        *("rollout_logprob_gap_max", _L, "the same, of the farthest chunk step in the first epoch", "nat"),
-        "below 1: the policy moves a little in that epoch",
+        *("rollout_logprob_gap_least", _L, "the same, of the nearest rollout worker", "nat"),
+        "as rollout_logprob_gap; if both are above it, the actor's weights differ from those that it sent",
+    ),
+    Metric(
+        *("rollout_logprob_gap_max", _L, "the same, of the farthest chunk step", "nat"),
+        "below 1, divided by a rollout.temperature below 1",
     ),
     Metric("rollout_logprob_gap_worker", _L, "rank of that chunk step's rollout worker", "rank", ""),
     Metric("step_s", _T, "time of the training step", "s", "constant"),
@@ -146,6 +151,7 @@ CATALOGUE = (
             ("actor", "actor workers"),
         )
     ),
+    Metric("reset_share", _T, "share of the step in which env workers reset simulators", "0 to 1", "small"),
     Metric("mfu_act", _P, "operations of answers over the peak, while rollout workers worked", "0 to 1", "0.3 to 0.55"),
     Metric(
         *(

@@ -115,8 +115,8 @@ def seconds_by_phase(path: Path) -> dict[str, dict[str, float]]:
 def busy_shares(spans: Mapping[str, Iterable[Span]], start_s: float, end_s: float) -> dict[str, float]:
     """Return the share of start..end that each role's workers worked (waits excluded), as metrics `busy_<role>`.
 
-    The driver is left out, since it waits for the others.
-    Example: busy_shares({"env/0": …, "env/1": …}, t0, t1) is {"busy_env": 0.61}
+    The driver is left out, since it waits for the others. `reset_share` is the part of env workers that reset.
+    Example: busy_shares({"env/0": …, "env/1": …}, t0, t1) is {"busy_env": 0.61, "reset_share": 0.04}
     """
     shares: dict[str, list[float]] = defaultdict(list)
     for worker, closed in spans.items():
@@ -126,8 +126,10 @@ def busy_shares(spans: Mapping[str, Iterable[Span]], start_s: float, end_s: floa
         inside = [(max(s.start_s, start_s), min(s.end_s, end_s), s.name) for s in closed]
         seconds = own_seconds([span for span in inside if span[1] > span[0]])
         busy_s = sum(value for phase, value in seconds.items() if is_work(phase))
-        shares[role].append(busy_s / max(1e-9, end_s - start_s))
-    return {f"busy_{role}": sum(values) / len(values) for role, values in shares.items()}
+        shares[f"busy_{role}"].append(busy_s / max(1e-9, end_s - start_s))
+        if role == "env":
+            shares["reset_share"].append(seconds.get("reset", 0.0) / max(1e-9, end_s - start_s))
+    return {name: sum(values) / len(values) for name, values in shares.items()}
 
 
 class BusyShares:

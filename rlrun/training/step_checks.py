@@ -1,7 +1,8 @@
 """Warnings about a finished training step, from its metrics and the reports of its env workers.
 
-A number alone may be as the world is, so env workers are compared with their peers, and with their own past. Nothing
-here restarts a worker; only a simulator that breaks in step after step ends the run.
+A number alone may be as the world is, so env workers are compared with their peers, by independent episodes. Facts
+about all workers accuse nobody. Nothing here restarts a worker; only a simulator that breaks in step after step ends
+the run.
 """
 
 from __future__ import annotations
@@ -16,62 +17,58 @@ import numpy as np
 
 from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
-from rlrun.data.messages import EpisodeReport
+from rlrun.data.messages import EnvTally, EpisodeReport
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.workers.env_worker import Collected
 
 GAP_BOUND = {Precision.fp32: 1e-3, Precision.bf16: 0.1}  # of rollout_logprob_gap, by what both compute in
-_GAP_OF_ONE = 1.0  # of a single chunk step in the first epoch, in which the policy itself moves
+_GAP_OF_ONE = 1.0  # of a single chunk step
 _FAR = 10.0  # times target_kl
 _KL = 3.0  # without a target
 _NUM_STEPS_IN_A_ROW = 3
 _VOID_SHARE = 0.1
 _EPISODES = 200  # newest ones of an env worker that are compared
-_KEPT = 0.95  # share of the earlier chunk steps that a training step keeps in mind
-_MIN_MOVES = 10  # before a camera is checked
-_MIN_UNPAID = 50  # chunk steps; those of an episode are alike
-_FROZEN, _MOVING = 0.75, 0.25  # shares of moves after which a camera shows what it showed before
+_STEPS = 100  # newest ones whose cameras are compared
 _SURE = 5.5  # standard deviations; 4e-8 by chance
-_APART = 0.9  # probability that an episode of one worker has more than one of its peers
-_BY_CHANCE = 1e-6
+_ALIKE = 3.5  # standard deviations; peers that differ more from one another are not compared
+_BY_CHANCE = 1e-8
 _EVERY = 50  # steps between two equal warnings
+_FACT_EPISODES, _FACT_CHUNK_STEPS, _FACT_STEPS = 100, 200, 5  # before a fact is told
+_SMALL_REACH, _SMALL_ACTIONS, _LONG_RESETS = 1e-3, 0.05, 0.5  # shares of a range, of the limits, of a step
 
 
 @dataclass
 class _Memory:
     """The history of an env worker."""
 
-    tasks: tuple[str, ...] = ()  # sentences of the newest training step; only workers with equal ones are compared
-    episodes: deque[EpisodeReport] = field(default_factory=lambda: deque(maxlen=_EPISODES))
-    num_paid: tuple[int, int] = (0, 0)  # chunk steps: with a reward, all; older ones count less and less
-    num_unpaid: int = 0  # chunk steps since the last one with a reward, by whole training steps
-    before: tuple[int, int] = (0, 0)  # `num_paid` when they began
-    num_moves: int = 0  # since its cameras were checked
-    num_frozen: np.ndarray = field(default_factory=lambda: np.zeros(0, int))  # by camera
-    frozen: tuple[float, ...] = ()  # shares when its cameras were checked last
-    has_moved: set[int] = field(default_factory=set)  # cameras that have shown changes
+    tasks: set[str] = field(default_factory=set)  # all sentences; only workers with equal ones are compared
+    num_strange: int = 0  # steps in a row in which it had another sentence than all of its peers ever had
+    episodes: deque[tuple[int, EpisodeReport]] = field(default_factory=lambda: deque(maxlen=_EPISODES))  # with steps
+    starts: deque[str] = field(default_factory=lambda: deque(maxlen=_EPISODES))  # digests of first observations
+    tallies: deque[tuple[int, EnvTally]] = field(default_factory=lambda: deque(maxlen=_STEPS))  # with steps
+    num_chunk_steps: int = 0
+    num_odd: int = 0
 
-    def add(self, report: Collected) -> None:
+    def add(self, step: int, report: Collected) -> None:
         """Remember a training step."""
-        tally = report.tally
-        self.tasks = tally.instructions
-        self.episodes.extend(episode for episode in report.episodes if not episode.infra_fault)
-        if not self.num_unpaid:
-            self.before = self.num_paid
-        self.num_unpaid = 0 if tally.num_paid else self.num_unpaid + tally.num_chunk_steps
-        paid, count = self.num_paid
-        self.num_paid = round(_KEPT * paid) + tally.num_paid, round(_KEPT * count) + tally.num_chunk_steps
-        if tally.num_frozen:
-            self.num_frozen = np.array(tally.num_frozen) + (self.num_frozen if self.num_frozen.size else 0)
-        self.num_moves += tally.num_moves
+        self.tasks |= set(report.tally.instructions)
+        self.episodes.extend((step, episode) for episode in report.episodes if not episode.infra_fault)
+        self.starts.extend(start.digest for start in report.starts)
+        self.tallies.append((step, report.tally))
+        self.num_chunk_steps += report.tally.num_chunk_steps
+        self.num_odd += report.tally.num_odd
 
-    def check_cameras(self) -> bool:
-        """Update `frozen`, if the robot has moved often enough. Returns whether it did."""
-        if self.num_moves < _MIN_MOVES:
-            return False
-        self.frozen = tuple((self.num_frozen / self.num_moves).tolist())
-        self.num_moves, self.num_frozen = 0, np.zeros(0, int)
-        return True
+    def numbers(self, name: str, since: int = 0) -> np.ndarray:
+        """Return a number of each episode that ended in step `since` or later; `paid`: of those with a return."""
+        found = [one for step, one in self.episodes if step >= since]
+        if name == "paid":
+            found, name = [one for one in found if one.episode_return], "episode_return"
+        return np.array([float(getattr(one, name)) for one in found])
+
+    def still(self, camera: int, since: int, until: int) -> tuple[int, int]:
+        """Return how many episodes that ended in since..until showed no change in a camera, and all of them."""
+        found = [one for step, one in self.tallies if since <= step <= until and len(one.num_still) > camera]
+        return sum(one.num_still[camera] for one in found), sum(one.num_moved_episodes for one in found)
 
 
 class StepChecks:
@@ -79,7 +76,7 @@ class StepChecks:
 
     Example::
 
-        for warning in checks.of(metrics, batch.reports): console.warning(warning)
+        for warning in checks.check(metrics, batch.reports): console.warning(warning)
     """
 
     def __init__(self, config: RunConfig):
@@ -89,6 +86,10 @@ class StepChecks:
         self._memory: dict[int, _Memory] = {}  # by env rank
         self._step = 0
         self._said: dict[str, int] = {}  # step of the last warning of a kind
+        self._returns: set[float] = set()  # the first two that differ
+        self._num_episodes = self._num_rewards = self._num_paid = self._num_moves = 0
+        self._has_success = self._has_changing_pictures = False
+        self._reset_shares: deque[float] = deque(maxlen=_FACT_STEPS)
 
     def check(self, metrics: Mapping[str, float], reports: Sequence[Collected]) -> list[str]:
         """Return the warnings of a step, most of them once in a while. reports: by env rank.
@@ -97,8 +98,9 @@ class StepChecks:
         """
         self._step += 1
         for rank, report in enumerate(reports):
-            self._memory.setdefault(rank, _Memory()).add(report)
-        found = [*self._of_update(metrics), *self._of_pictures(), *self._of_rewards(), *self._of_episodes(reports)]
+            self._memory.setdefault(rank, _Memory()).add(self._step, report)
+        found = [*self._of_update(metrics), *self._of_pictures(), *self._of_episodes(reports), *self._of_tasks(reports)]
+        found += [(kind, text) for kind, text in self._facts(metrics, reports) if kind not in self._said]
         self._check_voids(reports)
         said = [text for kind, text in found if self._step - self._said.get(kind, -_EVERY) >= _EVERY]
         self._said |= dict.fromkeys((kind for kind, text in found if text in said), self._step)
@@ -107,18 +109,29 @@ class StepChecks:
     # --- the update -------------------------------------------------------------------------
 
     def _of_update(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-        """Yield (kind, sentence)."""
+        """Yield (kind, sentence). A number that is NaN is beyond every bound; one that is absent is within."""
         gap, largest = metrics.get("rollout_logprob_gap", 0.0), metrics.get("rollout_logprob_gap_max", 0.0)
-        worker = f"rollout/{int(metrics.get('rollout_logprob_gap_worker', 0))}"
-        is_old = metrics.get("policy_age", 0.0) > 0  # then the policies do differ
-        if gap > self._gap_bound and not is_old:
+        least = metrics.get("rollout_logprob_gap_least", gap)
+        scale = 1 / min(1.0, self._config.rollout.temperature)  # of log-probabilities
+        bound = scale * self._gap_bound
+        rank = metrics.get("rollout_logprob_gap_worker", 0.0)
+        worker = f"rollout/{int(rank)}" if math.isfinite(rank) else "a rollout worker"
+        if metrics.get("policy_age", 0.0) > 0:
+            pass  # then the policies do differ
+        elif not gap <= bound:
+            are_all = not least <= bound and least != gap  # equal: only one of them was measured
             yield (
                 "gap",
                 f"{worker} and the actor differ by {gap:.3g} in the log-probabilities of the same actions, where at "
-                f"most {self._gap_bound:g} is rounding: that worker may act with other weights, or for other "
-                "observations, than it says",
+                f"most {bound:g} is rounding: "
+                + (
+                    f"all rollout workers differ from it, by at least {least:.3g}, so actor/0 may learn with other "
+                    "weights than it sent"
+                    if are_all
+                    else "that worker may act with other weights, or for other observations, than it says"
+                ),
             )
-        elif largest > _GAP_OF_ONE and not is_old:
+        elif not largest <= scale * _GAP_OF_ONE:
             yield (
                 "gap of one",
                 f"{worker} and the actor differ by {largest:.3g} in the log-probabilities of a single chunk step: an "
@@ -145,9 +158,13 @@ class StepChecks:
             )
         target = self._config.algorithm.target_kl
         limit = _KL if target is None else _FAR * target
-        moved = max(metrics.get("kl_k3", 0.0), abs(metrics.get("approx_kl", 0.0)))
-        if moved > limit:
-            yield "kl", f"the policy moved by a KL of {moved:.3g} in one update, more than {limit:g}: lower actor.lr"
+        for moved in (metrics.get("kl_k3", 0.0), abs(metrics.get("approx_kl", 0.0))):
+            if not moved <= limit:
+                yield (
+                    "kl",
+                    f"the policy moved by a KL of {moved:.3g} in one update, more than {limit:g}: lower actor.lr",
+                )
+                break
 
     @property
     def _gap_bound(self) -> float:
@@ -178,40 +195,53 @@ class StepChecks:
         )
 
     def _of_pictures(self) -> Iterator[tuple[str, str]]:
-        """Yield a warning for cameras that show no change while the robot moves, unlike before, or unlike their peers.
-
-        A camera that never showed a change, on any worker, may look at a wall; all cameras of a worker do not.
-        """
+        """Yield a warning for cameras without a change in whole episodes, unlike the peers', or unlike before."""
         for rank, own in self._memory.items():
-            num_moves = own.num_moves
-            if not own.check_cameras():
-                continue
-            others = [other.frozen for peer, other in self._memory.items() if peer != rank]
-            for camera, share in enumerate(own.frozen):
-                is_moving = any(len(other) > camera and other[camera] < _MOVING for other in others)
-                if share > _FROZEN and (is_moving or camera in own.has_moved or min(own.frozen) > _FROZEN):
+            newest = own.tallies[-1][1]
+            peers = [peer for peer in self._memory if peer != rank]
+            for camera in range(len(newest.num_still)):
+                moving = [step for step, one in own.tallies if _has_changed(one, camera)]
+                since = max(moving, default=0) + 1
+                _, count = own.still(camera, since, self._step)
+                others = [self._memory[peer].still(camera, since, self._step) for peer in peers]
+                others = others or [own.still(camera, 0, since - 1)]
+                # the median, since one of the peers may be the one that lies
+                share = statistics.median((still + 1) / (total + 2) for still, total in others)
+                if share ** self._independent(rank, peers, count) < _BY_CHANCE:
+                    whose = "those of its peers" if peers else "those before"
                     yield (
                         f"frozen {rank} {camera}",
-                        f"camera {camera} of env/{rank} shows the same picture in {share:.0%} of {num_moves} chunk "
-                        "steps in which the robot was told to move: it may be frozen",
+                        f"camera {camera} of env/{rank} showed the same picture in the whole of its last {count} "
+                        f"episodes, and in {share:.0%} of {whose}, while the robot moved: it may be frozen",
                     )
-                if share < _MOVING:
-                    own.has_moved.add(camera)
-
-    def _of_rewards(self) -> Iterator[tuple[str, str]]:
-        """Yield a warning for env workers that pay no reward at all, unlike their peers, or unlike before."""
-        for rank, own in self._memory.items():
-            peers = self._peers(rank)
-            others = [self._memory[peer].num_paid for peer in peers] or [own.before]
-            # the median, since one of the peers may be the one that lies
-            usual = statistics.median(paid / (count + 2) for paid, count in others)
-            by_chance = (1 - usual) ** (own.num_unpaid / self._group_size)
-            if own.num_unpaid >= _MIN_UNPAID and by_chance < _BY_CHANCE:
-                whose = "those of its peers" if peers else "those before"
+            if own.num_odd == own.num_chunk_steps >= _FACT_CHUNK_STEPS and f"odd {rank}" not in self._said:
                 yield (
-                    f"unpaid {rank}",
-                    f"env/{rank} paid no reward in its last {own.num_unpaid} chunk steps, and in {usual:.0%} of "
-                    f"{whose}: its simulator may not judge what happens",
+                    f"odd {rank}",
+                    f"all pictures of env/{rank} in {own.num_chunk_steps} chunk steps were of one colour, or noise: "
+                    "see whether its simulator renders",
+                )
+
+    def _independent(self, rank: int, peers: Sequence[int], count: int) -> float:
+        """Return how many of `count` episodes are independent: those of a start that no peer has count as one."""
+        own = self._memory[rank].starts
+        is_shared = set(own) <= {start for peer in peers for start in self._memory[peer].starts}
+        independent = count / self._group_size
+        return independent if is_shared or not own else min(independent, len(set(own)))
+
+    def _of_tasks(self, reports: Sequence[Collected]) -> Iterator[tuple[str, str]]:
+        """Yield a warning for an env worker that alone has another sentence than the only one of all its peers."""
+        for rank, report in enumerate(reports):
+            own, others = self._memory[rank], [self._memory[peer].tasks for peer in self._memory if peer != rank]
+            usual = others[0] if others else set()
+            is_strange = len(usual) == 1 and all(tasks == usual for tasks in others)
+            is_strange = is_strange and bool(report.tally.instructions) and not usual & set(report.tally.instructions)
+            own.num_strange = own.num_strange + 1 if is_strange else 0
+            # two halves of the workers may have a task each, unless this one had the other's before
+            if own.num_strange >= _NUM_STEPS_IN_A_ROW and (own.tasks & usual or len(others) > 2):
+                yield (
+                    f"task {rank}",
+                    f'env/{rank} has the task "{report.tally.instructions[0]}", and each other env worker only '
+                    f'"{next(iter(usual))}": it is not compared with them',
                 )
 
     def _of_episodes(self, reports: Sequence[Collected]) -> Iterator[tuple[str, str]]:
@@ -222,62 +252,121 @@ class StepChecks:
             if longest > limit:
                 text = f"an episode of env/{rank} took {longest} control steps, and env.max_control_steps is {limit}"
                 yield f"long {rank}", f"{text}: its simulator does not end episodes in time"
-            yield from self._constant(rank, self._peers(rank))
-            yield from self._unlike(rank, self._peers(rank))
-
-    def _peers(self, rank: int) -> list[int]:
-        """Return the other env workers with the same tasks."""
-        tasks = self._memory[rank].tasks
-        return [peer for peer, other in self._memory.items() if peer != rank and other.tasks == tasks]
-
-    def _remembered(self, ranks: Sequence[int]) -> list[EpisodeReport]:
-        return [episode for rank in ranks for episode in self._memory[rank].episodes]
+            tasks = self._memory[rank].tasks
+            peers = [peer for peer, other in self._memory.items() if peer != rank and other.tasks == tasks]
+            if peers:
+                yield from self._constant(rank, peers)
+                yield from self._unlike(rank, peers)
 
     def _unlike(self, rank: int, peers: Sequence[int]) -> Iterator[tuple[str, str]]:
-        """Yield a warning for each number of an env worker's episodes that is far from its peers'."""
+        """Yield a warning for each number of an env worker's episodes that is beyond chance unlike its peers'."""
         if len(peers) == 1 and rank < peers[0]:
             return  # two workers differ from each other, which is said once
+        since = max(
+            (self._memory[one].episodes[0][0] for one in (rank, *peers) if self._memory[one].episodes), default=0
+        )
+        if not self._vary("episode_return", peers, since) and not self._vary("num_control_steps", peers, since):
+            return  # each may repeat one start of its own
         for name, what in _COMPARED.items():
-            own, others = (self._numbers(name, ranks) for ranks in ([rank], peers))
-            if own.size and others.size and differs(own, others, self._group_size):
+            own = self._memory[rank].numbers(name, since)
+            others = [self._memory[peer].numbers(name, since) for peer in peers]
+            both = np.concatenate(others)
+            sure = self._deviations(rank, peers, own, both)
+            pairs = [(one, [*others[:at], *others[at + 1 :]]) for at, one in enumerate(others)]
+            are_alike = all(abs(deviations(one, np.concatenate(rest))) < _ALIKE for one, rest in pairs if rest)
+            if sure > _SURE and are_alike:
                 whose = f"those of env/{peers[0]}" if len(peers) == 1 else "those of its peers"
                 which = "one of the two simulators" if len(peers) == 1 else "its simulator"
                 here = f"{own.mean():.3g} in its last {own.size} episodes"
                 yield (
                     f"{name} {rank}",
-                    f"{what} of env/{rank} is {here}, and {others.mean():.3g} in {whose} with the same task: "
-                    f"{which} may not do what it should",
+                    f"{what} of env/{rank} is {here}, and {both.mean():.3g} in {whose} with the same task ({sure:.1f} "
+                    f"standard deviations): {which} may not do what it should",
                 )
 
+    def _deviations(self, rank: int, peers: Sequence[int], own: np.ndarray, others: np.ndarray) -> float:
+        """Return how many standard deviations of independent episodes lie between a worker and its peers."""
+        if not own.size:
+            return 0.0
+        return abs(deviations(own, others)) * math.sqrt(self._independent(rank, peers, own.size) / own.size)
+
     def _constant(self, rank: int, peers: Sequence[int]) -> Iterator[tuple[str, str]]:
-        """Yield a warning if all episodes of an env worker are the same in a number that varies elsewhere."""
+        """Yield a warning if the newest episodes of an env worker are equal in a number that varies on its peers."""
         for name, what in _CONSTANT.items():
-            own = self._numbers(name, [rank])
-            if not peers or not own.size or (own != own[0]).any():
+            own = self._memory[rank].numbers(name)
+            if not own.size:
                 continue
-            others = [self._numbers(name, [peer]) for peer in peers]
+            last = own[-1]
+            count = own.size - int(np.flatnonzero(own != last).max(initial=-1)) - 1
+            since = self._memory[rank].episodes[-count][0]
+            if not self._vary(name, peers, since):
+                continue
+            others = [self._memory[peer].numbers(name, since) for peer in peers]
             # the median, since one of the peers may be the one that lies
-            share = statistics.median((float((one == own[0]).sum()) + 1) / (one.size + 2) for one in others)
-            if share ** (own.size / self._group_size) < _BY_CHANCE:
+            share = statistics.median((float((one == last).sum()) + 1) / (one.size + 2) for one in others)
+            if share ** self._independent(rank, peers, count) < _BY_CHANCE:
                 yield (
                     f"constant {name} {rank}",
-                    f"{what} of env/{rank} was {own[0]:g} in each of its last {own.size} episodes, and another in "
+                    f"{what} of env/{rank} was {last:g} in each of its last {count} episodes, and another in "
                     f"{1 - share:.0%} of those of its peers: its simulator may not do what it should",
                 )
 
-    def _numbers(self, name: str, ranks: Sequence[int]) -> np.ndarray:
-        return np.array([float(getattr(episode, name)) for episode in self._remembered(ranks)])
+    def _vary(self, name: str, ranks: Sequence[int], since: int) -> bool:
+        """Return whether a number varies within most of the workers, so that episodes are no repetitions of one."""
+        return statistics.median(len(np.unique(self._memory[rank].numbers(name, since))) > 1 for rank in ranks) > 0.5
+
+    # --- facts about all workers ------------------------------------------------------------
+
+    def _facts(self, metrics: Mapping[str, float], reports: Sequence[Collected]) -> Iterator[tuple[str, str]]:
+        """Yield what all env workers share and a learning run seldom does, each once in a run; it accuses nobody."""
+        episodes = [episode for report in reports for episode in report.episodes if not episode.infra_fault]
+        tallies = [report.tally for report in reports]
+        self._num_episodes += len(episodes)
+        self._num_rewards += sum(report.num_control_steps for report in reports)
+        self._num_paid += sum(tally.num_paid for tally in tallies)
+        self._num_moves += sum(tally.num_moves for tally in tallies)
+        self._returns |= {episode.episode_return for episode in episodes} if len(self._returns) < 2 else set()
+        self._has_success |= any(episode.success for episode in episodes)
+        self._has_changing_pictures |= any(
+            min(one.num_frozen, default=one.num_moves) < one.num_moves for one in tallies
+        )
+        if "reset_share" in metrics:
+            self._reset_shares.append(metrics["reset_share"])
+        if self._num_episodes >= _FACT_EPISODES and len(self._returns) == 1 and not self._has_success:
+            what = f"all {self._num_rewards} rewards" if not self._num_paid else "the returns"
+            which = "0" if not self._num_paid else f"{next(iter(self._returns)):g}"
+            yield "equal rewards", f"{what} of the last {self._num_episodes} episodes were {which}, on all env workers"
+        reach, used = max(tally.reach for tally in tallies), max(tally.used for tally in tallies)
+        if self._num_moves >= _FACT_CHUNK_STEPS and reach < _SMALL_REACH and not self._has_changing_pictures:
+            yield (
+                "no effect",
+                f"in {self._num_moves} chunk steps with changing actions no number of the state moved by more than "
+                f"{reach:.2%} of its range within an episode: see whether actions reach the robot",
+            )
+        if used < _SMALL_ACTIONS and self._memory[0].num_chunk_steps >= _FACT_CHUNK_STEPS:
+            yield "small actions", f"no action used more than {used:.1%} of its limits so far"
+        shares = self._reset_shares
+        if len(shares) == _FACT_STEPS and statistics.median(shares) > _LONG_RESETS:
+            yield "resets", f"resets take {statistics.median(shares):.0%} of the time of the env workers"
+
+
+def _has_changed(tally: EnvTally, camera: int) -> bool:
+    return len(tally.num_still) > camera and tally.num_still[camera] < tally.num_moved_episodes
 
 
 _CONSTANT = {"episode_return": "the return", "num_control_steps": "the length"}
-_COMPARED = {"success": "the success rate", "episode_return": "the mean return", "num_control_steps": "the mean length"}
+_COMPARED = {
+    "success": "the success rate",
+    "episode_return": "the mean return",
+    "paid": "the mean return other than 0",
+    "num_control_steps": "the mean length",
+}
 
 
-def differs(own: np.ndarray, others: np.ndarray, group_size: int = 1) -> bool:
-    """Return whether the numbers of one worker are beyond chance and far from its peers' (Mann-Whitney, with ties).
-
-    group_size: episodes with equal starts, which count as one.
-    """
+def deviations(own: np.ndarray, others: np.ndarray) -> float:
+    """Return how many standard deviations a worker's numbers are above its peers' (Mann-Whitney)."""
+    if not own.size or not others.size:
+        return 0.0
     both = np.concatenate([own, others])
     _, index, counts = np.unique(both, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]  # equal numbers share the mean of their ranks
@@ -285,8 +374,7 @@ def differs(own: np.ndarray, others: np.ndarray, group_size: int = 1) -> bool:
     more = (ranks[:num_own].sum() - num_own * (num_own + 1) / 2) / (num_own * num_others)  # probability of a larger one
     ties = 1 - float((counts.astype(float) ** 3 - counts).sum()) / max(1, total**3 - total)
     deviation = math.sqrt(max(1e-12, ties) * (total + 1) / (12 * num_own * num_others))
-    is_apart = more >= _APART or more <= 1 - _APART
-    return bool(is_apart and abs(more - 0.5) / deviation / math.sqrt(group_size) > _SURE)
+    return (float(more) - 0.5) / deviation
 
 
 def _faults(report: Collected) -> tuple[str, ...]:

@@ -153,8 +153,9 @@ class DriverMonitor:
 def print_report(run_dir: Path, lines: list[str]) -> threading.Thread:
     """Print to the driver's console. Returns the thread that then appends to the driver's log if its disk responds."""
     text = hanging("\n".join(lines))
+    clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # the live view has its cursor in the middle of a line
     with suppress(OSError):  # the terminal is gone
-        print(f"rlrun: {text}", file=sys.stderr, flush=True)
+        print(f"{clear}rlrun: {text}", file=sys.stderr, flush=True)
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} guard: {text}\n"
     logging = threading.Thread(target=_append_line, args=(run_dir / LOGS / "driver-0.log", line), daemon=True)
     logging.start()

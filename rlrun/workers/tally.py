@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from rlrun.data.messages import ChunkResult, EnvTally, Frames
 
-_LINES = 4  # one of so many lines of a picture is compared
+_LINES = 4  # one of so many lines is checked for noise
+_ROUGHEST = 48.0  # mean difference of neighbouring pixels, 0..255; random bytes have 85, usual pictures 2 to 4
+
+
+@dataclass
+class _Running:
+    """The running episode of a row."""
+
+    first: np.ndarray  # float32 [P], proprioception at its start
+    last: np.ndarray  # float32 [P], after its last chunk
+    actions: np.ndarray  # float32 [C, A], of its last chunk
+    has_moved: bool  # since its start, or since the training step began
+    changed: np.ndarray  # bool [N], cameras whose picture changed in that time while the robot moved
 
 
 class StepTally:
@@ -22,12 +36,16 @@ class StepTally:
     def __init__(self, action_low: np.ndarray, action_high: np.ndarray):
         """Limits: float32 [A]."""
         self._low, self._high = action_low, action_high
-        self._before: dict[int, np.ndarray] = {}  # by row: the actions of its last chunk in the running episode
+        self._running: dict[int, _Running] = {}  # by row
+        self._range: tuple[np.ndarray, np.ndarray] | None = None  # least and largest proprioception so far, [P]
+        self._farthest = np.zeros(1, np.float32)  # largest distance from the start of an episode so far, [P]
+        self._used = 0.0  # largest share of the actions' limits so far
         self._start()
 
     def _start(self) -> None:
         self._num_chunk_steps = self._num_paid = self._num_moves = self._num_outside = self._num_actions = 0
-        self._num_frozen = np.zeros(0, int)  # [N]; empty before the first move
+        self._num_odd = self._num_episodes = 0
+        self._num_frozen = self._num_still = np.zeros(0, int)  # [N]; empty before the first move
         self._instructions: set[str] = set()
 
     def add(self, rows: np.ndarray, before: Frames, actions: np.ndarray, result: ChunkResult) -> None:
@@ -37,20 +55,52 @@ class StepTally:
         self._num_outside += int(((actions < self._low) | (actions > self._high)).sum())
         self._num_actions += actions.size
         self._instructions |= set(before.instructions)
-        goes_on = ~result.ended[rows]
-        after = result.frames
-        has_new_actions = np.array(
-            [row in self._before and not np.array_equal(self._before[row], actions[i]) for i, row in enumerate(rows)],
-            bool,
-        )
-        has_moved = (after.proprio[rows] != before.proprio).any(axis=-1)
-        moves = goes_on & (has_moved | has_new_actions)
-        self._before = {row: actions[i].copy() for i, row in enumerate(rows.tolist()) if goes_on[i]}
-        self._num_moves += int(moves.sum())
-        if moves.any() and before.images.shape[1]:
-            seen, shown = before.images[moves, :, ::_LINES], after.images[rows[moves], :, ::_LINES]
-            frozen = (seen == shown).all(axis=(2, 3, 4)).sum(axis=0)
-            self._num_frozen = self._num_frozen + frozen if self._num_frozen.size else frozen
+        half = (self._high - self._low) / 2
+        self._used = max(self._used, float((np.abs(actions - self._low - half) / half).max(initial=0.0)))
+        for i, row in enumerate(rows.tolist()):
+            if not result.infra_fault[row]:
+                self._add_row(row, before.rows(np.array([i])), actions[i], result)
+            elif row in self._running:
+                self._end(row)
+
+    def _add_row(self, row: int, before: Frames, actions: np.ndarray, result: ChunkResult) -> None:
+        """Count one chunk of a row. before: one row; actions: float32 [C, A]."""
+        start, now = before.proprio[0], result.frames.proprio[row]
+        seen, shown = before.images[0], result.frames.images[row]
+        running = self._running.get(row)
+        if running is not None and not np.array_equal(running.last, start):
+            self._end(row)  # a reset came between
+            running = None
+        has_new_actions = running is not None and not np.array_equal(running.actions, actions)
+        if running is None:
+            running = self._running[row] = _Running(start, now, actions, False, np.zeros(len(seen), bool))
+        running.last, running.actions = now.copy(), actions.copy()
+        self._add_reach(running.first, now)
+        self._num_odd += bool(len(shown)) and (_is_blank(shown) or _is_noisy(shown))
+        if result.ended[row]:
+            self._end(row)
+        elif has_new_actions or not np.array_equal(start, now):
+            self._num_moves += 1
+            running.has_moved = True
+            if len(seen):
+                is_frozen = (seen == shown).all(axis=(1, 2, 3))
+                running.changed |= ~is_frozen
+                self._num_frozen = self._num_frozen + is_frozen if self._num_frozen.size else is_frozen.astype(int)
+
+    def _add_reach(self, first: np.ndarray, now: np.ndarray) -> None:
+        """Add how far the state, float32 [P], came from the start of its episode."""
+        low, high = self._range or (first, first)
+        self._range = np.minimum(np.minimum(low, first), now), np.maximum(np.maximum(high, first), now)
+        if now.size:
+            self._farthest = np.maximum(self._farthest, np.abs(now - first))
+
+    def _end(self, row: int) -> None:
+        """Count the running episode of a row, which is over, if its robot moved."""
+        running = self._running.pop(row)
+        if running.has_moved:
+            self._num_episodes += 1
+            still = (~running.changed).astype(int)
+            self._num_still = self._num_still + still if self._num_still.size else still
 
     def drain(self) -> EnvTally:
         """Return the tally since the last call."""
@@ -61,6 +111,29 @@ class StepTally:
             num_frozen=tuple(self._num_frozen.tolist()),
             outside=self._num_outside / max(1, self._num_actions),
             instructions=tuple(sorted(self._instructions)),
+            num_odd=self._num_odd,
+            num_moved_episodes=self._num_episodes,
+            num_still=tuple(self._num_still.tolist()),
+            reach=self._reach(),
+            used=self._used,
         )
         self._start()
         return tally
+
+    def _reach(self) -> float:
+        """Return how far a number of the state came from its start at most, as a share of its range; 1: unknown."""
+        if self._range is None or not self._range[0].size:
+            return 1.0
+        width = self._range[1] - self._range[0]
+        return float((self._farthest / np.maximum(width, 1e-30)).max()) if width.any() else 1.0
+
+
+def _is_blank(images: np.ndarray) -> bool:
+    """Return whether all pixels of all cameras are equal. images: uint8 [N, H, W, 3]."""
+    return bool(images.min() == images.max())
+
+
+def _is_noisy(images: np.ndarray) -> bool:
+    """Return whether the pixels of a camera are unlike their neighbours. images: uint8 [N, H, W, 3]."""
+    across = np.diff(images[:, ::_LINES].astype(np.int16), axis=-2)
+    return bool(across.size) and bool(np.abs(across).mean(axis=(1, 2, 3)).max() > _ROUGHEST)

@@ -95,16 +95,6 @@ def see(change):
     return inject
 
 
-def black(frames):
-    return dataclasses.replace(frames, images=frames.images * 0)
-
-
-def noise(frames):
-    import numpy as np
-
-    return dataclasses.replace(frames, images=np.random.default_rng(0).integers(0, 256, frames.images.shape, np.uint8))
-
-
 def not_a_number(frames):
     return dataclasses.replace(frames, proprio=frames.proprio * float("nan"))
 
@@ -288,8 +278,6 @@ KINDS = {
     "sleeps 60 s": sleep_for_a_while,
     "late": come_late,
     "slow": load_slowly,
-    "black": see(black),
-    "noise": see(noise),
     "nan": see(not_a_number),
     "memory": run_out_of_memory,
     "no descriptors": run_out_of_descriptors,

@@ -1,4 +1,4 @@
-"""Differences of log-probabilities by rollout worker, over a whole epoch."""
+"""Differences of log-probabilities by rollout worker, before the first optimizer step."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_the_farthest_worker_is_told_not_the_mean_of_all(gap: RolloutGap) -> Non
     assert found["rollout_logprob_gap_max"] == pytest.approx(0.5) and found["rollout_logprob_gap_worker"] == 3
 
 
-def test_one_answer_of_a_later_minibatch(gap: RolloutGap) -> None:
-    add(gap, list(range(8)), {}, is_first=True)
-    add(gap, list(range(8, 12)), {9: -5.0}, is_first=False)
+def test_rows_of_a_policy_that_has_moved_do_not_count(gap: RolloutGap) -> None:
+    add(gap, list(range(8)), {6: -5.0}, is_first=True)
+    add(gap, list(range(8, 12)), {9: -9.0}, is_first=False)
     found = gap.metrics()
-    assert found["rollout_logprob_gap"] == pytest.approx(0.01)
-    assert found["rollout_logprob_gap_max"] == pytest.approx(5.0) and found["rollout_logprob_gap_worker"] == 2
+    assert found["rollout_logprob_gap_max"] == pytest.approx(5.0) and found["rollout_logprob_gap_worker"] == 3
+    assert found["rollout_logprob_gap_least"] == pytest.approx(0.01)
 
 
 def test_choices_that_were_not_executed_and_missing_rows_do_not_count(gap: RolloutGap) -> None:

@@ -56,8 +56,6 @@ def changed(step, **fields):
 
 
 GARBAGE = {
-    "black frames": {"images": np.zeros((4, 1, 4, 4, 3), np.uint8)},
-    "noise": {"images": np.random.default_rng(0).integers(0, 256, (4, 1, 4, 4, 3), np.uint8)},
     "frames of floats": {"images": np.ones((4, 1, 4, 4, 3), np.float32)},
     "rows missing": {"images": np.ones((3, 1, 4, 4, 3), np.uint8)},
     "proprioception not finite": {"proprio": np.full((4, 2), np.nan, np.float32)},

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from rlrun.data.messages import Spaces
-from rlrun.envs.plausibility import NUM_EQUAL
+from rlrun.envs.plausibility import NUM_EQUAL, place_of
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
+from rlrun.envs.vector_env import SimulatorFault
 from rlrun.system.errors import RunError
 
 B, C = 3, 2
@@ -78,3 +79,10 @@ def test_the_same_bug_in_episode_after_episode_ends_the_run() -> None:
             for _ in range(3):
                 num_faults += rows.step_chunk(actions).infra_fault.sum()
     assert num_faults == NUM_EQUAL - 1
+
+
+def test_the_place_of_a_fault_in_foreign_code() -> None:
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        int("contact")
+    assert place_of(caught.value).startswith(f" ({__file__}:")
+    assert place_of(SimulatorFault("reward is nan")) == ""

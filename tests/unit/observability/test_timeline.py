@@ -77,11 +77,11 @@ def test_own_seconds_of_nested_spans() -> None:
 def test_busy_shares_cut_to_the_step_and_leave_waits_out() -> None:
     spans = {
         "env/0": [Span("simulate", T - 5, T + 5), Span("wait for actions", T + 5, T + 10)],
-        "env/1": [Span("simulate", T, T + 10)],
+        "env/1": [Span("simulate", T, T + 6), Span("reset", T + 6, T + 10)],
         "actor/0": [],
         "driver/0": [Span("collect", T, T + 10)],
     }
-    assert busy_shares(spans, T, T + 10) == pytest.approx({"busy_env": 0.75, "busy_actor": 0.0})
+    assert busy_shares(spans, T, T + 10) == pytest.approx({"busy_env": 0.75, "reset_share": 0.2, "busy_actor": 0.0})
 
 
 def test_short_steps_are_asked_about_together_once_a_second() -> None:
@@ -93,12 +93,15 @@ def test_short_steps_are_asked_about_together_once_a_second() -> None:
         return {"env/0": given}
 
     busy = BusyShares(spans)
-    assert busy.of_step(T, T + 0.5) == {"busy_env": 0.25}
+    assert busy.of_step(T, T + 0.5)["busy_env"] == 0.25
     closed.append(Span("simulate", T + 0.5, T + 0.75))
-    assert busy.of_step(T + 0.5, T + 1) == {"busy_env": 0.25}  # of the last that was asked about
+    assert busy.of_step(T + 0.5, T + 1)["busy_env"] == 0.25  # of the last that was asked about
     closed.append(Span("simulate", T + 1, T + 1.25))
-    assert busy.of_step(T + 1, T + 1.5) == {"busy_env": 0.5}  # of both
+    assert busy.of_step(T + 1, T + 1.5)["busy_env"] == 0.5  # of both
     closed.append(Span("simulate", T + 2, T + 5))
-    assert busy.of_step(T + 2, T + 6) == {"busy_env": 0.75}  # a longer one is asked about by itself
-    assert busy.of_step(T - 3600, T - 3599) == {"busy_env": 0.0}  # nor does a clock that was set back keep them unasked
+    assert busy.of_step(T + 2, T + 6)["busy_env"] == 0.75  # a longer one is asked about by itself
+    assert busy.of_step(T - 3600, T - 3599) == {
+        "busy_env": 0.0,
+        "reset_share": 0.0,
+    }  # nor does a clock that was set back keep them unasked
     assert asked == [1, 2, 1, 0]

@@ -9,8 +9,9 @@ import pytest
 
 from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
 from rlrun.data.messages import EnvTally, EpisodeReport
+from rlrun.data.starts import EpisodeStart
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.training.step_checks import StepChecks, differs
+from rlrun.training.step_checks import StepChecks, deviations
 from rlrun.workers.env_worker import Collected
 
 WELL = {"num_optimizer_steps": 4.0, "is_kl_stopped": 0.0, "approx_kl": 0.01, "kl_k3": 0.01, "rollout_logprob_gap": 1e-6}
@@ -109,24 +110,34 @@ def test_few_void_episodes_do_not() -> None:
     said(checks(), [report([episode(infra_fault=True), *[episode()] * 19])], steps=20)
 
 
+def cameras(*still: int, count: int = 4) -> Collected:
+    """A step in which `count` episodes ended, so many of them without a change in a camera."""
+    return report(num_moved_episodes=count, num_still=still)
+
+
 def test_a_frozen_camera_is_named_by_its_peers() -> None:
-    (text,) = said(checks(), [report(), report(num_frozen=(0, 20)), report()])
-    assert text.startswith("camera 1 of env/1 shows the same picture in 100% of 20 chunk steps")
+    found = said(checks(), [cameras(0, 1), cameras(0, 4), cameras(0, 1)], steps=20)
+    assert len(found) == 1 and found[0].startswith("camera 1 of env/1 showed the same picture in the whole of its last")
 
 
 def test_a_frozen_camera_is_named_by_its_own_past() -> None:
     judge = checks()
-    assert said(judge, [report()], steps=3) == []
-    assert said(judge, [report(num_frozen=(20, 0))])[0].startswith("camera 0 of env/0")
+    reports = [cameras(1, 0)]
+    reports[0].starts.extend(EpisodeStart(seed, str(seed)) for seed in range(50))
+    assert said(judge, reports, steps=5) == []
+    reports[0] = dataclasses.replace(cameras(4, 0), starts=reports[0].starts)
+    assert said(judge, reports, steps=10)[0].startswith("camera 0 of env/0")
 
 
-def test_a_worker_all_of_whose_cameras_are_frozen_needs_no_comparison() -> None:
-    assert len(said(checks(), [report(num_frozen=(20, 20))])) == 2
+@pytest.mark.parametrize("still", [(0, 4), (4, 4), (3, 4)])
+def test_a_camera_that_shows_nothing_on_all_workers_is_well(still: tuple[int, int]) -> None:
+    assert said(checks(), [cameras(*still)] * 3, steps=200) == []
 
 
-def test_a_camera_that_looks_at_a_wall_is_well() -> None:
-    assert said(checks(), [report(num_frozen=(0, 20))] * 2, steps=20) == []
-    assert said(checks(), [report(num_moves=4, num_frozen=(4, 4)), report()]) == []  # too few to say
+def test_pictures_of_one_colour_are_told_if_they_were_never_otherwise() -> None:
+    assert said(checks(), [report(num_odd=19), report()], steps=40) == []
+    (text,) = said(checks(), [report(num_odd=20), report()], steps=200)
+    assert text.startswith("all pictures of env/0 in 200 chunk steps were of one colour")
 
 
 def test_an_episode_that_is_longer_than_the_limit() -> None:
@@ -154,8 +165,9 @@ def at_once() -> list[EpisodeReport]:
 def test_success_at_every_first_chunk_is_unlike_the_peers(success: float) -> None:
     judge, generator = checks(), np.random.default_rng(0)
     found = [text for _ in range(20) for text in said(judge, [report(drawn(generator, success)), report(at_once())])]
-    assert any("the length of env/1 was 4 in each of its last" in text for text in found)
-    assert not any(text.startswith(("the return of env/0", "the length of env/0")) for text in found) or success == 0
+    what = "length of env/1 was 4" if success else "return of env/1 was 1"  # the peers' lengths do not vary
+    assert any(f"the {what} in each of its last" in text for text in found)
+    assert not any(text.startswith(("the return of env/0", "the length of env/0")) for text in found)
 
 
 def test_one_of_many_workers_is_named_alone() -> None:
@@ -175,16 +187,29 @@ def test_rewards_that_are_always_zero_are_unlike_the_peers() -> None:
     assert any("the return of env/0 was 0 in each of its last" in text for text in found)
 
 
-def test_rewards_that_became_zero_are_unlike_its_own_past() -> None:
-    judge = checks()
-    assert said(judge, [report(num_paid=2)], steps=30) == []
-    (text,) = said(judge, [report(num_paid=0)], steps=25)
-    assert text.startswith("env/0 paid no reward in its last 140 chunk steps, and in 9% of those before")
+def test_rewards_that_became_zero_are_unlike_the_peers() -> None:
+    judge, generator = checks(), np.random.default_rng(0)
+    for _ in range(30):
+        assert said(judge, [report(drawn(generator, 0.2)) for _ in range(3)]) == []
+    nothing = [episode(episode_return=0.0)] * 2
+    found = [text for _ in range(10) for text in said(judge, [report(nothing), *[report(drawn(generator, 0.2))] * 2])]
+    assert found[0].startswith("the return of env/0 was 0 in each of its last")
 
 
-def test_rewards_that_are_always_zero_are_unlike_the_peers_before_any_episode_ends() -> None:
-    found = said(checks(), [report(), report(num_paid=0), report()], steps=20)
-    assert len(found) == 1 and found[0].startswith("env/1 paid no reward in its last 60 chunk steps, and in 25% of")
+@pytest.mark.parametrize("draw", ["returns of a balanced pole", "sparse", "about ten"])
+def test_rewards_twice_as_large_as_the_peers_are_found_with_their_size(draw: str) -> None:
+    judge, generator = checks(), np.random.default_rng(0)
+    kinds = {
+        "returns of a balanced pole": lambda: float(10 + generator.exponential(20)),
+        "sparse": lambda: float(generator.random() < 0.2),
+        "about ten": lambda: float(generator.normal(10, 1)),
+    }
+    found = []
+    for _ in range(100):
+        returns = [[kinds[draw]() * (2 if rank == 1 else 1) for _ in range(4)] for rank in range(4)]
+        reports = [report([episode(episode_return=one, success=one > 0) for one in worker]) for worker in returns]
+        found += said(judge, reports)
+    assert found and all(" of env/1 " in text and "standard deviations" in text for text in found)
 
 
 def test_a_world_that_pays_nothing_yet_is_well() -> None:
@@ -212,11 +237,114 @@ def test_workers_with_other_tasks_are_not_compared() -> None:
         assert said(judge, reports) == []
 
 
+def test_an_env_worker_that_alone_has_another_task() -> None:
+    judge = checks()
+    other = report(instructions=("stop",))
+    (text,) = said(judge, [report(), other, report(), report()], steps=20)
+    assert text.startswith('env/1 has the task "stop", and each other env worker only "go"')
+    changed = checks()
+    assert said(changed, [report(), report()], steps=5) == []
+    assert said(changed, [report(), other], steps=5)[0].startswith("env/1 has the task")
+
+
 @pytest.mark.parametrize("shift", [0.0, 0.5, 3.0])
 def test_the_rank_test_against_its_definition(shift: float) -> None:
     generator = np.random.default_rng(1)
     own, others = np.round(generator.normal(shift, 1, 40), 1), np.round(generator.normal(0, 1, 60), 1)
     more = np.mean([(a > b) + 0.5 * (a == b) for a in own for b in others])
-    assert differs(own, others) == (more > 0.9)
-    assert differs(others, own) == differs(own, others)
-    assert not differs(own[:5], others[:5])
+    expected = (more - 0.5) / np.sqrt(101 / (12 * 40 * 60))
+    assert deviations(own, others) == pytest.approx(expected, rel=0.01)
+    assert deviations(others, own) == pytest.approx(-expected, rel=0.01)
+
+
+# --- numbers that are NaN, and parties of a gap -----------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["rollout_logprob_gap", "rollout_logprob_gap_max", "kl_k3", "approx_kl"])
+def test_nan_is_beyond_every_bound(name: str) -> None:
+    (text,) = said(checks(), [report()], **{name: float("nan")})
+    assert "nan" in text
+
+
+def test_a_metric_that_is_absent_is_within_every_bound() -> None:
+    assert checks().check({}, [report()]) == []
+
+
+def test_a_gap_of_all_rollout_workers_is_the_actors() -> None:
+    judge = checks()
+    (text,) = said(judge, [report()], rollout_logprob_gap=0.5, rollout_logprob_gap_least=0.4)
+    assert "actor/0 may learn with other weights than it sent" in text
+    (text,) = said(checks(), [report()], rollout_logprob_gap=0.5, rollout_logprob_gap_least=1e-6)
+    assert "that worker may act with other weights" in text
+
+
+# --- facts about all workers ------------------------------------------------------------------------
+
+
+def test_rewards_that_are_all_equal_are_told_once() -> None:
+    nothing = report([episode(episode_return=0.0)] * 8, num_paid=0)
+    assert said(checks(), [nothing] * 2, steps=6) == []
+    (text,) = said(checks(), [nothing] * 2, steps=200)
+    assert text == "all 1400 rewards of the last 112 episodes were 0, on all env workers"
+    (text,) = said(checks(), [report([episode(episode_return=-200.0)] * 8)], steps=200)
+    assert text.startswith("the returns of the last 104 episodes were -200")
+
+
+def test_actions_without_effect_and_small_actions() -> None:
+    (text,) = said(checks(), [report(reach=1e-5, num_frozen=())], steps=200)
+    assert text.startswith("in 200 chunk steps with changing actions no number of the state moved by more than")
+    assert said(checks(), [report(reach=1e-5)], steps=200) == []  # pictures change
+    (text,) = said(checks(), [report(used=0.03)], steps=200)
+    assert text == "no action used more than 3.0% of its limits so far"
+
+
+def test_resets_that_take_most_of_the_time() -> None:
+    assert said(checks(), [report()], steps=20, reset_share=0.4) == []
+    assert said(checks(), [report()], steps=200, reset_share=0.75) == ["resets take 75% of the time of the env workers"]
+
+
+# --- worlds that are well, and odd ------------------------------------------------------------------
+
+
+def fixed(rank: int) -> Collected:
+    """A worker whose episodes all have one start, which no other worker has, and one end."""
+    starts = [EpisodeStart(seed, str(rank)) for seed in range(2)]
+    return dataclasses.replace(report([episode(episode_return=float(rank))] * 2), starts=starts)
+
+
+def noisy(generator: np.random.Generator, rank: int) -> Collected:
+    """The same with a policy that is not certain."""
+    episodes = [episode(episode_return=float(rank + generator.normal())) for _ in range(2)]
+    return dataclasses.replace(fixed(rank), episodes=episodes)
+
+
+def far_camera(rank: int) -> Collected:
+    """Four cameras of workers with one start each: that of one worker looks past its robot."""
+    return dataclasses.replace(fixed(rank), tally=cameras(2 if rank == 0 else 0, count=2).tally)
+
+
+ODD = {
+    "a start for each worker": lambda _, rank: fixed(rank),
+    "a start for each worker, with noise": noisy,
+    "a start for each worker, whose camera sees nothing": lambda _, rank: far_camera(rank),
+    "episodes that never end, and one worker without a reward": lambda _, rank: report(num_paid=0 if rank == 3 else 5),
+    "a robot in small pictures": lambda _, rank: report(num_moves=12, num_frozen=(10 if rank == 2 else 0, 0)),
+    "one start, equal episodes with a reward": lambda _, __: report([episode(success=True)] * 4),
+    "another task for each worker": lambda _, rank: report(instructions=(f"task {rank}",)),
+    "one of two tasks for each worker": lambda _, rank: report(instructions=(f"task {rank % 2}",)),
+    "a screen that is empty now and then": lambda _, __: report(num_odd=15),
+    "rewards of -1 until a goal": lambda rng, _: report([episode(episode_return=-float(rng.integers(5, 99)))] * 2),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_worlds_are_well(name: str) -> None:
+    judge, generator = checks(), np.random.default_rng(0)
+    for _ in range(100):
+        assert said(judge, [ODD[name](generator, rank) for rank in range(4)]) == []
+
+
+def test_a_cold_policy_is_well() -> None:
+    assert (
+        said(checks(rollout__temperature=0.01), [report()], rollout_logprob_gap=0.01, rollout_logprob_gap_max=8.8) == []
+    )

@@ -266,3 +266,12 @@ def test_a_limit_that_grows_is_no_recovery(monitor):
         after(monitor, 10, blocked_s=22.0, limit_s=40.0) == [] and after(monitor, 5, blocked_s=32.0, limit_s=20.0) == []
     )
     assert after(monitor, 1, blocked_s=0.0) == ["driver/0 moves again after 37 s"]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_an_alarm_begins_on_a_line_of_its_own(tmp_path, monkeypatch, is_terminal) -> None:
+    written: list[str] = []
+    stream = SimpleNamespace(isatty=lambda: is_terminal, write=written.append, flush=lambda: None)
+    monkeypatch.setattr(sys, "stderr", stream)
+    guard.print_report(tmp_path, ["alarm"]).join()
+    assert "".join(written) == ("\r\x1b[K" if is_terminal else "") + "rlrun: alarm\n"

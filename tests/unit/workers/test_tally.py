@@ -63,6 +63,57 @@ def test_ends_of_episodes_do_not_count() -> None:
     assert tally.drain().num_moves == 0
 
 
+def test_episodes_in_which_a_camera_showed_no_change() -> None:
+    tally = StepTally(LOW, HIGH)
+    for t in range(3):
+        tally.add(ROWS, frames(t, (1,)), actions(0.1 * t), result(frames(t + 1, (1,)), np.full(B, t == 2)))
+    found = tally.drain()
+    assert (found.num_moved_episodes, found.num_still) == (B, (0, B))
+
+
+def test_a_reset_between_two_steps_ends_an_episode() -> None:
+    tally = StepTally(LOW, HIGH)
+    tally.add(ROWS, frames(1), actions(0.0), result(frames(2)))
+    tally.drain()
+    tally.add(ROWS, frames(9), actions(0.5), result(frames(9)))
+    found = tally.drain()
+    assert (found.num_moved_episodes, found.num_moves) == (B, 0)
+
+
+def test_a_change_in_any_line_of_a_picture_counts() -> None:
+    tally = StepTally(LOW, HIGH)
+    after = frames(0)
+    after.images[:, 0, 1, 0] = 7
+    after.proprio[:] = 1
+    tally.add(ROWS, frames(0), actions(0.0), result(after))
+    assert tally.drain().num_frozen == (0, B)
+
+
+def test_pictures_of_one_colour_and_noise_are_counted() -> None:
+    tally = StepTally(LOW, HIGH)
+    tally.add(ROWS, frames(1), actions(0.0), result(frames(1)))
+    noise = frames(1)
+    noise.images[:] = np.random.default_rng(0).integers(0, 256, noise.images.shape)
+    tally.add(ROWS, frames(1), actions(0.0), result(noise))
+    usual = frames(1)
+    usual.images[:, :, :, 4:] = 40
+    tally.add(ROWS, frames(1), actions(0.0), result(usual))
+    assert tally.drain().num_odd == 2 * B
+
+
+def test_how_far_the_state_and_the_actions_reach() -> None:
+    tally = StepTally(LOW, HIGH)
+    assert tally.drain().reach == 1
+    for start in (0.0, 100.0):
+        tally.add(ROWS, frames(int(start)), actions(0.03), result(moved(start + 0.01)))
+    found = tally.drain()
+    assert found.reach < 2e-4 and abs(found.used - 0.03) < 1e-6
+
+
+def moved(value: float) -> Frames:
+    return dataclasses.replace(frames(3), proprio=np.full((B, 1), value, np.float32))
+
+
 def test_actions_beyond_their_limits() -> None:
     tally = StepTally(LOW, HIGH)
     beyond = actions(0.0)
