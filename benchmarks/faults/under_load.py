@@ -1,7 +1,7 @@
-"""`python -m benchmarks.faults under_load [NUM_RUNS]` tries the watchers on a machine with twelve busy processes a core.
+"""`python -m benchmarks.faults under_load [NUM_RUNS]` tries the watchers beside twelve busy processes a core.
 
-Ten runs of the default configuration on Ray, of two steps each, must end with status 0 without an alarm, a warning about
-a worker, or a replacement. Then three faults are injected under the same load, and their culprits must be named.
+Ten runs of the default configuration on Ray, of two steps each, must end with status 0 without an alarm, a warning
+about a worker, or a replacement. Then three faults are injected under the same load, and their culprits must be named.
 """
 
 from __future__ import annotations

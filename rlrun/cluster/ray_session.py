@@ -239,7 +239,7 @@ def _alive_while_children_work() -> Iterator[None]:
         yield
     finally:
         is_over.set()
-        thread.join()
+        thread.join(timeout=2 * _RETRY_S)
 
 
 def _new_folder(parent: TemporaryFolder) -> LockedFolder:

@@ -26,6 +26,12 @@ def status(worker, phase="simulate", silence_s=0.0, on=(), **rest):
     return WorkerStatus(worker, "lab", 4711, phase, 0.0, waits=waits, silence_s=silence_s, silences=silences, **rest)
 
 
+@pytest.fixture(autouse=True)
+def waits_for_no_core(monkeypatch):
+    """The clock of these tests is not that of this process, whose waits for a core therefore do not count."""
+    monkeypatch.setattr(watchdog_module, "queue_seconds", lambda pids, with_children=True: {})
+
+
 @pytest.fixture
 def check(tmp_path):
     """check(pending, *statuses) raises if a worker is late; every phase may be silent for 20 s."""
