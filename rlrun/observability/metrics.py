@@ -151,7 +151,7 @@ CATALOGUE = (
             ("actor", "actor workers"),
         )
     ),
-    Metric("reset_share", _T, "share of the step in which env workers reset simulators", "0 to 1", "small"),
+    Metric("busy_resets", _T, "share of the step in which env workers reset simulators", "0 to 1", "small"),
     Metric("mfu_act", _P, "operations of answers over the peak, while rollout workers worked", "0 to 1", "0.3 to 0.55"),
     Metric(
         *(

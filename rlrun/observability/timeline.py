@@ -115,8 +115,8 @@ def seconds_by_phase(path: Path) -> dict[str, dict[str, float]]:
 def busy_shares(spans: Mapping[str, Iterable[Span]], start_s: float, end_s: float) -> dict[str, float]:
     """Return the share of start..end that each role's workers worked (waits excluded), as metrics `busy_<role>`.
 
-    The driver is left out, since it waits for the others. `reset_share` is the part of env workers that reset.
-    Example: busy_shares({"env/0": …, "env/1": …}, t0, t1) is {"busy_env": 0.61, "reset_share": 0.04}
+    The driver is left out, since it waits for the others. `busy_resets` is the part of env workers that reset.
+    Example: busy_shares({"env/0": …, "env/1": …}, t0, t1) is {"busy_env": 0.61, "busy_resets": 0.04}
     """
     shares: dict[str, list[float]] = defaultdict(list)
     for worker, closed in spans.items():
@@ -128,7 +128,7 @@ def busy_shares(spans: Mapping[str, Iterable[Span]], start_s: float, end_s: floa
         busy_s = sum(value for phase, value in seconds.items() if is_work(phase))
         shares[f"busy_{role}"].append(busy_s / max(1e-9, end_s - start_s))
         if role == "env":
-            shares["reset_share"].append(seconds.get("reset", 0.0) / max(1e-9, end_s - start_s))
+            shares["busy_resets"].append(seconds.get("reset", 0.0) / max(1e-9, end_s - start_s))
     return {name: sum(values) / len(values) for name, values in shares.items()}
 
 

@@ -330,8 +330,8 @@ class StepChecks:
         self._has_changing_pictures |= any(
             min(one.num_frozen, default=one.num_moves) < one.num_moves for one in tallies
         )
-        if "reset_share" in metrics:
-            self._reset_shares.append(metrics["reset_share"])
+        if "busy_resets" in metrics:
+            self._reset_shares.append(metrics["busy_resets"])
         if self._num_episodes >= _FACT_EPISODES and len(self._returns) == 1 and not self._has_success:
             what = f"all {self._num_rewards} rewards" if not self._num_paid else "the returns"
             which = "0" if not self._num_paid else f"{next(iter(self._returns)):g}"

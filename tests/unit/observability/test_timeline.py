@@ -81,7 +81,7 @@ def test_busy_shares_cut_to_the_step_and_leave_waits_out() -> None:
         "actor/0": [],
         "driver/0": [Span("collect", T, T + 10)],
     }
-    assert busy_shares(spans, T, T + 10) == pytest.approx({"busy_env": 0.75, "reset_share": 0.2, "busy_actor": 0.0})
+    assert busy_shares(spans, T, T + 10) == pytest.approx({"busy_env": 0.75, "busy_resets": 0.2, "busy_actor": 0.0})
 
 
 def test_short_steps_are_asked_about_together_once_a_second() -> None:
@@ -102,6 +102,6 @@ def test_short_steps_are_asked_about_together_once_a_second() -> None:
     assert busy.of_step(T + 2, T + 6)["busy_env"] == 0.75  # a longer one is asked about by itself
     assert busy.of_step(T - 3600, T - 3599) == {
         "busy_env": 0.0,
-        "reset_share": 0.0,
+        "busy_resets": 0.0,
     }  # nor does a clock that was set back keep them unasked
     assert asked == [1, 2, 1, 0]

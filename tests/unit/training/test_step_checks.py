@@ -299,8 +299,8 @@ def test_actions_without_effect_and_small_actions() -> None:
 
 
 def test_resets_that_take_most_of_the_time() -> None:
-    assert said(checks(), [report()], steps=20, reset_share=0.4) == []
-    assert said(checks(), [report()], steps=200, reset_share=0.75) == ["resets take 75% of the time of the env workers"]
+    assert said(checks(), [report()], steps=20, busy_resets=0.4) == []
+    assert said(checks(), [report()], steps=200, busy_resets=0.75) == ["resets take 75% of the time of the env workers"]
 
 
 # --- worlds that are well, and odd ------------------------------------------------------------------
