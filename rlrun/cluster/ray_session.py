@@ -40,7 +40,7 @@ from rlrun.placement.this_machine import find_accelerators
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import LockedFolder, TemporaryFolder, folder_for_ray, open_parent, remove_stale
 from rlrun.system.process_io import SHIELDED_SIGNALS, PreemptedError, signal_handlers_kept, signals_held
-from rlrun.system.run_queue import scheduled_seconds
+from rlrun.system.run_queue import QueueTime, queue_seconds, scheduled_seconds
 from rlrun.watchdog.sentinel import SentinelProcess
 from rlrun.watchdog.supervised import RAY_FOLDER_PREFIX, end_processes, gcs_address
 
@@ -176,7 +176,7 @@ def _not_joined(address: str, cause: str) -> RunError:
 
 
 def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
-    """Start a private Ray, and wait for it longer than Ray's fixed 30 s while its processes work. Raises RunError."""
+    """Start a private Ray. Its processes get the deadline in time in which they can run. Raises RunError."""
     ray_address.use_new()
     limit_s = config.cluster.start_deadline_s
     with told_if_slow("start of Ray on this machine", limit_s), _alive_while_children_work():
@@ -205,19 +205,19 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
 
 
 def _join_starting(temp_dir: str, limit_s: float, quiet: dict) -> bool:
-    """Join a private Ray whose processes still start. Returns False if they end, or do nothing for `limit_s`."""
-    worked_s = scheduled_seconds(os.getpid())
-    end = time.monotonic() + limit_s
-    while (address := gcs_address(temp_dir)) is not None and time.monotonic() < end:
+    """Join a private Ray whose processes still start. Returns False if they end, or could run for `limit_s`."""
+    queue_time = QueueTime()
+    began = time.monotonic()
+    while (address := gcs_address(temp_dir)) is not None:
         try:
             ray.init(address=address, **quiet)
             return True
         except Exception as error:  # Ray raises the bare class
             logger.info("Ray at %s is not ready: %s", address, error)
+        now = time.monotonic()
+        if now - began - queue_time.within("start", now - began, now, lambda: queue_seconds([os.getpid()])) > limit_s:
+            return False
         time.sleep(_RETRY_S)
-        before_s, worked_s = worked_s, scheduled_seconds(os.getpid())
-        if worked_s > before_s + _WORKS_S:
-            end = time.monotonic() + limit_s
     return False
 
 

@@ -15,6 +15,8 @@ from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 from rlrun.system.import_path import is_closed
 
+_put_folders: set[str] = set()  # folders that configurations have put on sys.path
+
 
 class Section:
     """Base class of every configuration dataclass: fields can be assigned until it is frozen.
@@ -251,8 +253,12 @@ def load_object(location: str) -> Any:
 
 
 def put_on_path(folders: list[str]) -> None:
-    """Let this process import modules from these folders, after all that it has been able to import."""
-    sys.path += [folder for folder in folders if folder not in sys.path and not is_closed(os.path.realpath(folder))]
+    """Let this process import modules from these folders: behind packages, before folders of earlier configurations."""
+    new = [folder for folder in folders if folder not in sys.path and not is_closed(os.path.realpath(folder))]
+    end = len(sys.path)
+    at = next((place for place, folder in enumerate(sys.path) if folder in _put_folders), end)
+    sys.path[at:at] = new
+    _put_folders.update(new)
 
 
 def folder_of(location: str, folders: list[Path]) -> Path | None:

@@ -50,22 +50,25 @@ def test_the_variable_that_names_a_folder_for_ray_is_told(monkeypatch, tmp_path)
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
-    """Call with the results of ray.init in turn (None: it starts), and whether Ray's processes compute meanwhile.
+    """Call with the results of ray.init in turn (None: it starts), and whether Ray's processes wait for a core.
 
     Returns the addresses that were given to ray.init.
     """
     config = RunConfig()
     config.cluster.start_deadline_s = 60.0
 
-    def call(*outcomes, works=True):
-        pending, clock, worked, addresses = list(outcomes), iter(range(0, 10000, 31)), count(), []
-        monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda s: None))
-        monkeypatch.setattr(connection, "scheduled_seconds", lambda pid: next(worked) if works else 1.0)
+    def call(*outcomes, waits_for_core=True):
+        pending, addresses, ticks = list(outcomes), [], count(0, 31)
+        now = [0.0]
+        monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: None))
+        queued = lambda pids: {"1/1": 0.95 * now[0] if waits_for_core else 0.0}  # noqa: E731
+        monkeypatch.setattr(connection, "queue_seconds", queued)
         monkeypatch.setattr(connection, "end_processes", lambda folder: [])
         monkeypatch.setattr(connection, "gcs_address", lambda folder: "127.0.0.1:6379")
 
         def init(address, **_):
             addresses.append(address)
+            now[0] = next(ticks)
             outcome = pending.pop(0)
             if outcome is not None:
                 raise outcome
@@ -77,13 +80,13 @@ def start(monkeypatch, tmp_path):
     return call
 
 
-def test_ray_is_waited_for_and_not_started_again_while_its_processes_work(start):
+def test_ray_is_waited_for_and_not_started_again_while_its_processes_wait_for_a_core(start):
     assert start(TIMEOUT, *[ConnectionError("not ready")] * 5, None) == ["local"] + ["127.0.0.1:6379"] * 6
 
 
-def test_processes_of_ray_that_do_nothing_are_given_up_without_a_traceback(start):
+def test_processes_of_ray_that_could_run_and_are_not_ready_are_given_up_without_a_traceback(start):
     with pytest.raises(RunError, match="Ray did not start on this machine") as raised:
-        start(TIMEOUT, *[ConnectionError("not ready")] * 20, works=False)
+        start(TIMEOUT, *[ConnectionError("not ready")] * 20, waits_for_core=False)
     assert raised.value.exit_status is ExitStatus.stalled and "timed out" in raised.value.cause
     assert "cluster.kind=local" in raised.value.remedy
 
