@@ -24,6 +24,7 @@ from rlrun.observability.records import (
 )
 from rlrun.observability.run_files import WORLD
 from rlrun.observability.video import Clip, tile
+from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Session
 
@@ -40,7 +41,7 @@ def evaluate(session: Session, step: int, policy_version: int, has_video: bool) 
 
 
 def _begins_untrained(config: RunConfig) -> bool:
-    return config.policy.path is None and config.sft.num_steps == 0
+    return config.policy.path is None and not policy_spec(config).needs_demonstrations
 
 
 def doubt_of_first(episodes: list[EpisodeReport], is_untrained: bool) -> str | None:

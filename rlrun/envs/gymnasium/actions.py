@@ -150,7 +150,18 @@ def step_results(returned: Any, name: str) -> tuple[Any, float, bool, bool, Mapp
         what = "step() does not return (observation, reward, terminated, truncated, info)"
         raise _not_gymnasium(name, what, f"It returns {_described(returned)}.")
     observation, reward, terminated, truncated, info = returned
-    return observation, number(reward, "reward", name), bool(terminated), bool(truncated), info
+    ends = flag(terminated, "terminated", name), flag(truncated, "truncated", name)
+    return observation, number(reward, "reward", name), *ends, info
+
+
+def flag(value: Any, what: str, name: str) -> bool:
+    """Return a flag, which may be an array of one. Raises RunError for anything else."""
+    if type(value) is bool:
+        return value
+    found = np.asarray(value)
+    if found.size != 1 or found.dtype.kind not in "bui":
+        raise _not_gymnasium(name, f"its flag {what} is no single one", f"It is {_described(value)}.")
+    return bool(found.item())
 
 
 def number(value: Any, what: str, name: str) -> float:

@@ -20,14 +20,14 @@ from rlrun.envs.gymnasium.actions import (
     seed_given,
     step_results,
 )
-from rlrun.envs.gymnasium.observations import ObservationReader
+from rlrun.envs.gymnasium.observations import SMALLEST_GRID, ObservationReader
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
 from rlrun.envs.rows import SingleEnv, Step
 from rlrun.system.errors import ExitStatus, RunError
 
 INSTRUCTION_NAMES = ("task_description", "task")  # attributes of LeRobot's environments
-RENDERED = spaces.Box(0, 255, (1, 1, 3), np.uint8)  # of any size
+RENDERED = spaces.Box(0, 255, (SMALLEST_GRID, SMALLEST_GRID, 3), np.uint8)  # of any size
 
 
 class GymnasiumEnv(SingleEnv):

@@ -14,6 +14,7 @@ from rlrun.envs.pictures import resized
 from rlrun.system.errors import ExitStatus, RunError
 
 SMALLEST = 8  # pixels a side of a picture that its shape alone does not give away
+SMALLEST_GRID = 8  # of a picture of bytes that nobody has named
 SMALLEST_GREY = 16  # likewise, in two dimensions
 KNOWN = "uint8 [H, W, 3], [H, W, 1], [3, H, W], [1, H, W] or [H, W], or float [H, W, 3] or [3, H, W] of 0..1 or 0..255"
 
@@ -85,6 +86,11 @@ def holds_bytes(space: spaces.Space) -> bool:
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) >= 3
 
 
+def is_small_grid(space: spaces.Space) -> bool:
+    """Return whether the space has too few places for a picture: it may hold numbers of objects, as MiniGrid's does."""
+    return isinstance(space, spaces.Box) and len(space.shape) > 1 and sorted(space.shape)[-2] < SMALLEST_GRID
+
+
 def is_flat(space: spaces.Space) -> bool:
     """Return whether the space has a fixed number of numbers, which `spaces.flatten` gives."""
     if isinstance(space, spaces.Tuple):
@@ -109,7 +115,8 @@ class ObservationReader:
         self._size = image_size
         self._leaves = dict(_leaves(space, WHOLE))
         cameras = {key: camera for key, below in self._leaves.items() if (camera := camera_of(key, below))}
-        is_fit = lambda key: key in cameras and (wanted.image_keys is not None or cameras[key].scale is None)  # noqa: E731
+        is_sure = lambda key: cameras[key].scale is None and not is_small_grid(self._leaves[key])  # noqa: E731
+        is_fit = lambda key: key in cameras and (wanted.image_keys is not None or is_sure(key))  # noqa: E731
         self.image_keys = self._chosen("image_keys", wanted.image_keys, is_fit)
         self._cameras = [cameras[key] for key in self.image_keys]
         texts = self._chosen("instruction_key", _listed(wanted.instruction_key), self._is_text)
@@ -143,7 +150,8 @@ class ObservationReader:
     def _states(self, named: list[str] | None, rest: list[str], image_keys: list[str] | None) -> list[str]:
         for key in named or ():
             space = self._leaves.get(key)
-            if space is None or not is_flat(space) or holds_bytes(space) or camera_of(key, space):
+            is_picture = space is not None and (holds_bytes(space) or camera_of(key, space) is not None)
+            if space is None or not is_flat(space) or (is_picture and not is_small_grid(space)):
                 raise self._refused("state_keys", key, "numbers that are no picture")
         if named is not None:
             return named

@@ -60,6 +60,7 @@ class VectorRows(VectorEnv):
         self._is_over, self._has_ended = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
         self._num_steps = np.zeros(self.num_envs, int)
         self._has_drawn = False
+        self._is_reuse_told = False
         self._seen: list[Any] = [None] * self.num_envs  # last observation of each row
         self._faults: dict[int, str] = {}  # row -> fault of a reward in the running chunk
         self._is_closed = False
@@ -151,9 +152,9 @@ class VectorRows(VectorEnv):
             is_ended = bool(terminated[i] or truncated[i])
             is_kept = is_ended and self._mode is AutoresetMode.SAME_STEP
             reward, said = number(rewards[i], "reward", self._wanted.id), _said(info, i, is_kept)
-            self._seen[i] = observations[i] if pictures is None else pictures[i]
+            before, self._seen[i] = self._seen[i], observations[i] if pictures is None else pictures[i]
             if is_kept and pictures is None:
-                self._seen[i] = info["final_obs"][i]
+                self._seen[i] = self._last_of(info["final_obs"][i], observations[i], before)
             late = self._num_steps[i] >= self._max_steps and not terminated[i]
             success = self._success[i].after(reward, said, bool(terminated[i]), bool(truncated[i]))
             cut = bool(truncated[i] or late) and not terminated[i]
@@ -164,6 +165,23 @@ class VectorRows(VectorEnv):
             chunk.infos[i] = step_info(int(self._num_steps[i]), step, step.truncated)
             ends[i] = self._is_over[i] = step.terminated or step.truncated
         return ends
+
+    def _last_of(self, last: Any, following: Any, before: Any) -> Any:
+        """Return the last observation of an episode; that before it if `last` is the first of the next episode.
+
+        An environment that returns one array for all observations overwrites the last one while it resets.
+        """
+        if not _same(last, following) or _same(before, following):
+            return last
+        if not self._is_reuse_told:
+            self._is_reuse_told = True
+            log.warning(
+                "%s: the last observation of an ended episode is the first of the next one: the environment may return "
+                "one array for all; the observation before it is used. Return a copy, or set "
+                "env.gymnasium.vectorization=sync",
+                self._wanted.id,
+            )
+        return before
 
     @property
     def _idle(self) -> np.ndarray:

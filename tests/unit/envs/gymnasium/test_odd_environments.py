@@ -9,11 +9,13 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.seeds import simulator_seed
 from rlrun.data.starts import TEST_SEEDS, TRAINING_SEEDS
 from rlrun.envs.gymnasium.actions import Actions
+from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.spec import GymnasiumConfig, SuccessRule, Vectorization
 from rlrun.envs.make import make_env, simulator_code
 from rlrun.envs.restarting_env import RestartingEnv
@@ -333,3 +335,61 @@ def test_an_expert_needs_a_word_on_success(monkeypatch: pytest.MonkeyPatch, vect
     with pytest.raises(RunError, match="says nothing of success") as refused:
         env.expert_action(ROWS)
     assert refused.value.key == "env.gymnasium.success_return"
+
+
+@pytest.mark.parametrize("place", [2, 3])
+def test_an_end_of_two_flags_is_named(monkeypatch, place):
+    def step(self, action):
+        answer = [np.zeros(3, np.float32), 1.0, False, False, {}]
+        answer[place] = np.array([False, True])
+        return tuple(answer)
+
+    env = made(monkeypatch, step=step)
+    env.reset(ROWS, ROWS)
+    with pytest.raises(RunError, match="is not as Gymnasium defines environments: its flag t.* is no single one"):
+        env.step_chunk(ONE_STEP)
+
+
+GRID = spaces.Box(0, 255, (7, 7, 3), np.uint8)
+
+
+@pytest.mark.parametrize("named", [None, ["image"], []])
+def test_a_small_grid_of_bytes_is_a_picture_or_state_only_by_name(named):
+    space = spaces.Dict(image=GRID, direction=spaces.Discrete(4))
+    if named is None:
+        with pytest.raises(RunError, match="may be a picture"):
+            ObservationReader(space, GymnasiumConfig(), 64)
+        return
+    states = ["direction"] if named else ["image", "direction"]
+    wanted = GymnasiumConfig(state_keys=states, image_keys=named or None)
+    reader = ObservationReader(space, wanted, 64)
+    assert (reader.num_images, reader.num_proprio) == ((1, 4) if named else (0, 7 * 7 * 3 + 4))
+
+
+def reused(n_envs, use_async_envs=False, cfg=None):
+    """Environments of SAME_STEP that return one array for all observations: the number of the step, 100 at first."""
+
+    class Reuses(Odd):
+        observation_space = spaces.Box(0, 200, (1,))
+
+        def reset(self, *, seed=None, options=None):
+            self.number, self.array = 0, getattr(self, "array", np.zeros(1, np.float32))
+            self.array[:] = 100.0
+            return self.array, {}
+
+        def step(self, action):
+            self.number += 1
+            self.array[:] = self.number
+            return self.array, 1.0, False, self.number == 5, {}
+
+    return SyncVectorEnv([Reuses] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def test_the_first_observation_of_the_next_episode_is_not_the_last_of_one(caplog):
+    own = GymnasiumConfig(id="Odd-v0", maker=f"{__name__}:reused")
+    env = make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}, max_control_steps=9), 2)
+    env.reset(ROWS, ROWS)
+    for _ in range(5):
+        result = env.step_chunk(ONE_STEP)
+    assert result.truncated.all() and result.frames.proprio[:, 0].tolist() == [4.0, 4.0]
+    assert caplog.text.count("may return one array for all") == 1
