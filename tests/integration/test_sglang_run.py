@@ -58,9 +58,10 @@ def trained(folder: Path, *overrides: str, disturb_at: int | None = None) -> lis
 
 
 @pytest.mark.long
-def test_an_offloaded_engine_learns_as_hf_and_is_replaced(tmp_path: Path) -> None:
+def test_an_offloaded_engine_learns_as_hf_and_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In each step the engine is released before the update, receives weights, and resumes with them; in the last step
     it is killed, and a new one receives the weights."""
+    monkeypatch.delenv("SGLANG_PLATFORM", raising=False)  # a backend that a test before it made here has set it
     python = sglang_python()
     others = trained(tmp_path / "hf")
     settings = ("rollout=sglang", f"rollout.sglang.python={python}", "placement.offload=true")
