@@ -200,6 +200,7 @@ def monitor(monkeypatch, tmp_path):
     now, load = [0.0], [0.0]
     monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: now[0], strftime=time.strftime))
     monkeypatch.setattr("os.getloadavg", lambda: (load[0] * os.cpu_count(), 0.0, 0.0))
+    monkeypatch.setattr(guard, "queue_seconds", lambda pids, with_children: {})  # this process may wait for a core
     monkeypatch.setattr(guard, "dump_worker", lambda pid, log: Stack((), False, ""))
     monkeypatch.setattr(DriverMonitor, "_keep_evidence", lambda self, sentence, kind: None)
     said, disk = [], Disk()

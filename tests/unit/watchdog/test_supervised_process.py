@@ -47,6 +47,7 @@ def test_a_killed_or_stopped_child_is_restarted_and_reported(supervised, number,
 def test_an_unresponsive_child_is_restarted(supervised, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("rlrun.watchdog.supervised.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("rlrun.watchdog.supervised.local_load_factor", lambda: 1.0)
     child, said = supervised(lambda process: False)
     before = child.process.pid
     now[0] = 14.0
