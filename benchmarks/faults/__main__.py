@@ -3,6 +3,7 @@
 Faults that a run survives follow one another in the same run. Rows that were not selected stay as measured before.
 `python -m benchmarks.faults clean FOLDER [key=value …]` counts false alarms in ten runs without faults.
 `python -m benchmarks.faults under_load [NUM_RUNS]` counts false alarms beside twelve busy processes a core.
+`python -m benchmarks.faults odd [part of a name …]` counts false alarms in healthy worlds that look like broken ones.
 `python -m benchmarks.faults kills FOLDER [key=value …]` compares a run under kills with one without.
 """
 
@@ -27,6 +28,7 @@ from benchmarks.faults.injections import (
     turn_read_only,
 )
 from benchmarks.faults.kills import runs_under_kills
+from benchmarks.faults.odd import odd
 from benchmarks.faults.page import Row, keep
 from benchmarks.faults.run import REPORTED, Run
 from benchmarks.faults.under_load import NUM_RUNS, under_load
@@ -43,6 +45,9 @@ def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": "1"}
     if words[:1] == ["under_load"]:
         under_load(int(words[1]) if words[1:] else NUM_RUNS)
+        return
+    if words[:1] == ["odd"]:
+        odd(words[1:])
         return
     if words[:1] in (["clean"], ["kills"]):
         if not words[1:]:

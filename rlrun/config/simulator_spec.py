@@ -189,6 +189,12 @@ class SimulatorSpec:
         yield from self.checks(config)
 
 
+def num_simulators(config: RunConfig) -> int:
+    """Return how many simulators an env worker has: one more for evaluations between which carried episodes go on."""
+    is_evaluated_between = config.evaluation.every_steps > 0 or config.logging.video_every_steps > 0
+    return 2 if config.algorithm.carry_episodes and is_evaluated_between else 1
+
+
 def num_cameras(env: EnvConfig) -> int:
     """Return the number of images per env, before a simulator runs. Raises RunError for an unknown simulator."""
     return simulator_spec(env).planned_spaces(env).num_images

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import OptimizerKind, RolloutBackendKind, RunConfig
-from rlrun.config.simulator_spec import simulator_spec
+from rlrun.config.simulator_spec import num_simulators, simulator_spec
 from rlrun.placement.inventory import GIGABYTE, Inventory
 from rlrun.placement.memory import (
     NUM_BYTES,
@@ -172,12 +172,13 @@ def _accelerators(
 ) -> tuple[AcceleratorBudget, ...]:
     """has_base: whether rollout workers keep the weights under adapters there."""
     envs = config.env.num_envs // config.env.num_workers
+    simulator_bytes = simulator_spec(config.env).memory(config.env).of(envs)
     parts = {
         "actor": actor_memory(config, counts).parts(),
         "rollout": {"policy copy": counts.num_parameters * NUM_BYTES[config.rollout.precision]}
         | ({_BASE: base_bytes(config, counts)} if has_base else {})
         | _key_values(config, counts),
-        "env": {"simulator": simulator_spec(config.env).memory(config.env).of(envs)},
+        "env": {"simulator": num_simulators(config) * simulator_bytes},
     }
     needs: dict[tuple[str, int], list[Need]] = defaultdict(list)
     buckets = device_bytes(config, plan)
@@ -258,7 +259,7 @@ def _hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: in
             weights.get(node, 0),
             saved[node],
             kept.get(node, 0),
-            simulators[node] * simulator_spec(config.env).host_bytes,
+            num_simulators(config) * simulators[node] * simulator_spec(config.env).host_bytes,
         )
         for node in dict.fromkeys([*peaks, *simulators])
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import num_simulators
 from rlrun.data.fit import short_name
 from rlrun.data.lerobot import DemoFeatures
 from rlrun.data.message_checks import AnswerCheck
@@ -77,8 +78,8 @@ class EnvWorker:
     """Holds `env.num_envs / env.num_workers` envs, which every rollout epoch resets.
 
     A worker therefore has no state between steps, and neither resuming a run nor replacing a lost worker needs
-    snapshots of simulators (docs/decisions.md). With `algorithm.carry_episodes` running episodes continue instead;
-    those cut off by an evaluation, a loss or a resume are never finished.
+    snapshots of simulators (docs/decisions.md). With `algorithm.carry_episodes` running episodes continue instead, and
+    an evaluation between two steps has a simulator of its own; those cut off by a loss or a resume are never finished.
     """
 
     def __init__(self, config: RunConfig, rank: int, telemetry: Telemetry, python: str | None = None):
@@ -91,6 +92,7 @@ class EnvWorker:
         self._envs = rank * self._num_envs + np.arange(self._num_envs)  # global indices of the rows
         self.actor_ranks = actor_ranks_of(rank, config.env.num_workers, config.actor.num_workers)  # own rows here
         self._env: RestartingEnv | None = None
+        self._evaluation_env: RestartingEnv | None = None  # None: evaluations use `_env`
         self._check_answer: AnswerCheck | None = None  # made with the simulator
         self._no_video = ""  # why the simulator cannot be recorded; "": it can, or nobody asked
         self._envs_per_rank = config.env.num_envs // config.actor.num_workers
@@ -106,19 +108,24 @@ class EnvWorker:
                 loaded = partial(self.telemetry.count, "loaded_parts")
                 make = partial(make_env, self.config.env, self._num_envs, loaded, self._python)
                 limits = self.config.env.restart_limit, self.config.env.max_abs_reward
-                self._env = RestartingEnv(make, *limits, log_path=open_log, worker=self.telemetry.worker)
+                start = partial(RestartingEnv, make, *limits, log_path=open_log, worker=self.telemetry.worker)
+                self._env = start()
+                if num_simulators(self.config) > 1:
+                    self._evaluation_env = start()
             rollout = rollout_of(self.rank, self.config.env.num_workers, self.config.rollout.num_workers)
             num_chunks = self.config.policy.num_action_chunks
             largest_return = self._env.reward_limit * self.config.env.max_control_steps
             self._check_answer = AnswerCheck(f"rollout/{rollout}", self._env.spaces, num_chunks, largest_return)
         self.env.show(None)
         spaces = self.env.spaces
-        self.env.show(shown)
+        for env in self._simulators():
+            env.show(shown)
         return spaces
 
     def show(self, cameras: tuple[int, ...]) -> None:
         """Show the policy only these cameras of the simulator, by their index there, in this order."""
-        self.env.show(cameras)
+        for env in self._simulators():
+            env.show(cameras)
 
     @property
     def env(self) -> RestartingEnv:
@@ -129,9 +136,12 @@ class EnvWorker:
 
     def close(self) -> None:
         """Stop the simulator."""
-        if self._env is not None:
-            self._env.close()
-            self._env = None
+        for env in self._simulators():
+            env.close()
+        self._env = self._evaluation_env = None
+
+    def _simulators(self) -> list[RestartingEnv]:
+        return [env for env in (self._env, self._evaluation_env) if env is not None]
 
     def collect(self, step: int, policy_version: int = 0) -> Episodes:
         """Collect `rollout_epochs` x `horizon` chunk steps for training step `step`.
@@ -182,12 +192,22 @@ class EnvWorker:
 
         num_videos: rows whose first episode is recorded as a video. policy_version: the oldest that may choose actions.
         """
-        return self._checked(self._evaluate(seeds, num_videos, policy_version))
+        return self._checked(self._evaluate_beside(seeds, num_videos, policy_version))
+
+    def _evaluate_beside(self, seeds: list[int], num_videos: int, policy_version: int) -> Episodes:
+        """Evaluate in the simulator of evaluations, so that running episodes of training go on after it."""
+        if self._evaluation_env is None:
+            self._collector.forget()
+            return (yield from self._evaluate(seeds, num_videos, policy_version))
+        training, self._env = self._env, self._evaluation_env
+        try:
+            return (yield from self._evaluate(seeds, num_videos, policy_version))
+        finally:
+            self._env = training
 
     def _evaluate(self, seeds: list[int], num_videos: int, policy_version: int) -> Episodes:
         temperature = self.config.evaluation.temperature
         self.telemetry.step = self._collector.profile = None
-        self._collector.forget()
         self._collector.drain_starts()
         before = self._no_video
         ledger = EpisodeLedger(self._envs)

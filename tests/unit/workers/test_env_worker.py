@@ -15,8 +15,11 @@ from rlrun.workers.env_worker import EnvWorker
 from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, talk
 
 
-def make_worker(monkeypatch, length_of=lambda seed: LIMIT + 1, num_workers=1, rank=0, num_ranks=1, **algorithm):
+def make_worker(
+    monkeypatch, length_of=lambda seed: LIMIT + 1, num_workers=1, rank=0, num_ranks=1, every_steps=0, **algorithm
+):
     config = RunConfig()
+    config.evaluation.every_steps = every_steps
     config.env.num_envs, config.env.num_workers, config.env.max_control_steps = 4, num_workers, LIMIT
     config.env.restart_limit = 1
     config.actor.num_workers = num_ranks
@@ -106,12 +109,31 @@ def test_carried_episodes_go_on_in_the_next_step(monkeypatch):
     assert len({seed for _, seed in envs[0].resets}) == len(envs[0].resets)
 
 
-def test_an_evaluation_cuts_carried_episodes_off(monkeypatch):
-    worker, _ = make_worker(monkeypatch, carry_episodes=True)
+def test_an_evaluation_between_steps_cuts_no_carried_episode_off(monkeypatch):
+    worker, envs = make_worker(monkeypatch, every_steps=1, carry_episodes=True)
     talk(worker.collect(0))
-    talk(worker.evaluate([1, 2], 0))
+    (evaluated,) = talk(worker.evaluate([1, 2], 0))
+    assert sorted(one.seed for one in evaluated.episodes) == [1, 2] and len(envs) == 2
     _, shard = talk(worker.collect(1))
-    assert shard.values[0].tolist() == [100] * 4
+    assert shard.values[0].tolist() == [104] * 4
+    worker.close()
+    assert all(env.is_closed for env in envs)
+
+
+def test_an_evaluation_that_breaks_leaves_the_simulator_of_training(monkeypatch):
+    worker, _ = make_worker(monkeypatch, every_steps=1, carry_episodes=True)
+    training = worker.env
+    asked = worker.evaluate([1, 2], 0)
+    next(asked)
+    assert worker.env is not training
+    asked.close()
+    assert worker.env is training
+
+
+def test_only_carried_episodes_need_a_simulator_for_evaluations(monkeypatch):
+    for every_steps, is_carried in ((0, True), (1, False)):
+        _, envs = make_worker(monkeypatch, every_steps=every_steps, carry_episodes=is_carried)
+        assert len(envs) == 1
 
 
 def test_a_fault_voids_of_a_carried_episode_what_this_step_saw(monkeypatch):
