@@ -17,12 +17,12 @@ HEAD = """# What happens when parts fail
 kernel, full disks, cut links ([plug-in](../benchmarks/faults/plug_in/sitecustomize.py),
 [injections](../benchmarks/faults/injections.py)). In rows with hosts, these are network namespaces, and the env workers
 run on other hosts than the actor; the other rows ran on a private Ray. The machine did other work at the same time.
-The rows are from {states}.
+Each row has the commit of the code that ran: rows of another commit than the newest were not run again since.
 {rows} faults, {reported} reported within {deadline:.0f} s, the right culprit named in {right}. `reported after` is the
 time until the first line on the console about the fault, which for a stall is the watchdog's warning.
 
-| fault | reported after | culprit | first line | what happened next | lost |
-|---|---|---|---|---|---|"""
+| fault | reported after | culprit | first line | what happened next | lost | commit |
+|---|---|---|---|---|---|---|"""
 CLEAN_HEAD = """
 
 ## Without faults
@@ -79,14 +79,13 @@ def write(deadline_s: float) -> None:
     rows = [Row(**entry) for entry in _read(ROWS)]
     reported = [row for row in rows if row.detected_s is not None]
     right = sum(row.is_culprit_right for row in rows)
-    states = ", ".join(sorted({f"{row.date} (commit {row.commit})" for row in rows}))
-    words = {"rows": len(rows), "reported": len(reported), "deadline": deadline_s, "right": right, "states": states}
+    words = {"rows": len(rows), "reported": len(reported), "deadline": deadline_s, "right": right}
     lines = [HEAD.format(cores=os.cpu_count(), **words)]
     for row in rows:
         after = f"{row.detected_s:.1f} s" if row.detected_s is not None else "**not reported**"
         culprit = "right" if row.is_culprit_right else "**wrong**" if row.line else "-"
         first = row.line.replace("|", "/")[:160]
-        lines.append(f"| {row.fault} | {after} | {culprit} | {first} | {row.then} | {row.lost} |")
+        lines.append(f"| {row.fault} | {after} | {culprit} | {first} | {row.then} | {row.lost} | {row.commit}, {row.date} |")
     clean = _read(CLEAN)
     if clean:
         lines.append(CLEAN_HEAD.format(what=clean["what"]))
