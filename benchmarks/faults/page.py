@@ -85,7 +85,8 @@ def write(deadline_s: float) -> None:
         after = f"{row.detected_s:.1f} s" if row.detected_s is not None else "**not reported**"
         culprit = "right" if row.is_culprit_right else "**wrong**" if row.line else "-"
         first = row.line.replace("|", "/")[:160]
-        lines.append(f"| {row.fault} | {after} | {culprit} | {first} | {row.then} | {row.lost} | {row.commit}, {row.date} |")
+        cells = [row.fault, after, culprit, first, row.then, row.lost, f"{row.commit}, {row.date}"]
+        lines.append(f"| {' | '.join(cells)} |")
     clean = _read(CLEAN)
     if clean:
         lines.append(CLEAN_HEAD.format(what=clean["what"]))
