@@ -103,7 +103,7 @@ class History:
             return ""
         return (
             f"{len(without)} of {self.step} steps, first {without[0]}, have no line in {STARTS}: in them no episode "
-            "ended and no simulator or worker started anew, so that all went on with the episodes of the step before."
+            "ended and no simulator or worker was replaced, so that all went on with the episodes of the step before."
         )
 
     @property

@@ -189,7 +189,7 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
                 _temp_dir=temp_dir,
                 **quiet,
             )
-        except Exception as error:  # Ray raises the bare class
+        except Exception as error:  # Ray raises Exception itself
             if _OWN_TIMEOUT in str(error) and _join_starting(temp_dir, limit_s, quiet):
                 return
             end_processes(temp_dir)
@@ -212,7 +212,7 @@ def _join_starting(temp_dir: str, limit_s: float, quiet: dict) -> bool:
         try:
             ray.init(address=address, **quiet)
             return True
-        except Exception as error:  # Ray raises the bare class
+        except Exception as error:  # Ray raises Exception itself
             logger.info("Ray at %s is not ready: %s", address, error)
         now = time.monotonic()
         if now - began - queue_time.within("start", now - began, now, lambda: queue_seconds([os.getpid()])) > limit_s:

@@ -1,7 +1,7 @@
 """Warnings about a finished training step, from its metrics and the reports of its env workers.
 
 A number alone may be as the world is, so env workers are compared with their peers, by independent episodes. Facts
-about all workers accuse nobody. Nothing here restarts a worker; only a simulator that breaks in step after step ends
+about all workers name no worker. Nothing here restarts a worker; only a simulator that breaks in step after step ends
 the run.
 """
 
@@ -318,7 +318,7 @@ class StepChecks:
     # --- facts about all workers ------------------------------------------------------------
 
     def _facts(self, metrics: Mapping[str, float], reports: Sequence[Collected]) -> Iterator[tuple[str, str]]:
-        """Yield what all env workers share and a learning run seldom does, each once in a run; it accuses nobody."""
+        """Yield what all env workers share and a learning run seldom does, each once in a run, without a worker's name."""
         episodes = [episode for report in reports for episode in report.episodes if not episode.infra_fault]
         tallies = [report.tally for report in reports]
         self._num_episodes += len(episodes)
