@@ -65,7 +65,8 @@ def row(run: str, machines: str) -> str:
         times = budget(chosen, planned, inventory).times
     except RunError as refusal:
         return f"| {run} | {machines} | refused: {refusal.message} | | | | | |"
-    idle = "; ".join([*idle_cards(planned), *(one.split(",")[0].split(":")[0] for one in idle_roles(chosen, planned))])
+    waiting = (sentence.split(",")[0].split(":")[0] for _, sentence in idle_roles(chosen, planned))
+    idle = "; ".join([*idle_cards(planned), *waiting])
     return f"| {run} | {machines} | {_numbers(chosen)} | {_seconds(times)} | {idle} |"
 
 

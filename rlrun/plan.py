@@ -16,10 +16,8 @@ from rlrun.system.errors import ExitStatus
 def main(config: RunConfig) -> ExitStatus:
     """Plan for `placement.inventory`, else for the running cluster of `cluster.address`, else for this machine."""
     from rlrun.cluster.launch import Machines
-    from rlrun.placement.budget import budget
-    from rlrun.placement.choices import choose
+    from rlrun.placement.fitting import fit_run
     from rlrun.placement.plan_tables import PlanPage
-    from rlrun.placement.planner import plan
     from rlrun.placement.this_machine import known_inventory
     from rlrun.placement.verdict import planned_fit
 
@@ -29,14 +27,12 @@ def main(config: RunConfig) -> ExitStatus:
         machines = Machines(config)
         inventory = machines.inventory
     try:
-        config, choices = choose(config, inventory)
-        planned = plan(config, inventory)
-        sums = budget(config, planned, inventory)
+        fitting = fit_run(config, inventory)
     finally:
         if machines is not None:
             machines.close()
-    PlanPage(config, planned, sums, inventory).show(planned_fit(config), choices)
-    return ExitStatus.ok
+    PlanPage(fitting, inventory).show(planned_fit(fitting.config))
+    return ExitStatus.ok if fitting.budget.is_counted else ExitStatus.uncounted
 
 
 if __name__ == "__main__":

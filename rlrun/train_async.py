@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
+from rlrun.config.sections import freeze
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.train import sweep
 
@@ -17,6 +20,8 @@ def train_async(config: RunConfig) -> ExitStatus:
     from rlrun.training.session import open_session
 
     _check(config)
+    config = replace(config, placement=replace(config.placement, offload=False))
+    freeze(config)
     callbacks = make_callbacks(config)
     with open_session(config, Machines(config), resumed_by="rlrun.train_async") as session:
         return Run(session, callbacks).complete(asynchronous)

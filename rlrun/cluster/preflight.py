@@ -17,11 +17,9 @@ from rlrun.doctor.node_checks import ELSEWHERE
 from rlrun.doctor.node_request import NodeRequest, node_requests
 from rlrun.doctor.optional_packages import driver_packages, open_packages
 from rlrun.doctor.trials import groups, jobs
-from rlrun.placement.budget import budget
-from rlrun.placement.choices import choose
+from rlrun.placement.fitting import fit_run
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import ROLES, Plan
-from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import interfaces
 from rlrun.placement.verdict import planned_fit
 from rlrun.system.errors import ExitStatus, RunError
@@ -45,11 +43,10 @@ def check_cluster(
     check_names(config.doctor.skip)
     planned, sums, refusal = None, None, None
     try:
-        config, _ = choose(config, inventory, roles)
-        planned = plan(config, inventory, roles)
-        sums = budget(config, planned, inventory)
+        fitting = fit_run(config, inventory, roles)
+        config, planned, sums = fitting.config, fitting.plan, fitting.budget
     except RunError as error:
-        refusal = error  # measure all nodes if there is no plan, those of the plan if there is no budget
+        refusal = error  # then all nodes are measured
     requests = node_requests(config, inventory, planned, is_thorough or len(nodes) > 1)
     facts = _measure(config, requests, planned, nodes, is_thorough)
     packages = open_packages(driver_packages(config) if is_thorough else ())

@@ -40,7 +40,7 @@ from rlrun.placement.this_machine import find_accelerators
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import LockedFolder, TemporaryFolder, folder_for_ray, open_parent, remove_stale
 from rlrun.system.process_io import SHIELDED_SIGNALS, PreemptedError, signal_handlers_kept, signals_held
-from rlrun.system.run_queue import QueueTime, queue_seconds, scheduled_seconds
+from rlrun.system.run_queue import QueueTime, descendants, queue_seconds, scheduled_seconds
 from rlrun.watchdog.sentinel import SentinelProcess
 from rlrun.watchdog.supervised import RAY_FOLDER_PREFIX, end_processes, gcs_address
 
@@ -229,7 +229,7 @@ def _alive_while_children_work() -> Iterator[None]:
     def mark() -> None:
         worked_s = 0.0
         while not is_over.wait(_RETRY_S):
-            before_s, worked_s = worked_s, scheduled_seconds(os.getpid())
+            before_s, worked_s = worked_s, scheduled_seconds(descendants(os.getpid()))
             if worked_s > before_s + _WORKS_S:
                 mark_alive()
 

@@ -273,13 +273,18 @@ def with_usual_numbers(config: RunConfig) -> RunConfig:
 
 
 def _take_auto(config: RunConfig) -> list[str]:
-    """Replace the word `auto` by null, for `fill_counts`, and truth values by shares. Returns the keys of the word."""
+    """Replace the word `auto` by null, for `fill_counts`, and truth values by shares. Returns the keys to be chosen.
+
+    On Ray null chooses the number of actor ranks too, since ranks beyond the accelerators are refused.
+    """
     config.actor.activation_checkpointing = _share(config.actor.activation_checkpointing)
     found = []
     for name in ("env", "rollout", "actor"):
         section = getattr(config, name)
         for key in auto_names(type(section)):
-            if getattr(section, key) == AUTO:
+            value = getattr(section, key)
+            is_null = value is None and (name, key) == ("actor", "num_workers")
+            if value == AUTO or (is_null and config.cluster.kind is ClusterKind.ray):
                 found.append(f"{name}.{key}")
                 setattr(section, key, None)
     return found

@@ -265,7 +265,7 @@ class LoraConfig(Section):
 
 @dataclass
 class ActorConfig(Section):
-    num_workers: int = bounded(2, COUNT)  # FSDP ranks; null: 1 with cluster.kind=local, else 2 if they divide batches
+    num_workers: int = bounded(2, COUNT, auto=True)  # FSDP ranks; null: auto, with 2 on a machine without accelerators
     sharding: ShardingStrategy = ShardingStrategy.full_shard
     fsdp_size: int | None = bounded(None, COUNT)  # hybrid_shard: ranks per shard group; None: ranks per node
     param_precision: Precision = Precision.fp32
@@ -273,7 +273,7 @@ class ActorConfig(Section):
     optimizer_precision: Precision = Precision.fp32  # of master weights, and of optimizer state that is not in 8 bits
     micro_batch_size: int = bounded(64, COUNT, auto=True)  # chunk steps per rank and pass; null: at most 256
     activation_checkpointing: float = bounded(0.0, SHARE, auto=True)  # share of blocks; true: all of them
-    cpu_offload: bool = False  # keep the actor's state in host memory; slow: weights cross PCIe twice a micro-batch
+    cpu_offload: bool | None = None  # actor's state in host memory, which is slow; None: where no other plan fits
     replicate_frozen: bool | None = None  # frozen weights whole on every rank; None: where they fit
     lora: LoraConfig = field(default_factory=LoraConfig)
     optimizer: OptimizerKind = OptimizerKind.adamw
@@ -535,7 +535,10 @@ class PlacementConfig(Section):
     nodes: dict[str, Any] = field(default_factory=dict)  # node groups by name; empty: one group of all nodes
     roles: dict[str, Any] = field(default_factory=dict)  # role -> "0-7" or {on:, accelerators:, ...}; empty: by rule
     inventory: str | None = None  # file that lists the nodes; None: measure the machines
-    offload: bool = False  # actor and rollout workers move to host memory while the other role works
+    offload: bool | None = None  # actor and rollout move to host memory in turns; None: where no faster plan fits
+    is_counted: bool = (
+        True  # refuse accelerators to a policy that cannot be counted; False: take them without a verdict
+    )
     link_gbit_per_s: float = bounded(10.0, POSITIVE)  # of a link between nodes, for the transfer times of rlrun.plan
 
 

@@ -58,15 +58,23 @@ class PlannedSpaces:
 
 
 @dataclass(frozen=True)
-class DeviceMemory:
-    """Accelerator memory of one env worker. Example: DeviceMemory(8_200_000_000, 500_000_000)."""
+class SimulatorMemory:
+    """Accelerator or host memory of one env worker. Example: SimulatorMemory(8_200_000_000, 500_000_000)."""
 
     first_env_bytes: int = 300_000_000  # the process, its scene and the first env
     further_env_bytes: int = 5_000_000  # each further env
+    scene_bytes: int = 0  # each scene that envs share, where the first env does not include one
+    num_kept_scenes: int = 0  # scenes that stay open beside those of the envs
+    num_scenes: int = 1  # that episodes may begin in
 
-    def of(self, num_envs: int) -> int:
-        """Return the bytes of a worker with `num_envs` envs."""
-        return self.first_env_bytes + (num_envs - 1) * self.further_env_bytes
+    def of(self, num_envs: int, num_starts: int | None = None) -> int:
+        """Return the bytes of a worker with `num_envs` envs.
+
+        num_starts: different starts among them, fewer where envs of a group have the same; None: as many.
+        """
+        starts = num_envs if num_starts is None else num_starts
+        scenes = min(starts + self.num_kept_scenes, self.num_scenes)
+        return self.first_env_bytes + (num_envs - 1) * self.further_env_bytes + scenes * self.scene_bytes
 
 
 @dataclass(frozen=True)
@@ -156,8 +164,8 @@ class SimulatorSpec:
     make: str | Callable[..., Any]  # (EnvConfig, num_envs, progress) -> VectorEnv, or its module:NAME, imported then
     planned_spaces: Callable[[EnvConfig], PlannedSpaces]  # exact, or an upper bound if only a running env knows
     section: type[Section] | None = None  # dataclass of its settings
-    memory: Callable[[EnvConfig], DeviceMemory] = lambda env: DeviceMemory()  # accelerator memory of an env worker
-    host_bytes: int = 500_000_000  # host memory of an env worker with its simulator
+    memory: Callable[[EnvConfig], SimulatorMemory] = lambda env: SimulatorMemory()  # of an accelerator
+    host_memory: Callable[[EnvConfig], SimulatorMemory] = lambda env: SimulatorMemory(500_000_000, 0)
     time: Callable[[EnvConfig], SimulatorTime | None] = lambda env: None  # for the plan's estimate; None: unknown
     needs_own_process: bool = False  # it takes over the process that it runs in
     has_own_python: bool = False  # it is installed under a Python of its own, not under rlrun's

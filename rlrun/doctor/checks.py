@@ -24,7 +24,7 @@ def _nodes(cluster: ClusterState) -> str:
 def _plan(cluster: ClusterState) -> str:
     if cluster.plan is None:
         return "no plan"
-    idle = (*idle_cards(cluster.plan), *idle_roles(cluster.config, cluster.plan))
+    idle = (*idle_cards(cluster.plan), *(text for _, text in idle_roles(cluster.config, cluster.plan)))
     return "; ".join([f"{len(cluster.plan.slots)} workers", *(one.rstrip(".") for one in idle)])
 
 

@@ -6,6 +6,7 @@ workspaces of libraries, buffers of NCCL and fragments, which are not counted.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -69,6 +70,11 @@ class AcceleratorBudget:
         """Bytes that the plan gives to no worker."""
         return HELD_BACK_BYTES + round(HELD_BACK_SHARE * (self.memory_bytes or 0))
 
+    @property
+    def short_bytes(self) -> int:
+        """Bytes that are missing; not above 0 if there is room, or if the memory is unknown."""
+        return 0 if self.memory_bytes is None else self.peak_bytes + self.held_back_bytes - self.memory_bytes
+
     def of_workers(self) -> dict[str, int]:
         """Bytes per worker, in order."""
         sums: dict[str, int] = defaultdict(int)
@@ -108,6 +114,7 @@ class Budget:
     trajectory_bytes: int  # all trajectories of one training step, env to actor
     observation_bytes: int  # all observations of one training step, env to rollout
     times: StepTimes | None  # of one training step; None: the speed of an accelerator is unknown
+    is_counted: bool = True  # False: the policy could not be counted, and memory and times say nothing
 
 
 def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
@@ -125,7 +132,8 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
         weight_bytes,
         step.trajectories,
         step.observations,
-        times,
+        times if counts.is_counted else None,
+        counts.is_counted,
     )
 
 
@@ -137,6 +145,12 @@ def accelerators(
     for accelerator in found:
         _check_room(accelerator)
     return found
+
+
+def shortage(config: RunConfig, plan: Plan, inventory: Inventory, counts: PolicyCounts) -> int:
+    """Return the bytes that the fullest accelerator lacks; not above 0 if all have room."""
+    found = _accelerators(config, plan, inventory, counts, holds_base_on_device(config, plan))
+    return max((card.short_bytes for card in found), default=0)
 
 
 def hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: int) -> tuple[HostBudget, ...]:
@@ -157,11 +171,7 @@ def holds_base_on_device(config: RunConfig, plan: Plan) -> bool:
         return False
     nodes = Inventory(tuple(planned.node for planned in plan.nodes))
     cards = _accelerators(config, plan, nodes, policy_counts(config), True)
-    return all(
-        card.memory_bytes is None or card.peak_bytes + card.held_back_bytes <= card.memory_bytes
-        for card in cards
-        if any(need.part == _BASE for need in card.needs)
-    )
+    return all(card.short_bytes <= 0 for card in cards if any(need.part == _BASE for need in card.needs))
 
 
 _BASE, _BUCKETS = "copy of the base", "weight buckets"
@@ -172,7 +182,7 @@ def _accelerators(
 ) -> tuple[AcceleratorBudget, ...]:
     """has_base: whether rollout workers keep the weights under adapters there."""
     envs = config.env.num_envs // config.env.num_workers
-    simulator_bytes = simulator_spec(config.env).memory(config.env).of(envs)
+    simulator_bytes = simulator_spec(config.env).memory(config.env).of(envs, starts_of_worker(config))
     parts = {
         "actor": actor_memory(config, counts).parts(),
         "rollout": {"policy copy": counts.num_parameters * NUM_BYTES[config.rollout.precision]}
@@ -195,12 +205,18 @@ def _accelerators(
             device.model,
             device.memory_bytes,
             tuple(needs[node.name, index]),
-            config.placement.offload,
+            bool(config.placement.offload),
         )
         for node in inventory.nodes
         for index, device in enumerate(node.accelerators)
         if (node.name, index) in needs
     )
+
+
+def starts_of_worker(config: RunConfig) -> int:
+    """Return how many different starts the envs of a worker have at a time, of which those of a group share one."""
+    group_size = ALGORITHMS.get(config.algorithm.name).rollout(config.algorithm).group_size
+    return math.ceil(config.env.num_envs / config.env.num_workers / max(1, group_size))
 
 
 def _key_values(config: RunConfig, counts: PolicyCounts) -> dict[str, int]:
@@ -213,23 +229,35 @@ def _key_values(config: RunConfig, counts: PolicyCounts) -> dict[str, int]:
 
 
 def _check_room(accelerator: AcceleratorBudget) -> None:
-    if accelerator.memory_bytes is None:
+    short = accelerator.short_bytes
+    if accelerator.memory_bytes is None or short <= 0:
         return
-    short = accelerator.peak_bytes + accelerator.held_back_bytes - accelerator.memory_bytes
-    if short <= 0:
-        return
-    listed = " + ".join(f"{worker} {n / GIGABYTE:.1f} GB" for worker, n in accelerator.of_workers().items())
-    buckets = sum(need.num_bytes for need in accelerator.needs if need.part == _BUCKETS)
-    more = f" weight_sync.transport=object_store frees {buckets / GIGABYTE:.1f} GB of them." if buckets else ""
+    of_roles: dict[str, Counter[str]] = {}
+    for worker, num_bytes in accelerator.of_workers().items():
+        of_roles.setdefault(worker.partition("/")[0], Counter())[worker] = num_bytes
+    largest = max(of_roles, key=lambda role: of_roles[role].total())
+    listed = " + ".join(_held(role, workers) for role, workers in of_roles.items())
     raise refused(
         f"Accelerator {accelerator.index} of node {accelerator.node} ({accelerator.model}, "
         f"{accelerator.memory_bytes / GIGABYTE:.1f} GB) is {short / GIGABYTE:.1f} GB short.",
-        "placement.roles",
+        _KEYS[largest][0],
         cause=f"It would hold {listed}; {accelerator.held_back_bytes / GIGABYTE:.1f} GB are reserved for contexts and "
         "workspaces.",
-        remedy="Move a role elsewhere, use more actor ranks, lower actor.micro_batch_size, or set "
-        f"placement.offload=true: actor and rollout are then there one after the other.{more}",
+        remedy=f"Most of it is of {largest} workers: {' or '.join(_KEYS[largest])} changes that.",
     )
+
+
+_KEYS = {  # role -> keys that its memory depends on
+    "actor": ("actor.micro_batch_size", "actor.lora.rank", "actor.num_workers"),
+    "rollout": ("rollout.precision", "rollout.num_workers"),
+    "env": ("env.num_envs", "env.num_workers"),
+}
+
+
+def _held(role: str, workers: Counter[str]) -> str:
+    """Example: "8 env workers 15.2 GB"."""
+    name = f"{len(workers)} {role} workers" if len(workers) > 1 else next(iter(workers))
+    return f"{name} {workers.total() / GIGABYTE:.1f} GB"
 
 
 def _hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: int) -> tuple[HostBudget, ...]:
@@ -248,6 +276,8 @@ def _hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: in
     offloaded, weights = _offloaded(config, plan, counts), weight_buffers(config, plan, weight_bytes).host
     kept = _kept_by_algorithm(config, plan, counts)
     simulators = Counter(slot.node for slot in plan.of("env"))
+    envs = config.env.num_envs // config.env.num_workers
+    simulator_bytes = simulator_spec(config.env).host_memory(config.env).of(envs, starts_of_worker(config))
     saved = _saved(config, plan, counts, kept)
     return tuple(
         HostBudget(
@@ -259,7 +289,7 @@ def _hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: in
             weights.get(node, 0),
             saved[node],
             kept.get(node, 0),
-            num_simulators(config) * simulators[node] * simulator_spec(config.env).host_bytes,
+            num_simulators(config) * simulators[node] * simulator_bytes,
         )
         for node in dict.fromkeys([*peaks, *simulators])
     )
@@ -282,6 +312,10 @@ def _offloaded(config: RunConfig, plan: Plan, counts: PolicyCounts) -> dict[str,
     if config.are_adapters_apart and not holds_base_on_device(config, plan):
         for slot in plan.of("rollout"):
             found[slot.node] += base_bytes(config, counts)
+    if config.actor.cpu_offload:
+        on_device = actor_memory(replace(config, actor=replace(config.actor, cpu_offload=False)), counts)
+        for slot in plan.of("actor"):
+            found[slot.node] += (on_device.resident_bytes + on_device.gradients) if slot.accelerators else 0
     if not config.placement.offload:
         return found
     is_engine = config.rollout.backend is RolloutBackendKind.sglang

@@ -1,8 +1,9 @@
 """Chooses the numbers that a configuration leaves to the plan (`auto`): the fastest by the time model that fit.
 
-Numbers of env and rollout workers decide how long a training step collects, rows of a micro-batch and the share of
-checkpointed blocks how long it learns; all of them share the memory of the accelerators. Weights go through it too,
-unless a faster choice leaves no room for their buckets.
+Numbers of env and rollout workers decide how long a training step collects, actor ranks, rows of a micro-batch and the
+share of checkpointed blocks how long it learns; all of them share the memory of the accelerators. Roles take turns
+there, state of the actor stays in host memory, and weights go through the host, where no faster choice fits. None of
+these changes what is learned.
 """
 
 from __future__ import annotations
@@ -12,20 +13,32 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rlrun.config.registry import envs_together, with_usual_numbers
+from rlrun.config.checks_of_learning import (
+    batch_divides_among_ranks,
+    envs_divide_among_ranks,
+    hybrid_groups_divide_ranks,
+    sft_batch_divides_among_ranks,
+)
+from rlrun.config.registry import ALGORITHMS, envs_together, with_usual_numbers
 from rlrun.config.schema import ClusterKind, RunConfig, WeightTransport
 from rlrun.config.sections import freeze
-from rlrun.placement.budget import AcceleratorBudget, accelerators, holds_base_on_device, hosts
+from rlrun.placement.budget import AcceleratorBudget, accelerators, holds_base_on_device, hosts, shortage
 from rlrun.placement.inventory import GIGABYTE, Inventory
 from rlrun.placement.memory import actor_memory, version_bytes
 from rlrun.placement.plan import ROLES, Plan
 from rlrun.placement.planner import plan, plans
 from rlrun.placement.policy_counts import policy_counts
-from rlrun.placement.step_time import StepTimes, has_known_devices, step_times, update_seconds
+from rlrun.placement.step_time import StepTimes, has_devices, has_known_devices, step_times, update_seconds
 from rlrun.placement.weight_ways import weight_ways
 from rlrun.policies.counts import PolicyCounts, replicates_frozen
 from rlrun.system.errors import RunError
 
+OF_RANKS = (
+    envs_divide_among_ranks,
+    batch_divides_among_ranks,
+    hybrid_groups_divide_ranks,
+    sft_batch_divides_among_ranks,
+)  # checks of the number of actor ranks
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of blocks that the backward pass recomputes
 MOST_ROWS = 256  # of a micro-batch; larger ones are no faster
 _TOLERANCE = 0.01  # relative: of two choices that take about the same time, the one with less memory is taken
@@ -37,6 +50,7 @@ class Choice:
 
     config: RunConfig
     times: StepTimes
+    are_times_known: bool  # False: they are those of an assumed accelerator
     fullest: AcceleratorBudget | None
 
 
@@ -55,9 +69,8 @@ def choose(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES
 
 
 def _with_numbers(config: RunConfig, inventory: Inventory, roles: Sequence[str]) -> tuple[RunConfig, list[str]]:
-    if not config.auto:
-        return _with_room(config, inventory, roles)
-    if any(node.usable for node in inventory.nodes) and config.cluster.kind is ClusterKind.ray:
+    cards = sum(len(node.usable) for node in inventory.nodes)
+    if cards and config.cluster.kind is ClusterKind.ray:
         search = _Search(config, inventory)
         try:
             best = search.best()
@@ -67,12 +80,46 @@ def _with_numbers(config: RunConfig, inventory: Inventory, roles: Sequence[str])
             best = None  # a program without all roles may have machines that a training step does not fit on
         if best is not None:
             is_moved = best.config.weight_sync.transport is not config.weight_sync.transport
-            return best.config, [search.sentence(best), *[_NO_ROOM] * is_moved]
-    usual, sentences = _with_room(with_usual_numbers(config), inventory, roles)
-    return usual, [
-        f"Usual numbers, since no training step could be timed on these machines: {_values(config.auto, usual)}.",
-        *sentences,
-    ]
+            return best.config, [*search.sentences(best), *[_NO_ROOM] * is_moved]
+    usual = with_usual_numbers(config)
+    most = max((one for one in ranks_of(usual, cards) if one <= usual.actor.num_workers), default=1)
+    if cards and "actor.num_workers" in config.auto and most < usual.actor.num_workers:
+        usual = _with_ranks(usual, most)
+    placed, sentences = _with_room(_settled(usual), inventory, roles)
+    told = [key for key in config.auto if cards or key != "actor.num_workers"]
+    words = f"Usual numbers, since no training step could be timed on these machines: {_values(told, placed)}."
+    return placed, [*[words] * bool(told), *sentences]
+
+
+def ranks_of(config: RunConfig, num_cards: int) -> list[int]:
+    """Return the numbers of actor ranks, an accelerator each, among which the counts of a configuration divide."""
+    found = []
+    for ranks in range(1, num_cards + 1):
+        placed = _with_ranks(config, ranks)
+        checks = [*OF_RANKS, ALGORITHMS.chosen(config).check]
+        if not any(True for check in checks for _ in check(placed)):
+            found.append(ranks)
+    return found
+
+
+def _with_ranks(config: RunConfig, ranks: int) -> RunConfig:
+    """Return a frozen copy with this number of actor ranks, and a micro-batch that divides a rank's rows."""
+    most = config.actor.micro_batch_size
+    rows = [one for one in _divisors(config.algorithm.global_batch_size // ranks) if one <= most]
+    placed = replace(config, actor=replace(config.actor, num_workers=ranks, micro_batch_size=rows[-1]))
+    freeze(placed)
+    return placed
+
+
+def _settled(config: RunConfig) -> RunConfig:
+    """Return a frozen copy in which nothing is offloaded that no key offloads."""
+    settled = replace(
+        config,
+        placement=replace(config.placement, offload=bool(config.placement.offload)),
+        actor=replace(config.actor, cpu_offload=bool(config.actor.cpu_offload)),
+    )
+    freeze(settled)
+    return settled
 
 
 _FEW = 0.01  # of all parameters; gathering fewer frozen ones costs nothing
@@ -93,6 +140,7 @@ def _with_room(config: RunConfig, inventory: Inventory, roles: Sequence[str]) ->
     for one, sentences in tries:
         try:
             accelerators(one, planned, inventory, counts)
+            freeze(one)
             return one, sentences
         except RunError:
             continue
@@ -138,9 +186,7 @@ def _fills_accelerators(config: RunConfig, planned: Plan) -> bool:
 
 
 def _from_host(config: RunConfig) -> RunConfig:
-    moved = replace(config, weight_sync=replace(config.weight_sync, transport=WeightTransport.object_store))
-    freeze(moved)
-    return moved
+    return replace(config, weight_sync=replace(config.weight_sync, transport=WeightTransport.object_store))
 
 
 @dataclass(frozen=True)
@@ -148,9 +194,10 @@ class _Option:
     """One choice before its memory is looked at."""
 
     order: tuple[float, ...]
-    num_workers: int  # of env and rollout
-    config: RunConfig  # with its numbers of workers
+    leanest: tuple[float, ...]  # the smallest needs the least memory of an accelerator, by rule
+    config: RunConfig  # with its numbers of workers, and what is offloaded
     plan: Plan
+    group: tuple[object, ...]  # options of a group differ in rows and share only
     rows: int  # of a micro-batch
     share: float  # of blocks that the backward pass recomputes
 
@@ -167,9 +214,12 @@ def with_less_memory(config: RunConfig) -> RunConfig | None:
         return lowered
     rows = config.algorithm.global_batch_size // actor.num_workers
     smaller = [one for one in _divisors(rows) if one <= actor.micro_batch_size // 2]
-    if smaller:
-        return _with(config, smaller[-1], actor.activation_checkpointing)
-    return _with(config, actor.micro_batch_size, 1.0) if actor.activation_checkpointing < 1 else None
+    if not smaller and actor.activation_checkpointing == 1:
+        return None
+    rows_and_share = (smaller[-1], actor.activation_checkpointing) if smaller else (actor.micro_batch_size, 1.0)
+    lowered = _with(config, *rows_and_share)
+    freeze(lowered)
+    return lowered
 
 
 class _Search:
@@ -182,31 +232,58 @@ class _Search:
         self._refusal: RunError | None = None
 
     def best(self) -> Choice | None:
-        """Return the fastest choice that fits; None if no time is known. Raises RunError if nothing fits."""
-        too_large: dict[tuple[int, float], int] = {}  # plan, share of blocks -> rows that do not fit
-        options = sorted(self._timed(), key=lambda option: option.order)
+        """Return the fastest choice that fits; None without accelerators. Raises RunError if nothing fits.
+
+        The actor's state stays in host memory only if nothing fits otherwise, since it is slower.
+        """
+        actor = self._config.actor
+        if actor.cpu_offload is not None:
+            return self._best(bool(actor.cpu_offload))
+        try:
+            return self._best(False)
+        except RunError:
+            if actor.replicate_frozen is not None:
+                raise
+            return self._best(True)
+
+    def _best(self, cpu_offload: bool) -> Choice | None:
+        too_large: dict[tuple[object, ...], int] = {}  # group, share of blocks -> rows that do not fit
+        hopeless: set[tuple[object, ...]] = set()  # groups in which nothing fits
+        options = sorted(self._timed(cpu_offload), key=lambda option: option.order)
+        leanest = {one.group: one for one in sorted(options, key=lambda option: option.leanest, reverse=True)}
         for one in options:
-            if one.rows >= too_large.get((id(one.plan), one.share), 2**62):
+            if one.group in hopeless or one.rows >= too_large.get((*one.group, one.share), 2**62):
                 continue
             try:
                 return self._fitting(one)
             except RunError:
-                too_large[id(one.plan), one.share] = one.rows
+                too_large[*one.group, one.share] = one.rows
+            try:
+                self._fitting(leanest[one.group])
+            except RunError:
+                hopeless.add(one.group)
         if options:
-            self._fitting(min(options, key=lambda one: (one.num_workers, one.rows, -one.share)))  # raises its refusal
+            self._fitting(min(leanest.values(), key=self._shortage))  # raises its refusal
         if self._refusal is not None:
             raise self._refusal
         return None
+
+    def _shortage(self, option: _Option) -> int:
+        config = _with(option.config, rows=option.rows, share=option.share)
+        moved = _from_host(config) if _fills_accelerators(config, option.plan) else config
+        return shortage(moved, option.plan, self._inventory, self._counts)
 
     def _fitting(self, option: _Option) -> Choice:
         """Return the choice, with weights through the host if it fits only so. Raises RunError if it does not."""
         config = _with(option.config, rows=option.rows, share=option.share)
         try:
-            return self._fitted(config, option)
+            found = self._fitted(config, option)
         except RunError:
             if not _fills_accelerators(config, option.plan):
                 raise
-            return self._fitted(_from_host(config), option)
+            found = self._fitted(_from_host(config), option)
+        freeze(found.config)
+        return found
 
     def _fitted(self, config: RunConfig, option: _Option) -> Choice:
         cards = accelerators(config, option.plan, self._inventory, self._counts)
@@ -214,30 +291,43 @@ class _Search:
         places = {(slot.node, index) for slot in option.plan.of("actor") for index in slot.accelerators}
         own = [card for card in cards if (card.node, card.index) in places and card.memory_bytes]
         fullest = max(own, key=lambda card: card.peak_bytes / (card.memory_bytes or 1), default=None)
-        return Choice(config, step_times(config, option.plan, self._counts, self._weight_bytes), fullest)
+        times = step_times(config, option.plan, self._counts, self._weight_bytes)
+        return Choice(config, times, has_known_devices(option.plan), fullest)
 
-    def _timed(self) -> Iterator[_Option]:
+    def _timed(self, cpu_offload: bool) -> Iterator[_Option]:
         """Yield every option with its order: the shortest step first, then few idle accelerators and little memory."""
-        for env_workers, rollout_workers in self._workers():
+        for ranks, (env_workers, rollout_workers) in itertools.product(self._ranks(), self._workers()):
             placed = replace(
-                self._config,
+                _with_ranks(self._config, ranks),
                 env=replace(self._config.env, num_workers=env_workers),
                 rollout=replace(self._config.rollout, num_workers=rollout_workers),
             )
             try:
-                options = [one for one in plans(placed, self._inventory) if has_known_devices(one)]
+                options = [one for one in plans(_settled(placed), self._inventory) if has_devices(one)]
             except RunError as error:
                 self._refusal = self._refusal or error
                 continue
-            for planned in options:
-                times = step_times(placed, planned, self._counts, self._weight_bytes)
-                answering = {(slot.node, index) for slot in planned.of("rollout") for index in slot.accelerators}
-                num_workers = env_workers + rollout_workers
-                for rows, share in itertools.product(self._rows(), self._shares()):
-                    update_s = update_seconds(placed, planned, self._counts, rows, share)
-                    seconds = times.step_s - times.update_s + update_s
-                    order = (_rounded(seconds), -len(answering), num_workers, rows * (1 - share), rows)
-                    yield _Option(order, num_workers, placed, planned, rows, share)
+            for number, planned in enumerate(options):
+                for config in _offloading(placed, planned, cpu_offload):
+                    yield from self._of_plan(config, planned, (ranks, env_workers, rollout_workers, number))
+
+    def _of_plan(self, config: RunConfig, planned: Plan, group: tuple[object, ...]) -> Iterator[_Option]:
+        """Yield the options of a plan: rows of a micro-batch, and shares of checkpointed blocks."""
+        times = step_times(config, planned, self._counts, self._weight_bytes)
+        answering = {(slot.node, index) for slot in planned.of("rollout") for index in slot.accelerators}
+        num_workers = config.env.num_workers + config.rollout.num_workers
+        moved = bool(config.placement.offload)
+        for rows, share in itertools.product(self._rows(config), self._shares()):
+            update_s = update_seconds(config, planned, self._counts, rows, share)
+            seconds = times.step_s - times.update_s + update_s
+            order = (_rounded(seconds), moved, -len(answering), num_workers, rows * (1 - share), rows)
+            leanest = (not moved, -config.actor.num_workers, num_workers, rows, -share)
+            yield _Option(order, leanest, config, planned, (*group, moved), rows, share)
+
+    def _ranks(self) -> list[int]:
+        if "actor.num_workers" not in self._config.auto:
+            return [self._config.actor.num_workers]
+        return ranks_of(self._config, sum(len(node.usable) for node in self._inventory.nodes))
 
     def _workers(self) -> Iterator[tuple[int, int]]:
         """Yield numbers of env and rollout workers; each rollout worker serves equally many env workers."""
@@ -252,28 +342,45 @@ class _Search:
                 rollouts = [one for one in _divisors(envs) if one <= cards]
             yield from ((envs, one) for one in rollouts)
 
-    def _rows(self) -> list[int]:
+    def _rows(self, config: RunConfig) -> list[int]:
         if "actor.micro_batch_size" not in self._config.auto:
-            return [self._config.actor.micro_batch_size]
-        rows = self._config.algorithm.global_batch_size // self._config.actor.num_workers
+            return [config.actor.micro_batch_size]
+        rows = config.algorithm.global_batch_size // config.actor.num_workers
         return [one for one in _divisors(rows) if one <= MOST_ROWS]
 
     def _shares(self) -> tuple[float, ...]:
         is_free = "actor.activation_checkpointing" in self._config.auto
         return SHARES if is_free else (self._config.actor.activation_checkpointing,)
 
-    def sentence(self, best: Choice) -> str:
-        """Return what was chosen, its memory and MFU, and what the next larger micro-batch would need."""
-        words = f"Chosen: {_values(self._config.auto, best.config)}"
+    def sentences(self, best: Choice) -> list[str]:
+        """Return what was chosen, its memory and MFU, and what more rows would need; [] if nothing."""
+        told = [*self._config.auto, *_moved(self._config, best.config)]
+        if not told:
+            return []
+        words = f"Chosen: {_values(told, best.config)}"
         if best.fullest is None:
-            return f"{words}."
+            return [f"{words}."]
         words += f": {_of(best.fullest)}"
-        if best.times.mfu_update:
+        if best.are_times_known and best.times.mfu_update:
             words += f", {best.times.mfu_update:.0%} MFU of an update"
-        larger = [rows for rows in self._rows() if rows > best.config.actor.micro_batch_size]
+        larger = [rows for rows in self._rows(best.config) if rows > best.config.actor.micro_batch_size]
         if larger and "actor.micro_batch_size" in self._config.auto:
             words += f"; {larger[0]} rows would need {self._needed(best, larger[0]) / GIGABYTE:.0f} GB"
-        return f"{words}."
+        return [f"{words}.", *self._rounding(best)]
+
+    def _rounding(self, best: Choice) -> list[str]:
+        """Return why fewer actor ranks were chosen than accelerators could be had, if counts do not divide."""
+        cards = sum(len(node.usable) for node in self._inventory.nodes)
+        ranks = best.config.actor.num_workers
+        fitting = self._ranks()
+        if "actor.num_workers" not in self._config.auto or ranks < max(fitting) or ranks == cards:
+            return []
+        config = self._config
+        counts = f"env.num_envs={config.env.num_envs}, algorithm.global_batch_size={config.algorithm.global_batch_size}"
+        return [
+            f"{ranks} of {cards} accelerators train: no larger number divides {counts} and "
+            f"sft.batch_size={config.sft.batch_size}."
+        ]
 
     def _needed(self, best: Choice, rows: int) -> int:
         """Return the bytes that the fullest card of an actor rank would need with another micro-batch."""
@@ -283,12 +390,30 @@ class _Search:
         return best.fullest.peak_bytes + more
 
 
+def _offloading(config: RunConfig, planned: Plan, cpu_offload: bool) -> Iterator[RunConfig]:
+    """Yield the configuration, and with roles that take turns if that is free on this plan."""
+    actors, rollouts = (
+        {(slot.node, index) for slot in planned.of(role) for index in slot.accelerators}
+        for role in ("actor", "rollout")
+    )
+    may_turn = config.placement.offload is None and bool(actors & rollouts)
+    may_turn = may_turn and config.weight_sync.transport is not WeightTransport.device
+    actor = replace(config.actor, cpu_offload=cpu_offload)
+    for offload in (False, True)[: 1 + may_turn]:
+        turns = bool(config.placement.offload) or offload
+        yield replace(config, actor=actor, placement=replace(config.placement, offload=turns))
+
+
+def _moved(before: RunConfig, after: RunConfig) -> list[str]:
+    """Return the keys of what the search offloads."""
+    found = ["placement.offload"] * (before.placement.offload is None and bool(after.placement.offload))
+    return found + ["actor.cpu_offload"] * (before.actor.cpu_offload is None and bool(after.actor.cpu_offload))
+
+
 def _with(config: RunConfig, rows: int, share: float) -> RunConfig:
-    """Return a frozen copy of a configuration with this micro-batch and share of checkpointed blocks."""
+    """Return a copy of a configuration with this micro-batch and share of checkpointed blocks."""
     actor = replace(config.actor, micro_batch_size=rows, activation_checkpointing=share)
-    chosen = replace(config, actor=actor, auto=[])
-    freeze(chosen)
-    return chosen
+    return replace(config, actor=actor, auto=[])
 
 
 def _values(keys: Sequence[str], config: RunConfig) -> str:
@@ -296,7 +421,8 @@ def _values(keys: Sequence[str], config: RunConfig) -> str:
     found = []
     for key in keys:
         section, _, name = key.partition(".")
-        found.append(f"{key}={getattr(getattr(config, section), name):g}")
+        value = getattr(getattr(config, section), name)
+        found.append(f"{key}={str(value).lower() if isinstance(value, bool) else format(value, 'g')}")
     return " ".join(found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rlrun.config.schema import ClusterKind, RunConfig, WeightTransport
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from rlrun.data.fit import Fit
     from rlrun.placement.budget import Budget
+    from rlrun.placement.fitting import Fitting
     from rlrun.placement.inventory import Inventory
     from rlrun.placement.plan import Plan, PlannedNode, Slot
 
@@ -27,33 +28,32 @@ WIDTH_OF_LOGS = 160
 class PlanPage:
     """Return the output of `rlrun.plan`: the verdict first, and with `plan.details` every table."""
 
-    def __init__(self, config: RunConfig, plan: Plan, budget: Budget, inventory: Inventory):
-        """Take a plan and the budget that it fits in."""
+    def __init__(self, fitting: Fitting, inventory: Inventory):
+        """Take a run that fits."""
         from rich.console import Console
 
-        self._config, self._plan, self._budget, self._inventory = config, plan, budget, inventory
+        self._fitting, self._inventory = fitting, inventory
+        self._config, self._plan, self._budget = fitting.config, fitting.plan, fitting.budget
         self._console = Console(width=_width())
 
-    def show(self, fit: Fit | None, choices: Sequence[str] = ()) -> None:
-        """Print verdict, what does not fit, who runs where, memory, suggestions; then the details, if asked for.
-
-        choices: sentences of `choose`.
-        """
+    def show(self, fit: Fit | None) -> None:
+        """Print verdict, what does not fit, who runs where, memory, suggestions; then the details, if asked for."""
         config, plan, budget = self._config, self._plan, self._budget
         self._say(verdict(config, plan, budget))
         for sentence in warnings(config, plan):
             self._say(f"warning: {sentence}")
         self._inputs(fit)
-        for sentence in choices:
+        for sentence in self._fitting.choices:
             self._say(sentence)
         self._say(f"machines: {self._inventory.source}")
         for doubt in self._inventory.doubts:
             self._say(f"not known: {doubt}")
         self._say(picture(plan))
         self._tables(_workers(plan), _memory(budget))
-        for sentence in (*remarks(config, plan, budget), *_ways(config, plan, budget)):
+        for sentence in (*remarks(config, plan, budget, self._fitting.free), *_ways(config, plan, budget)):
             self._say(sentence)
-        for sentence in suggestions(config, plan, self._inventory):
+        is_free = "actor.micro_batch_size" in self._fitting.free
+        for sentence in () if is_free else suggestions(config, plan, self._inventory):
             self._say(f"Estimated: {sentence}.")
         if config.plan.details:
             self._details()

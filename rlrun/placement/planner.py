@@ -27,7 +27,7 @@ from rlrun.placement.plan import (
     refused,
 )
 from rlrun.placement.policy_counts import policy_counts
-from rlrun.placement.step_time import has_known_devices, step_times
+from rlrun.placement.step_time import has_devices, step_times
 from rlrun.placement.weight_ways import weight_ways
 from rlrun.system.errors import RunError
 
@@ -83,8 +83,8 @@ def _planned(config: RunConfig, members: list[Member], bundles: Bundles) -> Plan
 
 
 def _fastest(config: RunConfig, options: list[Plan], inventory: Inventory) -> Plan:
-    """Return the plan with the shortest training step that fits; the first of `options` if no time is known."""
-    known = [option for option in options if has_known_devices(option)]
+    """Return the plan with the shortest training step that fits; the first of `options` without accelerators."""
+    known = [option for option in options if has_devices(option)]
     if not known:
         return options[0]
     counts = policy_counts(config)
@@ -243,35 +243,44 @@ def _on_cores(members: list[Member], count: int, why: str) -> list[Bundle]:
 def _by_rule(members: list[Member], config: RunConfig, roles: Sequence[str]) -> Iterator[Bundles]:
     """Yield placements without a request: on free accelerators first, then on shared ones; on cores if there are none.
 
-    With unlike accelerators there is one placement for each choice of the roles' models.
+    With unlike accelerators there is one placement for each choice of the roles' models, or of all models together.
+    Raises RunError if there are fewer accelerators than actor ranks.
     """
     everything = _accelerators_of(members, config)
     if not everything:
         cores = {role: _on_cores(members, num_workers(config, role), "no accelerator anywhere") for role in roles}
         yield _no_bundles() | cores
         return
-    yield _on_accelerators(members, config, dict.fromkeys(roles, everything))
+    ranks = num_workers(config, "actor") if "actor" in roles else 0
+    if ranks > len(everything):
+        there = f"{len(everything)} accelerator{'s' if len(everything) > 1 else ''}"
+        raise refused(
+            f"{ranks} actor ranks do not fit on {there}.",
+            "actor.num_workers",
+            ranks,
+            cause="Each FSDP rank has an accelerator of its own; on cores a rank would keep all others waiting.",
+            remedy="Set actor.num_workers=auto.",
+        )
+    yield _on_accelerators(config, dict.fromkeys(roles, everything))
     by_model: dict[str, list[tuple[Member, int]]] = {}
     for member, index in everything:
         by_model.setdefault(member.node.accelerators[index].model, []).append((member, index))
     if len(by_model) > 1:
-        for pools in itertools.product(by_model.values(), repeat=len(roles)):
-            yield _on_accelerators(members, config, dict(zip(roles, pools, strict=True)))
+        for pools in itertools.product([*by_model.values(), everything], repeat=len(roles)):
+            chosen = dict(zip(roles, pools, strict=True))
+            if ranks <= len(chosen.get("actor", everything)):
+                yield _on_accelerators(config, chosen)
 
 
 def _no_bundles() -> Bundles:
     return {role: [] for role in ROLES}
 
 
-def _on_accelerators(members: list[Member], config: RunConfig, pools: dict[str, list[tuple[Member, int]]]) -> Bundles:
+def _on_accelerators(config: RunConfig, pools: dict[str, list[tuple[Member, int]]]) -> Bundles:
     """Give the workers of each role accelerators of its pool, those with fewest workers first."""
     bundles, users = _no_bundles(), Counter[tuple[str, int]]()
     for role in (role for role in ROLES if role in pools):
         pool, count = pools[role], num_workers(config, role)
-        if role == "actor" and count > len(pool):
-            why = f"{count} FSDP ranks, {len(pool)} accelerators: set actor.num_workers to use them"
-            bundles[role] = _on_cores(members, count, why)
-            continue
         for _ in range(count):
             member, index = min(pool, key=lambda one: users[one[0].node.name, one[1]])
             users[member.node.name, index] += 1

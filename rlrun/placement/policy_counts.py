@@ -12,8 +12,10 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,46 +27,48 @@ from rlrun.policies.counts import PassCount, PolicyCounts
 from rlrun.policies.folders import base_of, has_only_adapters, parameters_in
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
+from rlrun.system.run_queue import scheduled_seconds
 
 logger = logging.getLogger(__name__)
 FEW_PARAMETERS = 3_000_000  # a policy with fewer is not counted: on a GPU everything of it is fast and fits
-LIMIT_S = 300.0  # of counting; 7.5 billion parameters take half a minute on one core
+STUCK_S = 300.0  # for which the process that counts neither computed nor waited for a core; as long as it does, it may
+_POLL_S = 1.0
 _NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
 remembered: dict[str, PolicyCounts] = {}  # by digest; a run asks several times, also where nothing can be cached
 _PROGRAM = "rlrun.policies.counting"
 _PACKAGES = ("rlrun", "torch", "transformers")  # whose versions the counts depend on
 
 
-def policy_counts(config: RunConfig, limit_s: float = LIMIT_S) -> PolicyCounts:
+def policy_counts(config: RunConfig) -> PolicyCounts:
     """Return the counts of the policy that a run trains.
 
-    limit_s: of the process that counts. A policy that cannot be counted, as it needs tensors with values or more time,
-    is estimated from its number of parameters, with a warning. Raises RunError for a folder that cannot be opened.
+    A policy that cannot be counted, as it needs tensors with values, is told by a warning, and its counts have
+    `is_counted=False`. Raises RunError for a folder that cannot be opened.
     """
     number = _known_parameters(config)
     if 0 < number <= FEW_PARAMETERS:
         return estimated(config, number)
     name = digest(config)
     if name not in remembered:
-        remembered[name] = _from_cache(config, name, number, limit_s)
+        remembered[name] = _from_cache(config, name, number)
     return remembered[name]
 
 
-def _from_cache(config: RunConfig, name: str, number: int, limit_s: float) -> PolicyCounts:
+def _from_cache(config: RunConfig, name: str, number: int) -> PolicyCounts:
     """Return the counts of the cache, else count, and write them there. number: of parameters; 0: unknown."""
     file = Path(config.cache_dir) / f"counts-{name}.json"
     with suppress(OSError, ValueError, LookupError, TypeError):  # not counted yet, or damaged
         return PolicyCounts.from_json(file.read_text(encoding="utf-8"))
     logger.warning("counting what policy.kind=%s computes, once: it takes up to a minute", config.policy.kind)
     try:
-        found = _counted(config, limit_s)
+        found = _counted(config)
     except _NotCountedError as error:
         logger.warning(
             "the plan only knows that policy.kind=%s has %s parameters: it could not be counted on torch's meta "
             "device, where tensors have no values (%s)",
             *(config.policy.kind, f"{number:,}" if number else "an unknown number of", error),
         )
-        return estimated(config, number)
+        return replace(estimated(config, number), is_counted=False)
     with suppress(OSError):  # then the next plan counts again
         file.parent.mkdir(parents=True, exist_ok=True)
         draft = file.with_name(f".{file.name}.{os.getpid()}")
@@ -74,7 +78,7 @@ def _from_cache(config: RunConfig, name: str, number: int, limit_s: float) -> Po
 
 
 class _NotCountedError(Exception):
-    """The policy's class does not act and learn on the meta device, or not in time."""
+    """The policy's class does not act and learn on the meta device, or the process that counts is stuck."""
 
 
 # --- a small policy ---------------------------------------------------------------------------
@@ -141,22 +145,35 @@ def _files(config: RunConfig) -> Iterator[tuple[str, int, int]]:
 # --- the process that counts ------------------------------------------------------------------
 
 
-def _counted(config: RunConfig, limit_s: float) -> PolicyCounts:
+def _counted(config: RunConfig) -> PolicyCounts:
     command, environment = [sys.executable, "-P", "-m", _PROGRAM], os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     environment["PYTHONPATH"] = os.pathsep.join(folder or os.curdir for folder in sys.path)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment) as process:
+        output, errors = _answer(process, pickle.dumps(config))
     try:
-        done = subprocess.run(
-            command, input=pickle.dumps(config), env=environment, capture_output=True, timeout=limit_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise _NotCountedError(f"it took more than {limit_s:g} s") from None
-    try:
-        found = pickle.loads(done.stdout)
+        found = pickle.loads(output)
     except Exception as error:  # of an incomplete pickle: it may raise anything
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        cause = last[0] if last else f"The process ended with status {done.returncode}."
+        last = errors.decode(errors="replace").strip().splitlines()[-1:]
+        cause = last[0] if last else f"The process ended with status {process.returncode}."
         raise _NotCountedError(cause) from error
     if isinstance(found, RunError):
         raise found
     assert isinstance(found, PolicyCounts)
     return found
+
+
+def _answer(process: subprocess.Popen[bytes], question: bytes | None) -> tuple[bytes, bytes]:
+    """Return what a process writes to its outputs. Raises _NotCountedError if it is stuck, not while it waits."""
+    worked_s, moved_at = 0.0, time.monotonic()
+    while True:
+        try:
+            return process.communicate(question, timeout=_POLL_S)
+        except subprocess.TimeoutExpired:
+            before_s, worked_s = worked_s, scheduled_seconds([process.pid])
+            question = None  # it was sent
+        if worked_s > before_s:
+            moved_at = time.monotonic()
+        elif time.monotonic() - moved_at > STUCK_S:
+            process.kill()
+            raise _NotCountedError(f"its process did not compute for {STUCK_S:g} s")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.config.simulator_spec import SimulatorTime, simulator_spec
+from rlrun.placement.memory import NUM_BYTES, actor_memory
 from rlrun.placement.plan import Plan
 from rlrun.placement.weight_ways import weight_ways
 from rlrun.policies.counts import PassCount, PolicyCounts
@@ -47,6 +48,12 @@ DEVICES = {
         ("3090", 71, 0.936),
         ("A40", 150, 0.696),
         ("A10", 125, 0.6),
+        ("H20", 148, 4.0),
+        ("6000 Ada", 364, 0.96),
+        ("A30", 165, 0.933),
+        ("L4", 121, 0.3),
+        ("V100", 15.7, 0.9),  # without bf16, which it computes in fp32
+        ("T4", 8.1, 0.32),
     )
 }
 PRODUCTS_SHARE, BANDWIDTH_SHARE = 0.70, 0.80  # of the peaks, as large kernels reach them
@@ -57,6 +64,10 @@ SMALL_STEP_S = 0.01  # of the host: forward, backward and Adam of small networks
 OPTIMIZER_STEP_S = 0.045  # of the host, clipping and AdamW of 850 shards
 SHARED_MEMORY_BYTES_S = 25e9  # weights of a version, between workers of a node
 DEVICE_MEMORY_BYTES_S = 60e9  # into memory of the same accelerator and out of it; an estimate, measured on no card
+PCIE_BYTES_S = 25e9  # between host and accelerator, each way; an estimate
+HOST_ADAM_BYTES_S = 20e9  # of AdamW on the cores of a rank; an estimate
+HOST_ADAM_BYTES = 28  # of a parameter: weight, gradient and moments read, three of them written
+UNKNOWN_DEVICE = Device(60e12, 0.3e12)  # assumed where a plan must choose, never printed
 UNKNOWN_SIMULATOR = SimulatorTime(env_step_s=0.01)  # assumed where a plan must choose, never printed
 
 
@@ -104,14 +115,19 @@ def has_known_devices(plan: Plan) -> bool:
     return all(_slowest(plan, role) is not None for role in ("actor", "rollout")) and bool(plan.of("env"))
 
 
+def has_devices(plan: Plan) -> bool:
+    """Return whether every actor and rollout worker has an accelerator, and there are env workers."""
+    slots = [*plan.of("actor"), *plan.of("rollout")]
+    return bool(plan.of("env")) and bool(slots) and all(slot.accelerators for slot in slots)
+
+
 def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: int) -> StepTimes:
-    """Return the times of a training step of a plan with known devices.
+    """Return the times of a training step of a plan with devices; of unknown ones they only serve to compare plans.
 
     weight_bytes: one policy version, as it is sent.
     """
     rollouts, actors, envs = plan.of("rollout"), plan.of("actor"), plan.of("env")
-    acting, learning = _slowest(plan, "rollout"), _slowest(plan, "actor")
-    assert acting is not None and learning is not None  # `has_known_devices` came first
+    acting, learning = _slowest(plan, "rollout") or UNKNOWN_DEVICE, _slowest(plan, "actor") or UNKNOWN_DEVICE
     chunks = config.algorithm.horizon * config.algorithm.rollout_epochs
     chunk_s, spec_s = _chunk_seconds(config, plan), simulator_spec(config.env).time(config.env)
     workers = len(envs) / len(rollouts)  # env workers that each rollout worker serves
@@ -131,7 +147,7 @@ def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes
         act_s=chunks * stages * answer_s,
         collect_s=chunks * round_s,
         update_s=update_s,
-        sync_s=max(way_seconds(config, plan, weight_bytes).values()),
+        sync_s=max(way_seconds(config, plan, weight_bytes).values()) + offload_seconds(config, counts),
         mfu_act=rows * counts.act.flops / (stages * answer_s * acting.flops),
         mfu_update=learned / (update_s * learning.flops) if learned else 0.0,
     )
@@ -158,8 +174,7 @@ def update_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, micro_ba
 
     share: of blocks that the backward pass recomputes. Algorithms that train small networks only say so in their spec.
     """
-    algorithm, device = config.algorithm, _slowest(plan, "actor")
-    assert device is not None
+    algorithm, device = config.algorithm, _slowest(plan, "actor") or UNKNOWN_DEVICE
     small_steps = ALGORITHMS.get(algorithm.name).small_steps
     if small_steps is not None:
         return small_steps(config) * SMALL_STEP_S
@@ -169,7 +184,26 @@ def update_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, micro_ba
     if algorithm.imitation_coef > 0:  # each pass over demonstrations takes about as long as one to learn
         micro_batches += math.ceil(config.sft.batch_size / len(plan.of("actor")) / micro_batch_size)
     optimizer_steps = config.samples_per_step * algorithm.update_epochs / algorithm.global_batch_size
-    return optimizer_steps * (micro_batches * each_s + OPTIMIZER_STEP_S)
+    host_pass_s, host_step_s = _host_seconds(config, counts) if config.actor.cpu_offload else (0.0, OPTIMIZER_STEP_S)
+    return optimizer_steps * (micro_batches * (each_s + host_pass_s) + host_step_s)
+
+
+def _host_seconds(config: RunConfig, counts: PolicyCounts) -> tuple[float, float]:
+    """Return what actor.cpu_offload adds to a micro-batch, and the seconds of an optimizer step on the cores of a rank.
+
+    A rank's shards cross to the card before the forward and before the backward pass, and its gradients back.
+    """
+    ranks, width = config.actor.ranks_of_a_copy, NUM_BYTES[config.actor.param_precision]
+    crossing = (2 * counts.num_parameters + counts.num_trained) * width / ranks
+    return crossing / PCIE_BYTES_S, HOST_ADAM_BYTES * counts.num_trained / ranks / HOST_ADAM_BYTES_S
+
+
+def offload_seconds(config: RunConfig, counts: PolicyCounts) -> float:
+    """Return the seconds in which placement.offload moves actor and rollout workers off the accelerators and back."""
+    if not config.placement.offload:
+        return 0.0
+    state = actor_memory(config, counts).resident_bytes + counts.num_parameters * NUM_BYTES[config.rollout.precision]
+    return 2 * state / PCIE_BYTES_S
 
 
 def way_seconds(config: RunConfig, plan: Plan, weight_bytes: int) -> dict[WeightTransport, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from rlrun.placement.budget import Budget, budget
 from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
-from rlrun.placement.step_time import StepTimes
+from rlrun.placement.step_time import StepTimes, device_of
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 
@@ -34,10 +34,11 @@ def verdict(config: RunConfig, plan: Plan, budget: Budget) -> str:
     if times is None:
         known = f"the time of {steps} is unknown"
     elif times.simulate_s is None:
-        known = f"{steps} take about {_time(config.num_steps * _step_s(times))} of computing; simulation unknown"
+        known = f"{steps} take about {duration(config.num_steps * _step_s(times))} of computing; simulation unknown"
     else:
-        known = f"{steps} take about {_time(config.num_steps * _step_s(times))}"
-    return "; ".join(["fits", known, *idle_cards(plan)])
+        known = f"{steps} take about {duration(config.num_steps * _step_s(times))}"
+    fits = "fits" if budget.is_counted else "cannot say whether it fits, since the policy could not be counted"
+    return "; ".join([fits, known, *idle_cards(plan)])
 
 
 def _step_s(times: StepTimes) -> float:
@@ -57,23 +58,27 @@ def warnings(config: RunConfig, plan: Plan) -> Iterator[str]:
         )
 
 
-def remarks(config: RunConfig, plan: Plan, budget: Budget) -> Iterator[str]:
-    """Yield sentences on where the time of a training step goes, and on what stays idle."""
+def remarks(config: RunConfig, plan: Plan, budget: Budget, free: Sequence[str]) -> Iterator[str]:
+    """Yield sentences on where the time of a training step goes, and on what stays idle.
+
+    free: keys that the plan chose; to choose others is no advice.
+    """
     times = budget.times
     if times is not None:
-        simulation = "of unknown length" if times.simulate_s is None else f"of {_time(times.simulate_s)}"
-        collecting = "" if times.simulate_s is None else f" ({_time(times.collect_s)} together)"
+        simulation = "of unknown length" if times.simulate_s is None else f"of {duration(times.simulate_s)}"
+        collecting = "" if times.simulate_s is None else f" ({duration(times.collect_s)} together)"
         mfu = f" at {times.mfu_update:.0%} MFU" if times.mfu_update else ""
         yield (
-            f"A training step takes about {_time(_step_s(times))}: simulation {simulation} and answers of "
-            f"{_time(times.act_s)} on {times.act_model} at {times.mfu_act:.0%} MFU{collecting}, the update "
-            f"{_time(times.update_s)} on {times.update_model}{mfu}, weights "
-            f"{_time(times.sync_s)}."
+            f"A training step takes about {duration(_step_s(times))}: simulation {simulation} and answers of "
+            f"{duration(times.act_s)} on {times.act_model} at {times.mfu_act:.0%} MFU{collecting}, the update "
+            f"{duration(times.update_s)} on {times.update_model}{mfu}, weights "
+            f"{duration(times.sync_s)}."
         )
-    yield from idle_roles(config, plan)
+    yield from (text for key, text in idle_roles(config, plan) if key not in free)
+    yield from pace(plan)
     every_s = 0.0 if times is None else config.checkpoint.every_steps * _step_s(times)
     if every_s > 2 * HOUR_S:
-        yield f"A checkpoint every {config.checkpoint.every_steps} steps is one in {_time(every_s)}."
+        yield f"A checkpoint every {config.checkpoint.every_steps} steps is one in {duration(every_s)}."
 
 
 def idle_cards(plan: Plan) -> Iterator[str]:
@@ -88,21 +93,33 @@ def idle_cards(plan: Plan) -> Iterator[str]:
         yield from (f"{n} of {there[model]} {model} of {planned.node.name} idle" for model, n in free.items() if n)
 
 
-def idle_roles(config: RunConfig, plan: Plan) -> Iterator[str]:
-    """Yield a sentence on each role that waits for another one by plan, though the machines would allow otherwise."""
+def pace(plan: Plan) -> Iterator[str]:
+    """Yield which accelerator sets the pace of a role on unlike ones."""
+    for role in ("actor", "rollout"):
+        models = {slot.accelerator_model for slot in plan.of(role) if slot.accelerator_model}
+        known = {model: device for model in models if (device := device_of(model)) is not None}
+        if len(models) > 1 and known:
+            slowest = min(known, key=lambda model: known[model].flops)
+            yield f"{slowest} sets the pace of the {role} workers, which wait for one another."
+
+
+def idle_roles(config: RunConfig, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield (key, sentence) on each role that waits for another one by plan, though the machines allow otherwise."""
     envs, rollouts = plan.of("env"), plan.of("rollout")
     acting, learning = (
         {(slot.node, index) for slot in plan.of(role) for index in slot.accelerators} for role in ("rollout", "actor")
     )
     if acting and envs and len(envs) == len(rollouts) and config.rollout.pipeline_stages > 1:
         yield (
+            "env.num_workers",
             "Each rollout worker has one env worker, so simulation and answers do not overlap: take twice as many env "
-            "workers, or env.num_workers=auto."
+            "workers, or env.num_workers=auto.",
         )
     if acting and learning - acting:
         yield (
+            "rollout.num_workers",
             f"{len(learning - acting)} of {len(learning)} accelerators of the actor wait while rollout workers act: "
-            "more rollout workers would use them."
+            "more rollout workers would use them.",
         )
     time = simulator_spec(config.env).time(config.env)
     is_serial = time is not None and time.env_step_s > 0  # a worker steps its envs one after another
@@ -112,12 +129,13 @@ def idle_roles(config: RunConfig, plan: Plan) -> Iterator[str]:
     for node, count in on_node.items():
         if is_serial and acting and per_worker > envs_together(config.algorithm) and 2 * count <= cores[node]:
             yield (
+                "env.num_workers",
                 f"{count} env workers step {per_worker} envs each, one after another, on {cores[node]} cores of "
-                f"{node}: more env workers would use them."
+                f"{node}: more env workers would use them.",
             )
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Example: 1_425_000 -> "16.5 days"."""
     for unit, length in (("days", DAY_S), ("hours", HOUR_S), ("minutes", MINUTE_S)):
         if seconds >= 2 * length:
@@ -141,7 +159,7 @@ def suggestions(config: RunConfig, plan: Plan, inventory: Inventory) -> Iterator
         return  # the present choice fits by a little, or not at all
     if times is not None and times.update_s < _WORTH * present.update_s:
         words = sentences[0].removeprefix("Chosen: ").removesuffix(".")
-        yield f"{words}; an update in {_time(times.update_s)} instead of {_time(present.update_s)}"
+        yield f"{words}; an update in {duration(times.update_s)} instead of {duration(present.update_s)}"
 
 
 def planned_fit(config: RunConfig) -> Fit | None:

@@ -103,6 +103,7 @@ class PolicyCounts:
     act: PassCount
     update: PassCount  # forward and backward pass
     recompute: PassCount  # the same with every block checkpointed
+    is_counted: bool = True  # False: the numbers above say nothing about memory and time
 
     @property
     def num_adapters(self) -> int:

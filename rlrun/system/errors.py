@@ -44,6 +44,7 @@ class ExitStatus(IntEnum):
     stalled = 8, "a wait passed its deadline; the culprit and the evidence archive are named"
     diverged = 9, "learning produced only non-finite gradients"
     differs = 10, "a replay had other results than the recorded run"
+    uncounted = 11, "the plan cannot say whether the run fits, since its policy could not be counted"
     preempted = (
         75,
         "stopped by a signal after a checkpoint, or at once by a scheduler's second signal; the last lines have the "

@@ -28,9 +28,9 @@ def queue_seconds(pids: Iterable[int], with_children: bool = True) -> dict[str, 
     return found
 
 
-def scheduled_seconds(pid: int) -> float:
-    """Return the seconds for which the child processes of a process, and theirs, have computed or waited for a core."""
-    return sum(sum(times) for child in descendants(pid) for times in _scheduled(child).values())
+def scheduled_seconds(pids: Iterable[int]) -> float:
+    """Return the seconds for which processes have computed or waited for a core."""
+    return sum(sum(times) for pid in pids for times in _scheduled(pid).values())
 
 
 def _scheduled(pid: int) -> dict[str, tuple[float, float]]:

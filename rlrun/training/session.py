@@ -32,10 +32,8 @@ from rlrun.observability.run_files import PLAN, TIMELINE, close_worker_logs, ope
 from rlrun.observability.telemetry import CounterTotals, Telemetry
 from rlrun.observability.timeline import TimelineWriter
 from rlrun.observability.trends import MemoryGrowth, Stragglers
-from rlrun.placement.budget import budget
-from rlrun.placement.choices import choose
+from rlrun.placement.fitting import fit_run
 from rlrun.placement.plan import ROLES
-from rlrun.placement.planner import plan
 from rlrun.system.errors import RUN_FOLDER_NOTE, RunError
 from rlrun.system.run_lock import RunLock
 from rlrun.system.storage_error import storage_failure
@@ -228,10 +226,9 @@ def open_session(
     """
     with ExitStack() as closing:
         closing.callback(machines.close)
-        config, choices = choose(config, machines.inventory, roles)
-        planned = plan(config, machines.inventory, roles)  # plan first, so that a refusal creates no folder
-        budget(config, planned, machines.inventory)
-        config = with_run_folder(config)
+        fitting = fit_run(config, machines.inventory, roles)  # first, so that a refusal creates no folder
+        planned, choices = fitting.plan, fitting.choices
+        config = with_run_folder(fitting.config)
         run_dir, driver = Path(str(config.output_dir)), Telemetry("driver/0")
         console = Console(config, run_dir)
         lock = _locked(run_dir, console)

@@ -157,7 +157,7 @@ class StepChecks:
                 "policies of rollout and actor differ",
             )
         target = self._config.algorithm.target_kl
-        limit = _KL if target is None else _FAR * target
+        limit = scale * (_KL if target is None else _FAR * target)
         for moved in (metrics.get("kl_k3", 0.0), abs(metrics.get("approx_kl", 0.0))):
             if not moved <= limit:
                 yield (
@@ -318,7 +318,7 @@ class StepChecks:
     # --- facts about all workers ------------------------------------------------------------
 
     def _facts(self, metrics: Mapping[str, float], reports: Sequence[Collected]) -> Iterator[tuple[str, str]]:
-        """Yield what all env workers share and a learning run seldom does, each once in a run, without a worker's name."""
+        """Yield what all env workers share and a learning run seldom does, each once, without a worker's name."""
         episodes = [episode for report in reports for episode in report.episodes if not episode.infra_fault]
         tallies = [report.tally for report in reports]
         self._num_episodes += len(episodes)

@@ -189,7 +189,7 @@ class RolloutWorker:
         if self._receiver is None:
             if self._group is None:
                 raise RuntimeError("join_weight_group() comes first")
-            is_kept = self.config.rollout.backend is RolloutBackendKind.sglang or self.config.placement.offload
+            is_kept = self.config.rollout.backend is RolloutBackendKind.sglang or bool(self.config.placement.offload)
             self._receiver = CollectiveReceiver(self._group, is_kept)
         with self.telemetry.span("receive weights"):
             failure: Exception | None = None

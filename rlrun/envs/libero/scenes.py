@@ -22,6 +22,7 @@ from rlrun.envs.libero import export
 from rlrun.envs.libero.controller import ArmViews, RobotDescription, arm_views
 from rlrun.envs.libero.goals import Goal
 from rlrun.envs.libero.painter import ScenePainter
+from rlrun.envs.libero.spec import MAX_OPEN
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import read_json, require_regular
 
@@ -30,7 +31,6 @@ log = logging.getLogger(__name__)
 _SUITE_FILE, _TASK_FILE = "suite.json", "task.json"
 
 _OF_SCENE = ("changed", "multiccd", "robot")  # what a scene has beside its file
-MAX_OPEN = 2  # tasks that a process keeps beside those of its rows: a scene takes 0.7 GB, and twice that without a card
 # its sparse factorization, taken for 60 and more degrees of freedom, gives wrong accelerations; mended in 4.0.1
 _WRONG_SPARSE = "4.0.0"
 

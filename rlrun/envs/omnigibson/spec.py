@@ -8,7 +8,15 @@ from enum import Enum
 
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import COUNT, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Range, Section, bounded, named
-from rlrun.config.simulator_spec import Decided, DeviceMemory, Setting, SimulatorSpec, SimulatorTime, Splits, Variable
+from rlrun.config.simulator_spec import (
+    Decided,
+    Setting,
+    SimulatorMemory,
+    SimulatorSpec,
+    SimulatorTime,
+    Splits,
+    Variable,
+)
 from rlrun.envs import r1pro_keys
 from rlrun.envs.omnigibson.kit_files import KNOWN_LINES, log_of
 
@@ -155,8 +163,8 @@ SPEC = SimulatorSpec(
     "rlrun.envs.omnigibson.omnigibson_env:OmniGibsonVectorEnv",
     r1pro_keys.planned_spaces,
     OmniGibsonConfig,
-    memory=lambda env: DeviceMemory(8_200_000_000, 500_000_000),
-    host_bytes=12_000_000_000,
+    memory=lambda env: SimulatorMemory(8_200_000_000, 500_000_000),
+    host_memory=lambda env: SimulatorMemory(12_000_000_000, 0),
     time=lambda env: SimulatorTime(step_s=0.02, picture_s=0.005),  # assumed, within what RLinf reports of its 4090s
     needs_own_process=True,
     has_own_python=True,

@@ -173,11 +173,13 @@ def test_rule_takes_free_accelerators_first() -> None:
 
 
 def test_rule_with_one_accelerator() -> None:
-    """Two FSDP ranks cannot share the accelerator of a laptop: they train on its cores, and the plan says why."""
-    planned = plan(configured(2, 2, 2, {}), Inventory((NodeInfo("laptop", "", 8, 10**9, (RTX,)),)))
-    assert [slot.accelerators for slot in planned.of("actor")] == [(), ()]
-    assert planned.environment("actor", 0)["CUDA_VISIBLE_DEVICES"] == ""
-    assert "set actor.num_workers" in planned.slot("actor", 0).why
+    """Two FSDP ranks cannot share the accelerator of a laptop, and none of them computes on its cores."""
+    laptop = Inventory((NodeInfo("laptop", "", 8, 10**9, (RTX,)),))
+    with pytest.raises(RunError, match="2 actor ranks do not fit on 1 accelerator") as refused:
+        plan(configured(2, 2, 2, {}), laptop)
+    assert refused.value.key == "actor.num_workers"
+    planned = plan(configured(1, 2, 2, {}), laptop)
+    assert [slot.accelerators for slot in planned.of("actor")] == [(0,)]
     assert [slot.accelerators for slot in planned.of("rollout")] == [(0,), (0,)]
 
 

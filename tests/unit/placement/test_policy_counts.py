@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,16 +128,26 @@ def test_counts_of_changed_sources_or_sizes_are_others(wide: RunConfig, tmp_path
     assert counts_of.digest(other) != after
 
 
-def test_a_policy_that_reads_numbers_is_estimated(wide: RunConfig, tmp_path: Path, caplog) -> None:
-    """It runs all the same: the plan says what it does not know."""
+def test_a_policy_that_reads_numbers_is_not_counted(wide: RunConfig, tmp_path: Path, caplog) -> None:
+    """On cores it runs all the same: the plan says what it does not know."""
     (tmp_path / "wide_policy.py").write_text(GUEST.replace("return mean\n", "return mean * mean.max().item()\n"))
-    assert policy_counts(wide) == counts_of.estimated(wide, 0)
+    assert policy_counts(wide) == replace(counts_of.estimated(wide, 0), is_counted=False)
     assert "an unknown number of parameters" in caplog.text and "meta" in caplog.text
 
 
-def test_counting_has_a_time_limit(wide: RunConfig, caplog) -> None:
-    assert policy_counts(wide, limit_s=0.1) == counts_of.estimated(wide, 0)
-    assert "more than 0.1 s" in caplog.text
+def test_counting_ends_when_its_process_neither_computes_nor_waits_for_a_core(
+    wide: RunConfig, tmp_path: Path, caplog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes: a busy machine is no reason to place a policy of unknown size."""
+    monkeypatch.setattr(counts_of, "STUCK_S", 0.5)
+    monkeypatch.setattr(counts_of, "_POLL_S", 0.1)
+    worked_s = iter(range(10**6))
+    monkeypatch.setattr(counts_of, "scheduled_seconds", lambda pids: float(next(worked_s)))
+    assert policy_counts(wide).is_counted
+    (tmp_path / "wide_policy.py").write_text(GUEST + "\nimport time\ntime.sleep(600)\n")
+    monkeypatch.setattr(counts_of, "scheduled_seconds", lambda pids: 1.0)
+    assert not policy_counts(wide).is_counted
+    assert "its process did not compute for 0.5 s" in caplog.text
 
 
 def test_an_error_of_the_policys_folder_comes_back_as_it_is(tmp_path: Path) -> None:

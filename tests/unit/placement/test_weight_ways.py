@@ -11,6 +11,7 @@ import pytest
 from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig, WeightTransport
 from rlrun.placement.budget import budget
 from rlrun.placement.choices import choose
+from rlrun.placement.fitting import Fitting
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.memory import weight_buffers
 from rlrun.placement.plan_tables import PlanPage
@@ -145,15 +146,19 @@ def test_the_budget_has_the_two_buffers_and_no_memory_of_the_host() -> None:
 def test_buckets_without_room_on_the_accelerator_go_through_the_host() -> None:
     config = configured()
     config.auto = []
-    assert choose(config, ONE) == (config, [])
+    assert choose(config, ONE)[1] == []
+    config = configured()
+    config.auto = []
     config.weight_sync.bucket_bytes = 50 * 10**9  # two of them are more than a card has
     chosen, (sentence,) = choose(config, ONE)
     assert chosen.weight_sync.transport is STORE and "weight_sync.transport=object_store" in sentence
     budget(chosen, plan(chosen, ONE), ONE)
+    config = configured()
+    config.auto = []
+    config.weight_sync.bucket_bytes = 50 * 10**9
     config.weight_sync.transport = DEVICE  # what was asked for is not changed
-    assert choose(config, ONE) == (config, [])
     with pytest.raises(RunError, match="GB short"):
-        budget(config, plan(config, ONE), ONE)
+        choose(config, ONE)
 
 
 def test_the_plan_says_the_way_to_each_worker_and_its_seconds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,7 +167,7 @@ def test_the_plan_says_the_way_to_each_worker_and_its_seconds(capsys: pytest.Cap
     seconds = way_seconds(config, planned, 15 * 10**9)
     assert seconds == {STORE: pytest.approx(1.2), DEVICE: pytest.approx(0.25)}
     sums = replace(budget(config, planned, ONE), weight_bytes=15 * 10**9)
-    PlanPage(config, planned, sums, ONE).show(None)
+    PlanPage(Fitting(config, planned, sums, (), ()), ONE).show(None)
     printed = " ".join(capsys.readouterr().out.split())
     assert "rollout/0 through shared memory in about 1.2 s: no actor rank is on its accelerator." in printed
     assert "rollout/1 through memory of their accelerators (CUDA IPC) in about 0.2 s: an actor rank is on" in printed
