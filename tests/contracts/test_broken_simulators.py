@@ -320,7 +320,7 @@ SOUND = {
     "few places": (lambda: rows(Corridor), ["the first observations of 4 seeds are equal"]),
     "dark at first": (lambda: rows(DarkAtFirst), []),
     "without a renderer": (lambda: rows(Undrawn), ["render() draws nothing for people: NotImplementedError"]),
-    "another exception": (lambda: rows(kind=Closed), []),
+    "another exception": (lambda: rows(kind=Closed), ["reset() raises ValueError after close()"]),
     "unbounded actions": (unbounded, []),
 }
 

@@ -49,7 +49,7 @@ class Walk(gymnasium.Env):
         return self.place.astype(np.float32), reward, False, False, {}
 
 
-gymnasium.register("Walk-v0", Walk, disable_env_checker=True)
+gymnasium.register("Walk-v0", f"{__name__}:Walk", disable_env_checker=True)
 
 
 def notes(monkeypatch: pytest.MonkeyPatch, limit: int = LIMIT, **kwargs: float) -> list[str]:
