@@ -20,6 +20,7 @@ from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
 from rlrun.data.messages import EnvTally, EpisodeReport
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.workers.env_worker import Collected
+from rlrun.workers.world_facts import WorldFacts
 
 GAP_BOUND = {Precision.fp32: 1e-3, Precision.bf16: 0.1}  # of rollout_logprob_gap, by what both compute in
 _GAP_OF_ONE = 1.0  # of a single chunk step
@@ -34,7 +35,6 @@ _ALIKE = 3.5  # standard deviations; peers that differ more from one another are
 _BY_CHANCE = 1e-8
 _EVERY = 50  # steps between two equal warnings
 _FACT_EPISODES, _FACT_CHUNK_STEPS, _FACT_STEPS = 100, 200, 5  # before a fact is told
-_SMALL_REACH, _SMALL_ACTIONS, _LONG_RESETS = 1e-3, 0.05, 0.5  # shares of a range, of the limits, of a step
 
 
 @dataclass
@@ -86,9 +86,7 @@ class StepChecks:
         self._memory: dict[int, _Memory] = {}  # by env rank
         self._step = 0
         self._said: dict[str, int] = {}  # step of the last warning of a kind
-        self._returns: set[float] = set()  # the first two that differ
-        self._num_episodes = self._num_rewards = self._num_paid = self._num_moves = 0
-        self._has_success = self._has_changing_pictures = False
+        self._world = WorldFacts(_FACT_EPISODES, _FACT_CHUNK_STEPS)
         self._reset_shares: deque[float] = deque(maxlen=_FACT_STEPS)
 
     def check(self, metrics: Mapping[str, float], reports: Sequence[Collected]) -> list[str]:
@@ -318,36 +316,16 @@ class StepChecks:
     # --- facts about all workers ------------------------------------------------------------
 
     def _facts(self, metrics: Mapping[str, float], reports: Sequence[Collected]) -> Iterator[tuple[str, str]]:
-        """Yield what all env workers share and a learning run seldom does, each once, without a worker's name."""
+        """Return what all env workers share and a learning run seldom does, each once, without a worker's name."""
         episodes = [episode for report in reports for episode in report.episodes if not episode.infra_fault]
-        tallies = [report.tally for report in reports]
-        self._num_episodes += len(episodes)
-        self._num_rewards += sum(report.num_control_steps for report in reports)
-        self._num_paid += sum(tally.num_paid for tally in tallies)
-        self._num_moves += sum(tally.num_moves for tally in tallies)
-        self._returns |= {episode.episode_return for episode in episodes} if len(self._returns) < 2 else set()
-        self._has_success |= any(episode.success for episode in episodes)
-        self._has_changing_pictures |= any(
-            min(one.num_frozen, default=one.num_moves) < one.num_moves for one in tallies
-        )
+        returns = [episode.episode_return for episode in episodes]
+        has_success = any(episode.success for episode in episodes)
+        num_rewards = sum(report.num_control_steps for report in reports)
+        self._world.add(returns, has_success, num_rewards, [report.tally for report in reports])
         if "busy_resets" in metrics:
             self._reset_shares.append(metrics["busy_resets"])
-        if self._num_episodes >= _FACT_EPISODES and len(self._returns) == 1 and not self._has_success:
-            what = f"all {self._num_rewards} rewards" if not self._num_paid else "the returns"
-            which = "0" if not self._num_paid else f"{next(iter(self._returns)):g}"
-            yield "equal rewards", f"{what} of the last {self._num_episodes} episodes were {which}, on all env workers"
-        reach, used = max(tally.reach for tally in tallies), max(tally.used for tally in tallies)
-        if self._num_moves >= _FACT_CHUNK_STEPS and reach < _SMALL_REACH and not self._has_changing_pictures:
-            yield (
-                "no effect",
-                f"in {self._num_moves} chunk steps with changing actions no number of the state moved by more than "
-                f"{reach:.2%} of its range within an episode: see whether actions reach the robot",
-            )
-        if used < _SMALL_ACTIONS and self._memory[0].num_chunk_steps >= _FACT_CHUNK_STEPS:
-            yield "small actions", f"no action used more than {used:.1%} of its limits so far"
-        shares = self._reset_shares
-        if len(shares) == _FACT_STEPS and statistics.median(shares) > _LONG_RESETS:
-            yield "resets", f"resets take {statistics.median(shares):.0%} of the time of the env workers"
+        is_known = len(self._reset_shares) == _FACT_STEPS
+        return self._world.found(statistics.median(self._reset_shares) if is_known else 0.0)
 
 
 def _has_changed(tally: EnvTally, camera: int) -> bool:

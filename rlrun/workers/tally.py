@@ -56,7 +56,8 @@ class StepTally:
         self._num_actions += actions.size
         self._instructions |= set(before.instructions)
         half = (self._high - self._low) / 2
-        self._used = max(self._used, float((np.abs(actions - self._low - half) / half).max(initial=0.0)))
+        share = np.abs(actions - (self._low + half)) / half if np.isfinite(half).all() else np.ones(1)  # unknown
+        self._used = max(self._used, float(share.max(initial=0.0)))
         for i, row in enumerate(rows.tolist()):
             if not result.infra_fault[row]:
                 self._add_row(row, before.rows(np.array([i])), actions[i], result)

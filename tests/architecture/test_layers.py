@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "serving": {"system", "config", "data", "envs"},
     "weight_sync": {"system", "config", "data"},
     "policies": {"system", "config", "data", "algorithms"},
-    "testing": {"system", "config", "data", "policies", "algorithms", "envs"},
+    "testing": {"system", "config", "data", "policies", "algorithms", "envs", "workers"},
     "envs": {"system", "config", "data", "pipe"},
     "pipe": {"system", "data"},
     "watchdog": {"system", "config", "data", "observability"},

@@ -12,7 +12,7 @@ from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Frames, Spaces
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 from rlrun.envs.vector_env import VectorEnv
-from rlrun.testing.simulators import TIME_LIMIT, EnvUnderTest, broken_promises
+from rlrun.testing.simulators import TIME_LIMIT, EnvUnderTest, Note, broken_promises, findings
 
 SIZE = 16
 SPACES = Spaces(2, None, (-1.0, -1.0), (1.0, 1.0), 2, 1)
@@ -54,6 +54,13 @@ class Unseeded(Point):
 class DeafToSeeds(Point):
     def start(self, seed: int) -> None:
         super().start(1)
+
+
+class Narrow(Point):
+    """Its engine takes 32 bits."""
+
+    def start(self, seed: int) -> None:
+        super().start(int(np.uint32(seed)))
 
 
 class Remembering(Point):
@@ -111,6 +118,13 @@ class Hasty(RowsEnv):
             begun = self.reset(over, over)
             result.frames.images[over], result.frames.proprio[over] = begun.images, begun.proprio
         return result
+
+
+class HastyAlike(Hasty):
+    """The same, and its next episodes begin all alike."""
+
+    def reset(self, env_ids, seeds):
+        return super().reset(env_ids, np.ones_like(seeds))
 
 
 class ResettingAll(RowsEnv):
@@ -182,7 +196,7 @@ class Undead(RowsEnv):
 
 BROKEN = {
     "unseeded": (lambda: rows(Unseeded), "a_seed_decides", "starts differently in another row"),
-    "deaf to seeds": (lambda: rows(DeafToSeeds), "seeds_differ", "does not use its seeds"),
+    "refusing large seeds": (lambda: rows(Narrow), "seeds_are_taken", "one of those of training: OverflowError"),
     "remembering": (lambda: rows(Remembering), "a_past_does_not_matter", "something survives reset()"),
     "blind": (lambda: rows(Blind), "pictures_show_something", "of one colour"),
     "numb": (lambda: rows(Numb), "shapes_and_types", "proprioception 0 is nan"),
@@ -192,6 +206,7 @@ BROKEN = {
     "unclipped": (lambda: rows(kind=Unclipped), "actions_are_clipped", "not clipped"),
     "trusting": (lambda: rows(kind=Trusting), "wrong_actions_are_refused", "that hold NaN are taken"),
     "steps the dead": (lambda: rows(kind=Trusting), "an_ended_row_is_refused", "stepped without a reset"),
+    "hasty with one start": (lambda: rows(kind=HastyAlike), "final_frames_are_shown", "not those of its last step"),
     "hasty": (lambda: rows(kind=Hasty), "final_frames_are_shown", "not those of its last step"),
     "resetting all": (lambda: rows(kind=ResettingAll), "a_reset_touches_its_rows", "changes the others"),
     "timeless": (lambda: rows(kind=Timeless), "the_time_limit_truncates", "not truncated"),
@@ -213,3 +228,110 @@ def test_what_is_broken_is_named(name: str) -> None:
     make, check, words = BROKEN[name]
     found = list(broken_promises(EnvUnderTest(EnvConfig(image_size=SIZE), make, make())))
     assert any(where == check and words in fault for where, fault in found), found
+
+
+class Crashing(Point):
+    """Ends at its third control step, as a car that crashes."""
+
+    num_steps = 0
+
+    def start(self, seed: int) -> None:
+        super().start(seed)
+        self.num_steps = 0
+
+    def step(self, action: np.ndarray) -> Step:
+        self.num_steps += 1
+        return super().step(action)._replace(terminated=self.num_steps == 3)
+
+
+class LeavingTheMap(Crashing):
+    """The same, truncated by the world itself."""
+
+    def step(self, action: np.ndarray) -> Step:
+        step = super().step(action)
+        return step._replace(terminated=False, truncated=step.terminated)
+
+
+class Arriving(Crashing):
+    """Some of its episodes end, others go on."""
+
+    def start(self, seed: int) -> None:
+        super().start(seed)
+        self.num_steps = 0 if seed % 3 == 1 else 10
+
+
+class Corridor(Point):
+    """One start, few places: paths meet, and pictures repeat."""
+
+    def start(self, seed: int) -> None:
+        self.place = np.zeros(2)
+
+    def step(self, action: np.ndarray) -> Step:
+        self.place = np.clip(self.place + np.sign(action), -1, 1)
+        return Step(0.0, False, False, False)
+
+
+class DarkAtFirst(Point):
+    """Shows nothing before its third control step."""
+
+    num_steps = 0
+
+    def start(self, seed: int) -> None:
+        super().start(seed)
+        self.num_steps = 0
+
+    def step(self, action: np.ndarray) -> Step:
+        self.num_steps += 1
+        return super().step(action)
+
+    def render(self, height: int, width: int) -> np.ndarray:
+        return super().render(height, width) * np.uint8(self.num_steps > 2)
+
+
+class Undrawn(Point):
+    """Has no overview for people."""
+
+    def perceive(self) -> tuple[np.ndarray, np.ndarray]:
+        return super().render(SIZE, SIZE)[None], self.place.astype(np.float32)
+
+    def render(self, height: int, width: int) -> np.ndarray:
+        raise NotImplementedError("no renderer")
+
+
+class Closed(RowsEnv):
+    """Raises something else after close()."""
+
+    def reset(self, env_ids, seeds):
+        if not self._rows:
+            raise ValueError("closed")
+        return super().reset(env_ids, seeds)
+
+
+def unbounded() -> VectorEnv:
+    spaces = dataclasses.replace(SPACES, action_low=(-np.inf, -1.0), action_high=(np.inf, np.inf))
+    return RowsEnv(Point, 3, spaces, ("x", "y"), SIZE, TIME_LIMIT, lambda: None)
+
+
+SOUND = {
+    "one start": (lambda: rows(DeafToSeeds), ["the first observations of 4 seeds are equal"]),
+    "a crash": (lambda: rows(Crashing), ["not judged: each of 20 episodes ended within"] * 4),
+    "out of the map": (lambda: rows(LeavingTheMap), ["20 of them truncated"] * 4),
+    "some crash": (lambda: rows(Arriving), []),
+    "few places": (lambda: rows(Corridor), ["the first observations of 4 seeds are equal"]),
+    "dark at first": (lambda: rows(DarkAtFirst), []),
+    "without a renderer": (lambda: rows(Undrawn), ["render() draws nothing for people: NotImplementedError"]),
+    "another exception": (lambda: rows(kind=Closed), ["reset() raises ValueError after close()"]),
+    "unbounded actions": (unbounded, []),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_world_is_not_called_broken(name: str) -> None:
+    make, notes = SOUND[name]
+    subject = EnvUnderTest(EnvConfig(image_size=SIZE), make, make())
+    assert list(broken_promises(subject)) == []
+    found = [sentence for _, sentence in findings(subject)]
+    assert all(isinstance(sentence, Note) for sentence in found)
+    assert len(found) == len(notes) and all(note in sentence for note, sentence in zip(notes, found, strict=True)), (
+        found
+    )

@@ -164,6 +164,12 @@ def _libero(**own: Any) -> EnvConfig:
     )
 
 
+def _small_libero(**own: Any) -> EnvConfig:
+    """A suite whose tasks have three published starts."""
+    starts = {"validation_starts": "0:1", "test_starts": "1:3"}
+    return _libero(suite=small_suite.NAME, scenes=str(_SCENES), **starts, **own)
+
+
 def _break_libero(env: VectorEnv, row: int) -> None:
     assert isinstance(env, LiberoVectorEnv)
     env.state(row)[0].qvel[0] = np.inf
@@ -196,12 +202,12 @@ IMPLEMENTATIONS = {
     ),
     "embedded-own-process": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_by_signal, _breakable),
     "libero": Implementation(
-        _libero(suite=small_suite.NAME, scenes=str(_SCENES)),
+        _small_libero(),
         _break_libero,
         reward_part="task",
     ),
     "libero-warp": Implementation(
-        _libero(suite=small_suite.NAME, scenes=str(_SCENES), physics=Physics.warp, pictures=Pictures.fast),
+        _small_libero(physics=Physics.warp, pictures=Pictures.fast),
         _break_warp,
         reward_part="task",
     ),

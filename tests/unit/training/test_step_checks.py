@@ -285,7 +285,7 @@ def test_rewards_that_are_all_equal_are_told_once() -> None:
     nothing = report([episode(episode_return=0.0)] * 8, num_paid=0)
     assert said(checks(), [nothing] * 2, steps=6) == []
     (text,) = said(checks(), [nothing] * 2, steps=200)
-    assert text == "all 1400 rewards of the last 112 episodes were 0, on all env workers"
+    assert text == "all 1400 rewards of the last 112 episodes were 0"
     (text,) = said(checks(), [report([episode(episode_return=-200.0)] * 8)], steps=200)
     assert text.startswith("the returns of the last 104 episodes were -200")
 

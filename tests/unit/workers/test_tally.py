@@ -110,6 +110,12 @@ def test_how_far_the_state_and_the_actions_reach() -> None:
     assert found.reach < 2e-4 and abs(found.used - 0.03) < 1e-6
 
 
+def test_actions_without_limits_are_not_small() -> None:
+    tally = StepTally(np.full(A, -np.inf, np.float32), HIGH)
+    tally.add(ROWS, frames(0), actions(0.01), result(frames(1)))
+    assert tally.drain().used == 1
+
+
 def moved(value: float) -> Frames:
     return dataclasses.replace(frames(3), proprio=np.full((B, 1), value, np.float32))
 
