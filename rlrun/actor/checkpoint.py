@@ -8,10 +8,11 @@ its files are flushed to the disk, and is then renamed: even a power cut leaves 
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 import random
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,9 +20,10 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint import FileSystemReader, Metadata
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import StorageMeta, TensorStorageMetadata
 
-from rlrun.actor.checkpoint_writing import STORAGE_ERRORS, reason_of
+from rlrun.actor.checkpoint_writing import reason_of
 from rlrun.data import checkpoint_folder
 from rlrun.data.checkpoint_folder import COMPLETE, is_complete
 from rlrun.system.errors import ExitStatus, RunError
@@ -49,8 +51,18 @@ class ShardReader(FileSystemReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return the index. Raises OSError, and UnpicklingError for anything but an index of tensors."""
-        with (Path(self.path) / INDEX).open("rb") as stream:
-            metadata = _IndexUnpickler(stream).load()
+        data = (Path(self.path) / INDEX).read_bytes()
+        try:
+            metadata = self._checked(_unpickled(data))
+        except pickle.UnpicklingError:
+            raise
+        except Exception as error:  # damaged bytes raise what the unpickler happens to meet
+            raise pickle.UnpicklingError(f"{INDEX} is no index of shards: {reason_of(error)}") from error
+        metadata.storage_meta = StorageMeta(load_id=self.load_id)
+        return metadata
+
+    @staticmethod
+    def _checked(metadata: Any) -> Metadata:
         if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
             raise pickle.UnpicklingError(f"{INDEX} is no index of shards")
         for name, stored in metadata.state_dict_metadata.items():
@@ -59,8 +71,15 @@ class ShardReader(FileSystemReader):
         for place in metadata.storage_data.values():
             if Path(place.relative_path).name != place.relative_path or place.transform_descriptors:
                 raise pickle.UnpicklingError(f"{INDEX} leads to {place.relative_path!r}, which is no shard beside it")
-        metadata.storage_meta = StorageMeta(load_id=self.load_id)
         return metadata
+
+
+def _unpickled(data: bytes) -> Any:
+    """Return the object in an index. A number of the unpickler's memo above the bytes would take memory for nothing."""
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(data):
+            raise pickle.UnpicklingError(f"{INDEX} numbers an object {argument}, and has {len(data)} bytes")
+    return _IndexUnpickler(io.BytesIO(data)).load()
 
 
 class _IndexUnpickler(pickle.Unpickler):
@@ -71,8 +90,6 @@ class _IndexUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-# further exceptions of damaged bytes whose checksums were not compared
-READING_ERRORS = (*STORAGE_ERRORS, UnpicklingError, LookupError, TypeError, AttributeError, ImportError)
 _COUNTERS = ("world_size", "num_updates", "num_optimizer_steps")
 
 
@@ -93,7 +110,9 @@ def restore(learner: Learner, folder: Path) -> dict:
         _check_shapes(folder, tensors, saved)
         dcp.load(tensors, storage_reader=reader)
         algorithm_state = _read_rng(learner, folder, state)
-    except READING_ERRORS as error:
+    except RunError:
+        raise
+    except (Exception, CheckpointException) as error:  # checksums may not have been compared: bytes raise anything
         failure = error
     told = [told for told in learner.ranks.gather(_unread(folder, failure, learner.ranks.rank)) if told]
     if told:

@@ -28,7 +28,9 @@ FOREIGN_FILES = {  # parts that replace the action tokens, or change the towers
     "vision_backbone--*.pt": "its vision towers take the language embedding (FiLM), which rlrun's do not",
 }
 Shape = tuple[int, ...]
-MAX_SIZES = {("layers", "depth"): 1000, ("hidden_sizes", "_dim"): 65_536}  # by the ends of names
+MAX_LAYERS, MAX_WIDTH = 1000, 65_536
+_LISTS_OF_LAYERS = ("hidden_sizes", "channels")  # names that give the width of each layer, by their ends
+MAX_SIZES = {("layers", "depth"): MAX_LAYERS, (*_LISTS_OF_LAYERS, "hidden_size", "image_size", "_dim"): MAX_WIDTH}
 MAX_NAMES = 8  # in an error message
 _RECOMPUTED = ".rotary_emb.inv_freq"  # buffers that older versions of transformers stored, and that rlrun computes
 # names that the wrappers and classes of other trainers write in place of the official ones
@@ -106,8 +108,7 @@ class WeightFiles:
         index = self._folder / INDEX_FILE
         names = [WEIGHTS_FILE]
         if index.is_file():
-            content = read_json(index)
-            named = content.get("weight_map", {}) if isinstance(content, dict) else None
+            named = read_json(index).get("weight_map")
             if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
                 refuse(f"{index} has no weight_map from names to files.", "Copy the whole checkpoint again.")
             names = sorted({inside(self._folder, name) for name in named.values()})
@@ -199,11 +200,13 @@ def _check_sizes(described: dict[str, Any]) -> None:
     """Raise ValueError for sizes that would take memory before they are compared with the weights."""
     for key, value in described.items():
         limit = next((limit for names, limit in MAX_SIZES.items() if key.endswith(names)), None)
+        if isinstance(value, list) and key.endswith(_LISTS_OF_LAYERS) and len(value) > MAX_LAYERS:
+            raise ValueError(f"{key} describes {len(value)} layers, and may describe {MAX_LAYERS} at most")
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, dict):
                 _check_sizes(item)
             elif limit is not None and isinstance(item, (int, float)) and item > limit:
-                raise ValueError(f"{key} is {value}, and may be {limit} at most")
+                raise ValueError(f"{key} is {value!r:.100}, and may be {limit} at most")
 
 
 def check_tensors(

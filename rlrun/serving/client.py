@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import numpy as np
-from websockets.exceptions import ConnectionClosed, WebSocketException
-from websockets.sync.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, SecurityError, WebSocketException
+from websockets.sync.client import ClientConnection, connect
 
 from rlrun.data.messages import Frames
 from rlrun.serving.robot import RobotWire
@@ -44,6 +45,21 @@ class RowClient(Protocol):
         """Close the connection."""
 
 
+class _NamedServer(ClientConnection):
+    """A connection to the server that the user named, which may redirect to its own paths only."""
+
+    def handshake(self, *args: Any, **kwargs: Any) -> None:
+        """Open the connection. Raises SecurityError for a redirect to another server, which websockets would follow."""
+        try:
+            super().handshake(*args, **kwargs)
+        except InvalidStatus as error:
+            place = error.response.headers.get("Location", "")
+            if self.request is None or urlsplit(place).netloc in ("", self.request.headers["Host"]):
+                raise
+            told = f"it redirects to another server, {place!r:.200}; give that address if you trust it"
+            raise SecurityError(told) from error
+
+
 class ServerConnection:
     """Websocket connection to `evaluation.server`. Connecting, sending and receiving end after `timeout_s`."""
 
@@ -62,6 +78,7 @@ class ServerConnection:
                 ping_timeout=None,  # a server that compiles kernels answers no pings
                 compression=None,  # compression takes time and does not make images smaller
                 max_size=MAX_ANSWER_BYTES,
+                create_connection=_NamedServer,
             )
             self._socket = self._stack.enter_context(opened)
             # a server that stops reading would block a send for ever; the kernel ends it

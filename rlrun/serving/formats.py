@@ -19,6 +19,13 @@ from rlrun.serving.wire import WireError
 
 MAX_PIXELS = 4096  # per side of a camera image
 MAX_ROWS = 256
+_CAMERA_PIXELS = 2048**2  # of a picture that any camera may send
+_MOST_SCALING = 16  # pixels of a larger picture for each pixel of the policy's
+
+
+def most_pixels(size: int) -> int:
+    """Return how many pixels a file of a picture may declare for a policy's picture [S, S]. size: S."""
+    return max(_CAMERA_PIXELS, _MOST_SCALING * size**2)
 
 
 def read_numbers(request: Mapping[Any, Any], key: str) -> np.ndarray:

@@ -10,8 +10,10 @@ import asyncio
 import http
 import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -40,6 +42,39 @@ _END_POLL_S = 0.2  # interval between checks for the end
 _HEALTH_PATH = "/healthz"
 _ROOT = "/"  # path of openpi's clients and of BEHAVIOR's evaluator
 _MAX_REASON_CHARACTERS = 1000  # characters; a reason may quote the message
+_CLIENT_LOGGERS = ("asyncio", "websockets.server", "rlrun.serving.server", "rlrun.serving.vla_eval_session")
+_NUM_FULL = 100  # lines of each statement that are logged without gaps
+
+
+class _FirstLines(logging.Filter):
+    """Limit on lines that clients cause: of each statement the first 100, then the 1,000th, the 10,000th and so on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: Counter[tuple[str, int]] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        statement = (record.pathname, record.lineno)
+        self._counts[statement] += 1
+        count = self._counts[statement]
+        record.msg, record.args = record.getMessage()[:_MAX_REASON_CHARACTERS], ()
+        if count >= _NUM_FULL:
+            record.msg += f" (number {count} of its kind; the next that is logged is number {10 * count})"
+        return count <= _NUM_FULL or str(count).strip("0") == "1"
+
+
+@contextmanager
+def _bounded_log() -> Iterator[None]:
+    """Bound what a flood of connections or bad messages writes to the log."""
+    limit = _FirstLines()
+    loggers = [logging.getLogger(name) for name in _CLIENT_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(limit)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(limit)
 
 
 class PolicyServer:
@@ -52,6 +87,10 @@ class PolicyServer:
 
     async def run(self, is_over: asyncio.Event, started: Callable[[str, int], None]) -> None:
         """Serve until `is_over`. Calls `started` with host and port once clients can connect. Raises OSError."""
+        with _bounded_log():
+            await self._run(is_over, started)
+
+    async def _run(self, is_over: asyncio.Event, started: Callable[[str, int], None]) -> None:
         config = self._config
         async with serve(
             self._serve_client,
@@ -213,7 +252,7 @@ async def serve_policy(config: RunConfig, wire: Wire, act: Callable[[Observation
     formats = Formats(conventions, tuple(wire.names.cameras), wire.num_proprio, wire.num_client_actions)
     sessions: dict[str, Callable[[int], Session]] = {
         _ROOT: lambda number: OpenpiSession(policy_session(number), metadata),
-        VLA_EVAL_PATH: lambda number: VlaEvalSession(policy_session(number), formats),
+        VLA_EVAL_PATH: lambda number: VlaEvalSession(policy_session(number), formats, config.env.image_size),
     }
     is_over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -23,7 +23,6 @@ from rlrun.serving.formats import MAX_PIXELS
 from rlrun.serving.wire import DTYPES, WireError, array_of, unpack_map
 
 PROTOCOL = 1
-MAX_PICTURE_BYTES = 256 * 1024**2  # of all decoded pictures of a message; a file of few bytes may hold a large one
 _ARRAY, _PICTURE = "__ndarray__", "__image__"
 _MODES = ("L", "RGB", "RGBA")
 _SHOWN_CHARACTERS = 500  # of another program's text
@@ -54,9 +53,9 @@ class Message:
         return msgpack.packb(content, default=_encode)
 
     @classmethod
-    def unpack(cls, data: bytes | str) -> Message:
-        """Decode a message. Raises WireError."""
-        found = unpack_map(data, _Decoder())
+    def unpack(cls, data: bytes | str, max_pixels: int = MAX_PIXELS**2) -> Message:
+        """Decode a message. max_pixels: that its files of pictures may declare together. Raises WireError."""
+        found = unpack_map(data, _Decoder(max_pixels))
         kind, payload, seq = found.get("type"), found.get("payload"), found.get("seq")
         if kind not in [one.value for one in Kind]:
             raise WireError(f"type is {kind!r:.100}, expected one of {', '.join(one.value for one in Kind)}")
@@ -96,8 +95,8 @@ def _encode(value: Any) -> Any:
 class _Decoder:
     """Decoder of the arrays and pictures of one message."""
 
-    def __init__(self) -> None:
-        self._left = MAX_PICTURE_BYTES
+    def __init__(self, max_pixels: int):
+        self._max_pixels = self._left = max_pixels  # a file of few bytes may hold a large picture
 
     def __call__(self, entry: dict[Any, Any]) -> Any:
         if _PICTURE in entry and entry.get("format") != "raw":
@@ -115,9 +114,12 @@ class _Decoder:
                 if max(width, height) > MAX_PIXELS or picture.mode not in _MODES:
                     found = f"{picture.mode} {height}x{width}"
                     raise WireError(f"a picture is {found}, expected {' or '.join(_MODES)}, {MAX_PIXELS} pixels a side")
-                self._left -= width * height * len(picture.getbands())
+                self._left -= width * height
                 if self._left < 0:
-                    raise WireError(f"a message may not hold pictures of more than {MAX_PICTURE_BYTES} bytes")
+                    raise WireError(
+                        f"a picture is {height}x{width}, and the pictures of a message may have {self._max_pixels} "
+                        "pixels together for this policy: send fewer or smaller ones, which the policy scales anyway"
+                    )
                 pixels = np.asarray(picture)
         except WireError:
             raise

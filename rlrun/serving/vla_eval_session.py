@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from rlrun.serving.formats import PROMPT
+from rlrun.serving.formats import PROMPT, most_pixels
 from rlrun.serving.session import PolicySession
 from rlrun.serving.vla_eval import Kind, Message, check_version, error_text, hello
 from rlrun.serving.vla_eval_formats import ACTIONS, IMAGES, SENTENCE, STATES, Formats
@@ -23,14 +23,15 @@ class VlaEvalSession:
 
     greeting = None
 
-    def __init__(self, policy: PolicySession, formats: Formats):
-        """formats: of the world that the policy was trained in, with the policy's cameras."""
+    def __init__(self, policy: PolicySession, formats: Formats, image_size: int):
+        """formats: of the world that the policy was trained in, with the policy's cameras. image_size: its S."""
         self._policy, self._formats = policy, formats
+        self._max_pixels = max(len(formats.cameras), 1) * most_pixels(image_size)
         self._has_greeted = False
 
     def answer(self, data: bytes | str) -> bytes | None:
         """Return the answer to a message; the start and the end of an episode have none. Raises WireError."""
-        message = Message.unpack(data)
+        message = Message.unpack(data, self._max_pixels)
         if message.kind is Kind.hello:
             return self._hello(message).pack()
         if not self._has_greeted:

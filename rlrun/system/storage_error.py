@@ -27,9 +27,15 @@ _CHECK_MOUNT = (
     "output_dir to it."
 )
 _CHECK_OWNER = (
-    "Give this user the right to use {place} (ls -ld shows whose it is), or take another output_dir; then resume."
+    "Give this user the right to use {place} (ls -ld shows whose it is, lsattr whether it may be changed), or take "
+    "another output_dir; then resume."
+)
+_FREE_PLACE = (
+    "End what uses {place} (fuser -v shows it; on NFS it may be on another machine), or take another output_dir; then "
+    "resume the run."
 )
 NO_INODES = -1  # no errno: ENOSPC on a disk that has bytes left
+LOCKED = -2  # no errno: EAGAIN of a file, not of a thread
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,13 @@ _CAUSES = {
     errno.ENODEV: _Cause("the disk of {place} is gone", _CHECK_MOUNT),
     errno.EACCES: _Cause("this user may not use {place}", _CHECK_OWNER),
     errno.EPERM: _Cause("this user may not use {place}", _CHECK_OWNER),
+    errno.EBUSY: _Cause("{place} is in use, or something is mounted there", _FREE_PLACE),
+    LOCKED: _Cause("another process has locked {place}", _FREE_PLACE),
+    errno.ENOLCK: _Cause(
+        "the file system of {place} gives no file lock",
+        "Let it have locks (on NFS: mount without nolock, and look whether rpc.statd runs), or point output_dir and "
+        f"cache_dir to another disk. {_RESUME}",
+    ),
     errno.ENOENT: _Cause(
         "{place} is gone: it was deleted or renamed",
         "Restore the folder or rename it back, then resume the run; or start anew in another output_dir.",
@@ -89,7 +102,7 @@ _CAUSES = {
     ),
 }
 # they concern the run only if the path is in one of its folders
-_FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENAMETOOLONG)
+_FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EBUSY, LOCKED, errno.ENOENT, errno.ENAMETOOLONG)
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _ERRNO_IN_TEXT = re.compile(r"os error (\d+)|\[Errno (\d+)\]|errno[ =:]+(\d+)")  # in messages of libraries
 _PHRASES = {
@@ -161,8 +174,10 @@ def _explained_errno(error: BaseException, folders: Sequence[str], is_own: bool)
         number = _errno_of(one)
         if number in (errno.ENOENT, errno.ENOTDIR):
             number = errno.ENOENT if any(_is_below(one, f) and not Path(f).exists() for f in folders) else None
-        elif number in (errno.EACCES, errno.EPERM):
-            number = number if any(_is_below(one, folder) for folder in folders) else None
+        elif number in (errno.EACCES, errno.EPERM, errno.EBUSY):
+            number = number if any(_is_refused(one, folder) for folder in folders) else None
+        elif number == errno.EAGAIN and any(_is_below(one, folder) for folder in folders):
+            number = LOCKED
         elif number == errno.EAGAIN:  # also raised by a socket that has no data
             number = number if "thread" in str(one) or (is_own and not _can_start_thread()) else None
         elif number == errno.ENOSPC and any(_lacks_inodes(place) for place in (_file_name(one), *folders) if place):
@@ -208,6 +223,11 @@ def _file_name(error: BaseException) -> str | None:
 def _is_below(error: BaseException, folder: str) -> bool:
     file = _file_name(error)
     return file is not None and Path(file).absolute().is_relative_to(Path(folder).absolute())
+
+
+def _is_refused(error: BaseException, folder: str) -> bool:
+    """Return whether an error is about a file below a folder, or names no file while the folder takes none."""
+    return _is_below(error, folder) or (_file_name(error) is None and not _is_writable(folder))
 
 
 def _lacks_inodes(place: str) -> bool:

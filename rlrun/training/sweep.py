@@ -17,10 +17,12 @@ from rlrun.config.recorded import quoted
 from rlrun.observability.report.comparison import write_comparison
 from rlrun.observability.run_files import EVALUATIONS, REPORT, read_json_lines
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.import_path import question
 from rlrun.training.run_folder import new_folder
 
 _LOOK_S = 60.0  # interval between looks at a run, whose end is seen at once
 _SUBMIT_S = 120.0  # for sbatch
+_AS_PROGRAM = "import runpy\nrunpy.run_module({!r}, run_name='__main__', alter_sys=True)"  # `-m`, by a safe path
 TASKS = "tasks"  # folder with a file of arguments for each task of an array
 
 
@@ -77,8 +79,8 @@ class _Child:
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self, sweep: Sweep, run: SweepRun):
-        command = [sys.executable, "-m", sweep.program, *sweep.arguments(run)]
-        self._command = [*command, f"output_dir={quoted(str(sweep.run_dir(run)))}"]
+        words = [*sweep.arguments(run), f"output_dir={quoted(str(sweep.run_dir(run)))}"]
+        self._command = question(sys.executable, _AS_PROGRAM.format(sweep.program), *words)
         self.stopped_by: str | None = None
 
     def __enter__(self) -> _Child:

@@ -9,6 +9,7 @@ import random
 import resource
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,44 @@ def test_damage_is_found_by_file_name(two_ranks: RankPool, root: Path, kind: str
     KINDS[kind](folder_of_step(root, 2) / PARTS[part])
     falls_back(two_ranks, root, PARTS[part], "is of format" if part == "marker" else PARTS[part])
     two_ranks.run(read_anyway, root)
+
+
+WRONG_INDICES = {
+    "a text of more bytes than there can be": b"\x80\x04\x8d" + b"\xff" * 8 + b".",
+    "a number of the memo that would take 34 GB": b"\x80\x04}r" + (2**31).to_bytes(4, "little") + b".",
+    "the same in digits": b"\x80\x04}p2147483648\n.",
+    "no text": b"\x80\x04\x8c\x01\xff.",
+}
+
+
+@pytest.mark.parametrize("data", WRONG_INDICES.values(), ids=WRONG_INDICES)
+def test_a_wrong_index_is_refused_for_little_memory(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / ".metadata").write_bytes(data)
+    with pytest.raises(pickle.UnpicklingError, match=r"\.metadata"):
+        checkpoint.ShardReader(tmp_path).read_metadata()
+
+
+def test_random_damages_of_the_index_are_all_refused_alike(root: Path) -> None:
+    index = folder_of_step(root, 2) / PARTS["index of the shards"]
+    whole, draw = index.read_bytes(), random.Random(7)
+    for _ in range(2000):
+        start, size = draw.randrange(len(whole)), draw.choice([1, 2, 8, 32])
+        index.write_bytes(whole[:start] + draw.randbytes(size) + whole[start + size :])
+        with suppress(pickle.UnpicklingError):  # some damages change a name only
+            checkpoint.ShardReader(index.parent).read_metadata()
+
+
+def negative_generator(root: Path) -> None:
+    file = folder_of_step(root, 2) / "rng_rank0.pt"
+    saved = torch.load(file, weights_only=True)
+    version, numbers, gauss = saved["python"]
+    torch.save(saved | {"python": (version, tuple(-number for number in numbers), gauss)}, file)
+
+
+def test_a_generator_of_negative_numbers_is_told_as_damage(two_ranks: RankPool, root: Path) -> None:
+    negative_generator(root)
+    first, _ = two_ranks.run(read_anyway, root)
+    assert first is not None and "cannot be read" in first
 
 
 def test_one_rank_finds_what_two_find(one_rank: RankPool, root: Path) -> None:

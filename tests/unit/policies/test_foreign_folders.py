@@ -135,6 +135,15 @@ def test_statistics_lie_in_the_folder(tmp_path: Path) -> None:
         read_statistics(folder, LeRobotConfig(), weights=None)
 
 
+@pytest.mark.parametrize("content", [{"weight_map": [1]}, {"weight_map": {"a": 1}}, {"weight_map": None}, [1], {}])
+def test_an_index_of_weights_is_a_mapping(tmp_path: Path, content: object) -> None:
+    file = tmp_path / "model.safetensors.index.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(RunError) as refused:
+        WeightFiles(tmp_path)
+    assert refused.value.key == "policy.path" and refused.value.remedy and str(file) in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["../vlm", "ABSOLUTE"])
 def test_the_files_of_a_vlm_lie_in_the_folder(tmp_path: Path, name: str, repository: Path) -> None:
     folder = tmp_path / "policy"
@@ -224,6 +233,11 @@ def test_a_tokenizer_that_is_none(tmp_path: Path, text: str) -> None:
         {"num_vlm_layers": 1001},
         {"value_hidden_sizes": [64, 10**9]},
         {"max_state_dim": 10**9},
+        {"image_size": 10**12},
+        {"vision_config": {"image_size": [224, 10**12]}},
+        {"conv_channels": [16, 10**9]},
+        {"hidden_size": 10**9},
+        {"hidden_sizes": [64] * 1001},
     ],
 )
 def test_sizes_that_would_take_memory_are_refused(tmp_path: Path, sizes: dict) -> None:

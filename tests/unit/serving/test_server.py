@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 import time
@@ -70,7 +71,8 @@ class Running:
         await self.server.run(self._is_over, started)
 
     def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._is_over.set)
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._is_over.set)
         self._thread.join(20)
         assert not self._thread.is_alive()
 
@@ -234,6 +236,27 @@ def test_bad_messages_are_answered_with_a_reason(start) -> None:
                     client.socket.recv(timeout=20)
         assert steps_of(bystander.act(observation())) == 1.1
     assert health(running.port)[0] == 200
+
+
+def test_a_flood_of_bad_messages_and_of_lost_sockets_writes_a_bounded_log(start, caplog) -> None:
+    running = start()
+    for _ in range(130):
+        with PublicClient(running.port) as client:
+            client.socket.send("x" * 5000)
+            client.socket.recv(timeout=20)
+    lost = logging.getLogger("asyncio")
+    for _ in range(2000):
+        lost.warning("socket.send() raised exception.")
+    refused = [one.getMessage() for one in caplog.records if "refused" in one.getMessage()]
+    assert len(refused) == 100 and refused[-1].endswith(
+        "(number 100 of its kind; the next that is logged is number 1000)"
+    )
+    assert all(len(line) < 1200 for line in refused)
+    assert sum("socket.send()" in one.getMessage() for one in caplog.records) == 101
+    running.stop()
+    caplog.clear()
+    lost.warning("socket.send() raised exception.")
+    assert len(caplog.records) == 1, "the limit ends with the server"
 
 
 def test_rows_may_not_change_within_an_episode(start) -> None:

@@ -14,18 +14,23 @@ import msgpack
 import numpy as np
 import pytest
 from PIL import Image
+from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from rlrun.config.loader import load
 from rlrun.config.simulator_spec import Conventions, simulator_spec
-from rlrun.data.messages import Frames, Observation, Spaces
+from rlrun.data.messages import ActionChunk, Frames, Observation, Spaces
 from rlrun.envs.libero.tasks import axis_angle
 from rlrun.rollout.remote import RemoteBackend
 from rlrun.serving.client import ServerConnection as Connection
-from rlrun.serving.vla_eval import MAX_PICTURE_BYTES, Kind, Message, hello
+from rlrun.serving.formats import SimulatorWire
+from rlrun.serving.session import PolicySession
+from rlrun.serving.vla_eval import Kind, Message, hello
 from rlrun.serving.vla_eval_client import VlaEvalClient
 from rlrun.serving.vla_eval_formats import Formats, shortest_rotation
+from rlrun.serving.vla_eval_session import VlaEvalSession
 from rlrun.serving.wire import WireError
 from rlrun.system.errors import RunError
 from tests.numerics import assert_norm_close
@@ -82,7 +87,7 @@ BAD = {
     "another file": (packed({"a": BOMB | {"format": "jpeg"}}), "cannot be decoded as jpeg"),
     "unknown format": (packed({"a": BOMB | {"format": "tiff"}}), "format is 'tiff'"),
     "wide picture": (packed({"a": WIDE}), "RGB 2x5000, expected L or RGB"),
-    "bombs": (packed({str(i): BOMB for i in range(MAX_PICTURE_BYTES // (3 * 4096**2) + 1)}), "more than"),
+    "bombs": (packed({"a": BOMB, "b": BOMB}), "4096x4096, and the pictures of a message may have 16777216 pixels"),
     "objects": (packed({"a": {"__ndarray__": True, "data": b"12345678", "dtype": "|O", "shape": [1]}}), "'|O'"),
     "text": ("hello", "binary frame"),
 }
@@ -93,6 +98,36 @@ def test_bad_messages_are_refused(what: str) -> None:
     data, complaint = BAD[what]
     with pytest.raises(WireError, match=complaint.replace("|", r"\|")):
         Message.unpack(data)
+
+
+def session(image_size: int, act: Callable = pytest.fail) -> VlaEvalSession:
+    settings = ["run=single_process", "env=libero", "policy.kind=cnn", f"env.image_size={image_size}"]
+    wire = SimulatorWire(load(settings).env, ["agentview", "wrist"], 8, 7, None)
+    begun = VlaEvalSession(PolicySession(wire, act, 1, 0, 1.0, None), libero_formats(), image_size)
+    begun.answer(Message(Kind.hello, hello(), 0).pack())
+    return begun
+
+
+@pytest.mark.parametrize("num_bytes", [200, None])
+def test_pictures_far_larger_than_the_policy_s_are_refused_by_their_headers(num_bytes: int | None) -> None:
+    header = BOMB | {"data": BOMB["data"][:num_bytes]}  # 200 bytes hold no picture that could be decoded
+    images = {"agentview": header, "wrist": header}
+    with pytest.raises(WireError, match="a picture is 4096x4096, .* 8388608 pixels together .*smaller ones"):
+        session(16).answer(packed({"images": images}))
+
+
+@pytest.mark.parametrize(("image_size", "sides"), [(16, (1080, 1920)), (224, (1242, 2208)), (1024, (4000, 3000))])
+def test_pictures_of_cameras_are_taken(image_size: int, sides: tuple[int, int]) -> None:
+    picture = encoded(np.zeros((*sides, 3), np.uint8), "jpeg")
+    payload = {"images": {"agentview": picture, "wrist": picture}, "states": [0.0] * 8, "task_description": SENTENCE}
+    seen: list[Observation] = []
+
+    def act(observation: Observation) -> ActionChunk:
+        seen.append(observation)
+        return ActionChunk(np.zeros((1, 1, 7), np.float32), *[np.zeros((1, 7), np.float32)] * 2, np.zeros(1), None, 0)
+
+    assert session(image_size, act).answer(packed(payload)) is not None
+    assert seen[0].frames.images.shape == (1, 2, image_size, image_size, 3)
 
 
 # --- formats --------------------------------------------------------------------------------------
@@ -181,8 +216,8 @@ Handler = Callable[[ServerConnection], None]
 
 
 @contextmanager
-def serving(handle: Handler) -> Iterator[str]:
-    with serve(handle, "127.0.0.1", 0) as server:
+def serving(handle: Handler, before: Callable | None = None) -> Iterator[str]:
+    with serve(handle, "127.0.0.1", 0, process_request=before) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         host, port = server.socket.getsockname()[:2]
@@ -228,6 +263,25 @@ def asked(address: str, formats: Formats = SMALL, timeout_s: float = 20.0) -> np
         return client.receive()
     finally:
         client.close()
+
+
+def redirecting(location: str) -> Callable[[ServerConnection, Request], Response | None]:
+    """Redirects what asks for the path of vla-eval."""
+
+    def answer(connection: ServerConnection, request: Request) -> Response | None:
+        headers = Headers({"Location": location, "Content-Length": "0"})
+        return Response(307, "Temporary Redirect", headers) if request.path == "/vla-eval" else None
+
+    return answer
+
+
+def test_a_redirect_leads_to_no_other_server() -> None:
+    with serving(answers(np.zeros(3))) as other, serving(answers(np.zeros(3)), redirecting(f"{other}/x")) as address:
+        with pytest.raises(RunError, match="redirects to another server") as raised:
+            connected(address)
+        assert other in str(raised.value) and raised.value.key == "evaluation.server"
+    with serving(answers(np.zeros(3)), redirecting("/elsewhere")) as address:
+        assert asked(address).shape == (1, 3), "another path of the same server"
 
 
 @pytest.mark.parametrize("reply", [np.arange(3.0), [0, 1, 2.0], np.arange(12, dtype=np.float32).reshape(4, 3)])

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import rlrun
+from rlrun.config.program import SweepRequest, SweepRun
 from rlrun.system.import_path import question
+from rlrun.training.sweep import Sweep, _Child
 
 ROOT = str(Path(rlrun.__path__[0]).parent)
 POISONED = ("yaml", "numpy", "json", "hydra", "omegaconf", "torch", "ray", "logging", "msgpack")
@@ -54,6 +56,20 @@ def test_nor_do_the_children(folder: Path, module: str) -> None:
     ran(["-P", "-m", module], folder)
     ran(["-m", module], folder)
     assert not (folder.parent / "marker").exists()
+
+
+def test_nor_do_the_runs_of_a_sweep(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `-m` Python itself looks there for rlrun and a few others, before rlrun can put the working folder last."""
+    for name in ("rlrun", "runpy", "__future__"):
+        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'a').write({name!r})\n")
+    (folder / "own_module.py").write_text("")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(folder.resolve())])  # as the command does
+    run = SweepRun("one", "one", ("--cfg", "job", "callbacks=[own_module:called]"))
+    command = _Child(Sweep(SweepRequest("rlrun.train", "sweep", str(tmp_path / "out"), (run,))), run)._command
+    said = ran(command[1:], folder)
+    assert "own_module:called" in said and "one" in said and "Traceback" not in said
+    assert not (tmp_path / "marker").exists()
 
 
 def test_a_worker_of_ray_moves_the_folder_that_ray_puts_first(folder: Path) -> None:

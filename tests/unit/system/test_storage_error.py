@@ -100,6 +100,33 @@ def test_a_folder_that_is_gone_or_closed_is_named(tmp_path: Path) -> None:
     assert storage_failure(OSError(errno.EACCES, "x", "/dev/dri/card0"), "env/0", [str(run)]) is None
 
 
+REFUSED = {
+    errno.EACCES: ("failed: this user may not use", "ls -ld"),
+    errno.EPERM: ("failed: this user may not use", "lsattr"),
+    errno.EBUSY: ("failed: {place} is in use, or something is mounted there.", "fuser"),
+    errno.EAGAIN: ("failed: another process has locked {place}.", "fuser"),
+    errno.ENOLCK: ("could not write: the file system of {place} gives no file lock.", "rpc.statd"),
+}
+
+
+@pytest.mark.parametrize("number", REFUSED, ids=errno.errorcode.get)
+def test_what_is_refused_in_a_folder_of_the_run_has_a_sentence(number: int, tmp_path: Path) -> None:
+    place, (says, remedy) = str(tmp_path / "file"), REFUSED[number]
+    told = storage_failure(OSError(number, os.strerror(number), place), "The run", [str(tmp_path)])
+    assert told is not None and says.format(place=place) in told.message and told.exit_status is ExitStatus.storage
+    assert remedy in str(told.remedy) and os.strerror(number) in str(told.cause)
+    elsewhere = storage_failure(OSError(number, os.strerror(number), "/elsewhere"), "The run", [str(tmp_path)])
+    assert (elsewhere is None) == (number != errno.ENOLCK), "only file locks can be meant by it"
+
+
+def test_a_refusal_without_a_file_needs_a_folder_that_takes_none(monkeypatch, tmp_path: Path) -> None:
+    error = LibraryError("Permission denied (os error 13)")
+    assert storage_failure(error, "The run", [str(tmp_path)]) is None
+    monkeypatch.setattr(storage_error, "_is_writable", lambda folder: False)
+    told = storage_failure(error, "The run", [str(tmp_path)])
+    assert told is not None and f"this user may not use {tmp_path}" in told.message
+
+
 def test_a_disk_without_inodes_is_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = os.statvfs(tmp_path)
     values = list(found)
