@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from rlrun.config.checks import OF_INPUTS
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
-from rlrun.placement.budget import budget
-from rlrun.placement.choices import choose
+from rlrun.placement.fitting import fit_run
 from rlrun.placement.inventory import GIGABYTE, Accelerator, Inventory, NodeInfo
-from rlrun.placement.planner import plan
 from rlrun.placement.step_time import StepTimes
 from rlrun.placement.verdict import idle_cards, idle_roles
 from rlrun.system.errors import RunError
@@ -39,19 +37,12 @@ RUNS = (
     *("behavior_ppo_openvla_oft", "behavior_2026", "libero_rlinf"),
     *("libero_simplevla_rl", "libero_pi05", "libero_smolvla", "libero_gr00t"),
 )
-ALONE = ("actor.num_workers=1", "placement.offload=true")  # of a machine with one accelerator
-
-
-# their simulators share that accelerator
-FEW_ENVS = {"libero_pi05": ("env.num_envs=16",), "libero_smolvla": ("env.num_envs=32",)}
 
 
 def arguments(run: str, machines: str) -> list[str]:
     """Return the arguments of `python -m rlrun.plan` beside `inventory=…`."""
     chosen = [f"run={run}"]
-    if machines == "1 RTX 4090":
-        chosen += [*ALONE, *FEW_ENVS.get(run, ())]
-    elif "+" in machines and run.startswith("behavior"):
+    if "+" in machines and run.startswith("behavior"):
         chosen.append("+placement=dual_node")
     return chosen
 
@@ -60,37 +51,36 @@ def row(run: str, machines: str) -> str:
     """Return a line of the table: what was chosen, the times of a training step, and what idles; or the refusal."""
     config, inventory = load(arguments(run, machines), skipped=OF_INPUTS), MACHINES[machines]
     try:
-        chosen, _ = choose(config, inventory)
-        planned = plan(chosen, inventory)
-        times = budget(chosen, planned, inventory).times
+        fitting = fit_run(config, inventory)
     except RunError as refusal:
-        return f"| {run} | {machines} | refused: {refusal.message} | | | | | |"
-    waiting = (sentence.split(",")[0].split(":")[0] for _, sentence in idle_roles(chosen, planned))
-    idle = "; ".join([*idle_cards(planned), *waiting])
-    return f"| {run} | {machines} | {_numbers(chosen)} | {_seconds(times)} | {idle} |"
+        return f"| {run} | {machines} | refused: {refusal.message} | | | | | | | |"
+    waiting = (text for key, text in idle_roles(fitting.config, fitting.plan) if key not in fitting.free)
+    idle = "; ".join([*idle_cards(fitting.plan), *(text.split(",")[0].split(":")[0] for text in waiting)])
+    return f"| {run} | {machines} | {_numbers(fitting.config)} | {_seconds(fitting.budget.times)} | {idle} |"
 
 
 def _numbers(config: RunConfig) -> str:
     actor = config.actor
-    return (
-        f"{config.env.num_workers} env, {config.rollout.num_workers} rollout, {actor.micro_batch_size} rows, "
-        f"{actor.activation_checkpointing:g} checkpointed"
-    )
+    moved = [", in turns"] * bool(config.placement.offload) + [", state on the host"] * bool(actor.cpu_offload)
+    workers = f"{actor.num_workers} ranks, {config.env.num_workers} env, {config.rollout.num_workers} rollout"
+    share = f"{actor.activation_checkpointing:g} checkpointed"
+    return f"{workers}, {actor.micro_batch_size} rows, {share}{''.join(moved)}"
 
 
 def _seconds(times: StepTimes | None) -> str:
     if times is None:
-        return "| | | |"
+        return "| | | | | |"
     return (
-        f"{times.collect_s:,.0f} s | {times.update_s:,.0f} s | {times.sync_s:.1f} s | {times.step_s:,.0f} s | "
+        f"{times.collect_s:,.0f} s | {times.update_s:,.0f} s | {times.links_s:,.0f} s | {times.sync_s:.1f} s | "
+        f"{times.step_s:,.0f} s | {times.overlapped_s:,.0f} s | "
         f"{times.mfu_act:.0%}, {times.mfu_update:.0%}"
     )
 
 
 def table() -> Iterator[str]:
     """Yield the lines of the table, in Markdown."""
-    yield "| run | machines | chosen | collect | update | sync | step | MFU of act, update | idle |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| run | machines | chosen | collect | update | of it links | sync | step | overlapped | MFU | idle |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for run in RUNS:
         for machines in MACHINES:
             yield row(run, machines)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -230,6 +231,7 @@ class _Search:
         self._counts: PolicyCounts = policy_counts(config)
         self._first_bytes, self._weight_bytes = version_bytes(config, self._counts)
         self._refusal: RunError | None = None
+        self._known_updates: dict[object, dict[tuple[int, float], float]] = {}
 
     def best(self) -> Choice | None:
         """Return the fastest choice that fits; None without accelerators. Raises RunError if nothing fits.
@@ -317,17 +319,32 @@ class _Search:
         answering = {(slot.node, index) for slot in planned.of("rollout") for index in slot.accelerators}
         num_workers = config.env.num_workers + config.rollout.num_workers
         moved = bool(config.placement.offload)
-        for rows, share in itertools.product(self._rows(config), self._shares()):
-            update_s = update_seconds(config, planned, self._counts, rows, share)
+        for (rows, share), update_s in self._updates(config, planned).items():
             seconds = times.step_s - times.update_s + update_s
             order = (_rounded(seconds), moved, -len(answering), num_workers, rows * (1 - share), rows)
             leanest = (not moved, -config.actor.num_workers, num_workers, rows, -share)
             yield _Option(order, leanest, config, planned, (*group, moved), rows, share)
 
+    def _updates(self, config: RunConfig, planned: Plan) -> dict[tuple[int, float], float]:
+        """Return the seconds of an update by rows and share; the same for all plans with the actor ranks there."""
+        places = tuple((slot.node, slot.accelerators) for slot in planned.of("actor"))
+        if (places, config.actor.cpu_offload) not in self._known_updates:
+            self._known_updates[places, config.actor.cpu_offload] = {
+                (rows, share): update_seconds(config, planned, self._counts, rows, share)
+                for rows, share in itertools.product(self._rows(config), self._shares())
+            }
+        return self._known_updates[places, config.actor.cpu_offload]
+
     def _ranks(self) -> list[int]:
+        """Return numbers of actor ranks: by rule the most on the accelerators of each model, and of all."""
         if "actor.num_workers" not in self._config.auto:
             return [self._config.actor.num_workers]
-        return ranks_of(self._config, sum(len(node.usable) for node in self._inventory.nodes))
+        nodes = self._inventory.nodes
+        models = Counter(node.accelerators[index].model for node in nodes for index in node.usable)
+        found = ranks_of(self._config, models.total())
+        if self._config.placement.roles:
+            return found
+        return sorted({max(one for one in found if one <= most) for most in (*models.values(), models.total())})
 
     def _workers(self) -> Iterator[tuple[int, int]]:
         """Yield numbers of env and rollout workers; each rollout worker serves equally many env workers."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlrun.config.checks import check
+from rlrun.config.checks import OF_INPUTS, check
 from rlrun.config.registry import with_usual_numbers
 from rlrun.config.schema import OptimizerKind, Precision, RunConfig
 from rlrun.config.sections import AUTO, as_yaml, auto_names, freeze
@@ -24,7 +24,7 @@ from rlrun.placement.verdict import duration
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import ExitStatus, RunError
 
-MOST_CHANGES = 4  # that a refusal lists
+FEW_CHANGES, MOST_CHANGES = 2, 4  # that a refusal lists
 LORA_RANK = 32
 LEFT_OUT = object()  # the value of a key that is left out
 SAME, ROUNDING = "learns the same", "learns the same but for rounding"
@@ -47,6 +47,7 @@ class Change:
 
     keys: dict[str, Any]
     effect: str  # on what is learned
+    is_pair: bool = False  # of changes that do not fit alone
 
     @property
     def text(self) -> str:
@@ -66,7 +67,7 @@ class Change:
         auto = list(dict.fromkeys(auto))
         changed = replace(with_usual_numbers(replace(changed, auto=auto)), auto=auto)
         freeze(changed)
-        check(changed)
+        check(changed, OF_INPUTS)  # no change is about inputs
         return changed
 
 
@@ -80,11 +81,11 @@ def fit_run(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLE
     except RunError as refusal:
         if refusal.exit_status is not ExitStatus.placement or set(roles) != set(ROLES):
             raise
-        found = changes_that_fit(config, inventory)
+        found = changes_that_fit(config, inventory, is_about_memory=not str(refusal.key).startswith("placement."))
         if found:
             fits = "This fits" if len(found) == 1 else "Each of these fits"
             lines = [f"{change.text}: {_time(fitting)}; {change.effect}" for change, fitting in found]
-            refusal.remedy = f"{fits}:" + "".join(f"\n            {line}" for line in lines)
+            refusal.remedy = f"{fits}:" + "".join(f"\n  {line}" for line in lines)
         else:
             refusal.remedy = f"{refusal.remedy or ''} No change of keys that was tried makes it fit.".strip()
         raise
@@ -106,20 +107,30 @@ def _fit(config: RunConfig, inventory: Inventory, roles: Sequence[str]) -> Fitti
     return Fitting(chosen, planned, budget(chosen, planned, inventory), tuple(sentences), tuple(config.auto))
 
 
-def changes_that_fit(config: RunConfig, inventory: Inventory) -> list[tuple[Change, Fitting]]:
-    """Return up to four changes with which a run fits: those that learn the same come first, then the fastest ones."""
+def changes_that_fit(
+    config: RunConfig, inventory: Inventory, is_about_memory: bool = True
+) -> list[tuple[Change, Fitting]]:
+    """Return up to four changes with which a run fits: those that learn the same come first, then the fastest ones.
+
+    is_about_memory: False: only other places can help. More keys are only worth it if the run is faster with them.
+    """
     found: list[tuple[Change, Fitting]] = []
-    for change in _changes(config):
+    for change in _changes(config, is_about_memory):
+        if change.is_pair and len(found) >= FEW_CHANGES:
+            break
         try:
-            found.append((change, _fit(change.of(config), inventory, ROLES)))
+            fitting = _fit(change.of(config), inventory, ROLES)
         except RunError:
             continue
+        seconds = _seconds(fitting)
+        if not any(one.keys.items() <= change.keys.items() and _seconds(other) <= seconds for one, other in found):
+            found.append((change, fitting))
         if len(found) == MOST_CHANGES:
             break
     return sorted(found, key=lambda one: (one[0].effect not in (SAME, ROUNDING), _seconds(one[1])))
 
 
-def _changes(config: RunConfig) -> Iterator[Change]:
+def _changes(config: RunConfig, is_about_memory: bool) -> Iterator[Change]:
     """Yield changes to try: few keys before many, and what learns the same before what does not."""
     free = _free(config)
     if free:
@@ -127,6 +138,8 @@ def _changes(config: RunConfig) -> Iterator[Change]:
     placed = free | dict.fromkeys(["placement.roles", "placement.nodes"], LEFT_OUT) if config.placement.roles else {}
     if placed:
         yield Change(placed, SAME)
+    if not is_about_memory:
+        return
     singles = [*_neutral(config), *_learning(config)]
     for change in singles:
         yield Change(free | change.keys, change.effect)
@@ -136,7 +149,8 @@ def _changes(config: RunConfig) -> Iterator[Change]:
         for other in singles[number + 1 :]:
             if not one.keys.keys() & other.keys.keys():
                 effects = [effect for effect in (one.effect, other.effect) if effect not in (SAME, ROUNDING)]
-                yield Change((placed or free) | one.keys | other.keys, "; ".join(effects) or ROUNDING)
+                keys = (placed or free) | one.keys | other.keys
+                yield Change(keys, "; ".join(effects) or ROUNDING, is_pair=True)
 
 
 def _free(config: RunConfig) -> dict[str, Any]:

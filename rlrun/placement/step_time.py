@@ -4,56 +4,58 @@ A pass over some rows takes hypot(launching, computing) seconds. Launching is th
 one launch, whatever the number of rows. Computing is the card's: matrix products at a share of its peak, all else at a
 share of its memory's bandwidth. Where both are alike, parts of a pass wait for the host and parts for the card, so
 neither the larger one nor the sum is right. The constants reproduce the 14 times of docs/gpu.md within 20 %
-(tests/unit/placement/test_step_time.py).
+(tests/unit/placement/test_step_time.py). Links of FSDP, Adam's traffic, the slowest of several env workers and what
+Inductor fuses are estimates from published numbers: no run of several cards was measured.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlrun.config.registry import ALGORITHMS
-from rlrun.config.schema import RunConfig, WeightTransport
+from rlrun.config.schema import CompileBackend, RunConfig, WeightTransport
 from rlrun.config.simulator_spec import SimulatorTime, simulator_spec
 from rlrun.placement.memory import NUM_BYTES, actor_memory
 from rlrun.placement.plan import Plan
 from rlrun.placement.weight_ways import weight_ways
-from rlrun.policies.counts import PassCount, PolicyCounts
+from rlrun.policies.counts import PassCount, PolicyCounts, replicates_frozen
 
 
 @dataclass(frozen=True)
 class Device:
-    """Published dense bf16 operations and memory bandwidth of an accelerator, per second."""
+    """Published dense bf16 operations, memory bandwidth and bandwidth between cards, per second."""
 
     flops: float
     num_bytes: float
+    link_bytes: float  # bus bandwidth of NCCL's collectives within a node: NVLink, else PCIe
 
 
 # by a part of the model's name; the first match counts
 DEVICES = {
-    name: Device(tflops * 1e12, terabytes * 1e12)
-    for name, tflops, terabytes in (
-        ("B200", 2250, 8.0),
-        ("H200", 989, 4.8),
-        ("H100", 989, 3.35),
-        ("H800", 989, 3.35),
-        ("A100", 312, 2.04),
-        ("A800", 312, 2.04),
-        ("L40S", 362, 0.864),
-        ("L40", 181, 0.864),
-        ("A6000", 155, 0.768),
-        ("5090", 209, 1.79),
-        ("4090", 165, 1.008),
-        ("3090", 71, 0.936),
-        ("A40", 150, 0.696),
-        ("A10", 125, 0.6),
-        ("H20", 148, 4.0),
-        ("6000 Ada", 364, 0.96),
-        ("A30", 165, 0.933),
-        ("L4", 121, 0.3),
-        ("V100", 15.7, 0.9),  # without bf16, which it computes in fp32
-        ("T4", 8.1, 0.32),
+    name: Device(tflops * 1e12, terabytes * 1e12, gigabytes * 1e9)
+    for name, tflops, terabytes, gigabytes in (
+        ("B200", 2250, 8.0, 700),
+        ("H200", 989, 4.8, 370),
+        ("H100", 989, 3.35, 370),
+        ("H800", 989, 3.35, 180),
+        ("A100", 312, 2.04, 230),
+        ("A800", 312, 2.04, 180),
+        ("L40S", 362, 0.864, 20),
+        ("L40", 181, 0.864, 20),
+        ("A6000", 155, 0.768, 20),
+        ("5090", 209, 1.79, 20),
+        ("4090", 165, 1.008, 12),
+        ("3090", 71, 0.936, 12),
+        ("A40", 150, 0.696, 20),
+        ("A10", 125, 0.6, 12),
+        ("H20", 148, 4.0, 370),
+        ("6000 Ada", 364, 0.96, 20),
+        ("A30", 165, 0.933, 20),
+        ("L4", 121, 0.3, 12),
+        ("V100", 15.7, 0.9, 130),  # without bf16, which it computes in fp32
+        ("T4", 8.1, 0.32, 10),
     )
 }
 PRODUCTS_SHARE, BANDWIDTH_SHARE = 0.70, 0.80  # of the peaks, as large kernels reach them
@@ -67,7 +69,11 @@ DEVICE_MEMORY_BYTES_S = 60e9  # into memory of the same accelerator and out of i
 PCIE_BYTES_S = 25e9  # between host and accelerator, each way; an estimate
 HOST_ADAM_BYTES_S = 20e9  # of AdamW on the cores of a rank; an estimate
 HOST_ADAM_BYTES = 28  # of a parameter: weight, gradient and moments read, three of them written
-UNKNOWN_DEVICE = Device(60e12, 0.3e12)  # assumed where a plan must choose, never printed
+EXPOSED_SHARE = 0.15  # of gathering parameters, where it takes less time than the passes that it runs beside
+ADAM_BYTES = 46  # of a parameter and optimizer step: weight, gradient, moments, and the norm of gradients
+STRAGGLING = 0.05  # standard deviation of the time of a chunk between env workers, of its mean
+FUSED_BYTES, FUSED_KERNELS = 2.2, 2.4  # by which Inductor divides the traffic and the launches of a pass
+UNKNOWN_DEVICE = Device(60e12, 0.3e12, 10e9)  # assumed where a plan must choose, never printed
 UNKNOWN_SIMULATOR = SimulatorTime(env_step_s=0.01)  # assumed where a plan must choose, never printed
 
 
@@ -84,11 +90,17 @@ class StepTimes:
     sync_s: float
     mfu_act: float  # achieved operations over the peak while rollout workers answer
     mfu_update: float  # forward and backward pass once, whatever is computed again; 0: passes of it are not counted
+    links_s: float = 0.0  # of the update: gathering parameters and reducing gradients, mostly beside the passes
 
     @property
     def step_s(self) -> float:
         """The whole training step, without resets and evaluations."""
         return self.collect_s + self.update_s + self.sync_s
+
+    @property
+    def overlapped_s(self) -> float:
+        """The same where the next batch is collected beside the update, as by `rlrun.train_async`."""
+        return max(self.collect_s, self.update_s) + self.sync_s
 
 
 def device_of(model: str) -> Device | None:
@@ -104,10 +116,45 @@ def pass_seconds(count: PassCount, rows: int, device: Device, launch_s: float) -
     return math.hypot(work.num_kernels * launch_s, products + rest)
 
 
-def update_pass_seconds(counts: PolicyCounts, share: float, rows: int, device: Device) -> float:
-    """Return the seconds of one micro-batch, forward and backward. share: of blocks that backward recomputes."""
-    launch_s = UPDATE_LAUNCH_S + share * (RECOMPUTE_LAUNCH_S - UPDATE_LAUNCH_S)
-    return pass_seconds(counts.learning(share), rows, device, launch_s)
+def update_pass_seconds(
+    counts: PolicyCounts, share: float, rows: int, device: Device, is_compiled: bool = False
+) -> float:
+    """Return the seconds of one micro-batch, forward and backward.
+
+    share: of blocks that backward recomputes. is_compiled: whether Inductor fuses the blocks.
+    """
+    launch_s, work = UPDATE_LAUNCH_S + share * (RECOMPUTE_LAUNCH_S - UPDATE_LAUNCH_S), counts.learning(share)
+    if is_compiled:
+        fused = {name: getattr(work, name) / FUSED_BYTES for name in ("num_bytes", "fixed_bytes")}
+        work = replace(work, num_kernels=round(work.num_kernels / FUSED_KERNELS), **fused)
+    return pass_seconds(work, rows, device, launch_s)
+
+
+def compiles(config: RunConfig, counts: PolicyCounts) -> bool:
+    """Return whether actor ranks compile the policy's blocks by Inductor, if the node has what that needs."""
+    return bool(counts.stacks) and config.policy.compile_backend in (None, CompileBackend.inductor)
+
+
+def link_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, device: Device) -> float:
+    """Return the seconds in which FSDP gathers parameters and reduces gradients for one micro-batch.
+
+    Ranks on several nodes go at the pace of the links between them.
+    """
+    actor, actors = config.actor, plan.of("actor")
+    ranks = actor.ranks_of_a_copy
+    is_spread = len({slot.node for slot in actors}) > 1
+    pace = min(device.link_bytes, config.placement.link_gbit_per_s * 1e9 / 8) if is_spread else device.link_bytes
+    read = counts.num_parameters - counts.num_unread
+    sharded = counts.num_trained if actor.replicate_frozen or replicates_frozen(actor) else read
+    gathers = 0 if actor.keeps_gathered else 2  # before the forward and before the backward pass
+    moved = gathers * sharded * NUM_BYTES[actor.param_precision] * (ranks - 1) / ranks
+    reduced = counts.num_trained * NUM_BYTES[actor.reduce_precision] * (len(actors) - 1) / len(actors)
+    return (moved + reduced) / pace
+
+
+def together(passes_s: float, links_s: float) -> float:
+    """Return the seconds of passes beside links, which hide most of the shorter one."""
+    return max(passes_s, links_s) + EXPOSED_SHARE * min(passes_s, links_s)
 
 
 def has_known_devices(plan: Plan) -> bool:
@@ -150,6 +197,7 @@ def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes
         sync_s=max(way_seconds(config, plan, weight_bytes).values()) + offload_seconds(config, counts),
         mfu_act=rows * counts.act.flops / (stages * answer_s * acting.flops),
         mfu_update=learned / (update_s * learning.flops) if learned else 0.0,
+        links_s=_num_passes(config, plan, actor.micro_batch_size) * link_seconds(config, plan, counts, learning),
     )
 
 
@@ -161,12 +209,24 @@ def _chunk_seconds(config: RunConfig, plan: Plan) -> float:
     alone_s = time.of_chunk(envs, config.policy.num_action_chunks, num_images)
     on_node = Counter(slot.node for slot in plan.of("env"))
     cores = {planned.node.name: planned.node.num_cpus for planned in plan.nodes}
-    return alone_s * max(max(1.0, count / max(1, cores[node])) for node, count in on_node.items())
+    slowest_s = alone_s * (1 + STRAGGLING * math.sqrt(2 * math.log(config.env.num_workers)))
+    return slowest_s * max(max(1.0, count / max(1, cores[node])) for node, count in on_node.items())
 
 
 def _sharers(plan: Plan) -> int:
     """Return the largest number of rollout workers on one accelerator, which compute one after another."""
     return max(Counter((slot.node, slot.accelerators[0]) for slot in plan.of("rollout")).values())
+
+
+def _num_passes(config: RunConfig, plan: Plan, micro_batch_size: int) -> float:
+    """Return the micro-batches of a rank in a training step."""
+    algorithm, ranks = config.algorithm, len(plan.of("actor"))
+    if ALGORITHMS.get(algorithm.name).small_steps is not None:
+        return 0
+    each = math.ceil(algorithm.global_batch_size // ranks / micro_batch_size)
+    if algorithm.imitation_coef > 0:  # each pass over demonstrations takes about as long as one to learn
+        each += math.ceil(config.sft.batch_size / ranks / micro_batch_size)
+    return each * config.samples_per_step * algorithm.update_epochs / algorithm.global_batch_size
 
 
 def update_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, micro_batch_size: int, share: float) -> float:
@@ -178,14 +238,14 @@ def update_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, micro_ba
     small_steps = ALGORITHMS.get(algorithm.name).small_steps
     if small_steps is not None:
         return small_steps(config) * SMALL_STEP_S
-    rows = algorithm.global_batch_size // len(plan.of("actor"))  # of a rank and optimizer step
-    micro_batches = math.ceil(rows / micro_batch_size)
-    each_s = update_pass_seconds(counts, share, min(rows, micro_batch_size), device)
-    if algorithm.imitation_coef > 0:  # each pass over demonstrations takes about as long as one to learn
-        micro_batches += math.ceil(config.sft.batch_size / len(plan.of("actor")) / micro_batch_size)
+    rows = min(algorithm.global_batch_size // len(plan.of("actor")), micro_batch_size)
+    pass_s = update_pass_seconds(counts, share, rows, device, compiles(config, counts))
+    each_s = together(pass_s, link_seconds(config, plan, counts, device))
     optimizer_steps = config.samples_per_step * algorithm.update_epochs / algorithm.global_batch_size
-    host_pass_s, host_step_s = _host_seconds(config, counts) if config.actor.cpu_offload else (0.0, OPTIMIZER_STEP_S)
-    return optimizer_steps * (micro_batches * (each_s + host_pass_s) + host_step_s)
+    adam_s = ADAM_BYTES * counts.num_trained / config.actor.ranks_of_a_copy / (BANDWIDTH_SHARE * device.num_bytes)
+    on_card = 0.0, max(OPTIMIZER_STEP_S, adam_s)
+    host_pass_s, host_step_s = _host_seconds(config, counts) if config.actor.cpu_offload else on_card
+    return _num_passes(config, plan, micro_batch_size) * (each_s + host_pass_s) + optimizer_steps * host_step_s
 
 
 def _host_seconds(config: RunConfig, counts: PolicyCounts) -> tuple[float, float]:
