@@ -73,6 +73,7 @@ EXPOSED_SHARE = 0.15  # of gathering parameters, where it takes less time than t
 ADAM_BYTES = 46  # of a parameter and optimizer step: weight, gradient, moments, and the norm of gradients
 STRAGGLING = 0.05  # standard deviation of the time of a chunk between env workers, of its mean
 FUSED_BYTES, FUSED_KERNELS = 2.2, 2.4  # by which Inductor divides the traffic and the launches of a pass
+PUBLISHED_MFU = {"A100": 0.57, "H100": 0.35}  # torchtitan, 8B; IBM's fms-fsdp, 7B
 UNKNOWN_DEVICE = Device(60e12, 0.3e12, 10e9)  # assumed where a plan must choose, never printed
 UNKNOWN_SIMULATOR = SimulatorTime(env_step_s=0.01)  # assumed where a plan must choose, never printed
 

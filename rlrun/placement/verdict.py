@@ -17,7 +17,7 @@ from rlrun.placement.budget import Budget, budget
 from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
-from rlrun.placement.step_time import StepTimes, device_of
+from rlrun.placement.step_time import PUBLISHED_MFU, StepTimes, device_of
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 
@@ -74,6 +74,15 @@ def remarks(config: RunConfig, plan: Plan, budget: Budget, free: Sequence[str]) 
             f"{duration(times.update_s)} on {times.update_model}{mfu}, weights "
             f"{duration(times.sync_s)}."
         )
+        published = next((mfu for name, mfu in PUBLISHED_MFU.items() if name in times.update_model), 1.0)
+        if times.mfu_update > published:
+            yield f"That MFU is above the {published:.0%} published for this accelerator: expect less."
+        acting, learning = (
+            {(slot.node, index) for slot in plan.of(role) for index in slot.accelerators}
+            for role in ("rollout", "actor")
+        )
+        if not acting & learning and times.simulate_s is not None:
+            yield f"With rlrun.train_async a step would take about {duration(times.overlapped_s)}."
     yield from (text for key, text in idle_roles(config, plan) if key not in free)
     yield from pace(plan)
     every_s = 0.0 if times is None else config.checkpoint.every_steps * _step_s(times)

@@ -15,11 +15,11 @@ from benchmarks.plans import RUNS, table
 from rlrun.config.checks import OF_INPUTS
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
-from rlrun.placement import budget, choices, fitting, planner
+from rlrun.placement import budget, choices, fitting, planner, search
 from rlrun.policies.counts import PolicyCounts
 
 FOLDER = Path(__file__).parent
-TABLE = FOLDER / "plans.md"
+TABLE, DOCUMENT = FOLDER / "plans.md", FOLDER.parents[1] / "docs" / "gpu.md"
 COUNTED = {run: [f"run={run}"] for run in RUNS} | {  # the two with adapters are what docs/gpu.md measured
     "libero_lora": ["run=libero_rlinf", "actor.lora.rank=32"],
     "behavior_lora": ["run=behavior_ppo_openvla_oft", "actor.lora.rank=32"],
@@ -31,10 +31,15 @@ def stored(config: RunConfig) -> PolicyCounts:
 
 
 def test_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (budget, choices, fitting, planner):
+    for module in (budget, choices, fitting, planner, search):
         monkeypatch.setattr(module, "policy_counts", stored)
     found = "\n".join(table()) + "\n"
     assert found == TABLE.read_text(), f"plans changed; if they should, run python -m {__name__} --write"
+
+
+def test_the_rows_of_the_documents_are_in_the_table() -> None:
+    shown = [line for line in DOCUMENT.read_text().splitlines() if line.startswith(tuple(f"| {run} |" for run in RUNS))]
+    assert shown and set(shown) <= set(TABLE.read_text().splitlines())
 
 
 @pytest.mark.long
@@ -54,7 +59,7 @@ def main() -> None:
         for name, arguments in COUNTED.items():
             config = load(arguments, skipped=OF_INPUTS)
             (FOLDER / "policy_counts" / f"{name}.json").write_text(count(config).to_json() + "\n")
-    for module in (budget, choices, fitting, planner):
+    for module in (budget, choices, fitting, planner, search):
         module.policy_counts = stored  # type: ignore[attr-defined]
     TABLE.write_text("\n".join(table()) + "\n")
 

@@ -10,12 +10,13 @@ import pytest
 from rlrun.config.loader import load
 from rlrun.config.provenance import as_tree
 from rlrun.config.schema import RunConfig
-from rlrun.placement import budget, choices, planner
+from rlrun.placement import budget, choices, planner, search
 from rlrun.placement.budget import accelerators, hosts
-from rlrun.placement.choices import SHARES, choose, with_less_memory
+from rlrun.placement.choices import choose, with_less_memory
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.memory import version_bytes
 from rlrun.placement.planner import plan
+from rlrun.placement.search import SHARES
 from rlrun.placement.step_time import step_times
 from rlrun.policies.counts import PassCount, PolicyCounts, StackCount
 from rlrun.system.errors import RunError
@@ -34,7 +35,7 @@ COUNTS = PolicyCounts(
 
 @pytest.fixture(autouse=True)
 def counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (budget, choices, planner):
+    for module in (budget, choices, planner, search):
         monkeypatch.setattr(module, "policy_counts", lambda config: COUNTS)
 
 
@@ -110,7 +111,7 @@ def test_frozen_weights_are_whole_where_they_fit(
     """10 GB of frozen weights in bf16 on four ranks: 2.5 GB of each, or all of them."""
     blocks = StackCount((250_000_000,) * 24, (40_000_000,) * 24, 0, 0)
     frozen = replace(COUNTS, num_parameters=6 * 10**9, num_frozen=5 * 10**9, stacks=(blocks,))
-    for module in (budget, choices, planner):
+    for module in (budget, choices, planner, search):
         monkeypatch.setattr(module, "policy_counts", lambda config: frozen)
     inventory = machines(memory_gb * 10**9, num_cards=4)
     keys = ["actor.num_workers=4", "actor.sharding=full_shard", "actor.param_precision=bf16"]
