@@ -24,8 +24,11 @@ LEARNERS = ("actor", "rollout")
 FREEING_MS = 100  # Ray's default of 1 s leaves one step in the store when the next one arrives
 NICENESS = "RAY_worker_niceness"  # added to that of Ray's own processes
 MANY_NODES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray's services listen on loopback
-EXACT_PINNING = "pinned_max_round_threshold_mb:1"  # of PYTORCH_ALLOC_CONF, from torch 2.13 on
-ACTOR_ALLOCATOR = f"expandable_segments:True,{EXACT_PINNING}"
+# Of PYTORCH_ALLOC_CONF, from torch 2.13 on. Both sizes are the same, because torch 2.13 looks for a kept block by the
+# power of two only: what it keeps must be rounded up, or a request gets a block that is too small.
+PINNING = "pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:64"
+GROWING = "expandable_segments:True"
+ACTOR_ALLOCATOR = f"{GROWING},{PINNING}"
 
 VARIABLES = (
     Variable("CUDA_VISIBLE_DEVICES", ALL, Decided.plan, "a worker sees its own accelerators only; empty: none"),
@@ -34,7 +37,7 @@ VARIABLES = (
         "PYTORCH_ALLOC_CONF",
         LEARNERS,
         Decided.plan,
-        "expandable segments: batches of unequal length fragment; pinned memory as asked for: powers of two take 1.3 x",
+        "expandable segments: batches of unequal length fragment; only pinned memory up to 64 MB is rounded and kept",
     ),
     Variable("OMP_NUM_THREADS", ALL, Decided.plan, "thread pools else take every core for each worker"),
     Variable("TOKENIZERS_PARALLELISM", LEARNERS, Decided.plan, "its threads do not survive a fork, and it then warns"),

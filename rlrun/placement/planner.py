@@ -12,7 +12,7 @@ from rlrun.placement.budget import accelerators, budget
 from rlrun.placement.bundles import Bundle, Bundles, Member, backends, check_hardware, check_interfaces
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.memory import version_bytes
-from rlrun.placement.node_environment import ACTOR_ALLOCATOR, EXACT_PINNING, setting
+from rlrun.placement.node_environment import ACTOR_ALLOCATOR, PINNING, setting
 from rlrun.placement.plan import (
     NO_CHECK,
     ROLES,
@@ -345,7 +345,7 @@ def _environment(config: RunConfig, role: str, bundle: Bundle, cores: dict[str, 
     if bundle.accelerators and role == "actor":
         settings.append(setting("PYTORCH_ALLOC_CONF", ACTOR_ALLOCATOR))
     elif bundle.accelerators and config.rollout.backend is RolloutBackendKind.hf:
-        settings.append(setting("PYTORCH_ALLOC_CONF", EXACT_PINNING))
+        settings.append(setting("PYTORCH_ALLOC_CONF", PINNING))
     if bundle.accelerators:
         return (*settings, setting("TORCH_FR_BUFFER_SIZE", 2000), setting("TORCH_NCCL_DUMP_ON_TIMEOUT", 1))
     return tuple(settings)

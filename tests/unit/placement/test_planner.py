@@ -10,6 +10,7 @@ import pytest
 
 from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
 from rlrun.placement.inventory import Accelerator, Interface, Inventory, NodeInfo
+from rlrun.placement.node_environment import PINNING
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 from rlrun.system.errors import ExitStatus, RunError
@@ -80,7 +81,7 @@ def test_accelerators_are_numbered_as_nvidia_smi_does_and_actors_can_grow_their_
     planned = plan(configured(8, 4, 4, SHORT), DUAL)
     assert {planned.environment(role, 0)["CUDA_DEVICE_ORDER"] for role in ("actor", "rollout", "env")} == {"PCI_BUS_ID"}
     assert planned.environment("actor", 0)["PYTORCH_ALLOC_CONF"].startswith("expandable_segments:True,")
-    assert planned.environment("rollout", 0)["PYTORCH_ALLOC_CONF"] == "pinned_max_round_threshold_mb:1"
+    assert planned.environment("rollout", 0)["PYTORCH_ALLOC_CONF"] == PINNING
 
 
 def test_groups_keep_their_order_and_settings() -> None:
