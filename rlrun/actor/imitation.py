@@ -78,6 +78,7 @@ def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, flo
     learner.sharded.offloader.require_device("imitation")
     sums = MetricSums()
     add_imitation_gradients(learner, batch, 1.0, sums)
+    learner.settle_kernels()
     norm, is_finite = learner.imitation_optimizer.step(learner.ranks)
     sums.add({"grad_norm": norm}, float(is_finite))
     learner.telemetry.count("imitation_steps")

@@ -41,6 +41,7 @@ def update(
         metrics = off_policy_update(learner, learner.algorithm, trajectory)
     else:
         metrics = on_policy_update(learner, learner.algorithm, trajectory, version, demonstrations)
+    learner.settle_kernels()
     learner.policy.observe(trajectory.proprio[trajectory.valid], learner.ranks.sum)
     learner.num_updates += 1
     return metrics
