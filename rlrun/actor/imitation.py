@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.actor.learning_batch import BatchPlan
+from rlrun.actor.learning_batch import BatchPlan, padded
 from rlrun.actor.update_metrics import MetricSums
 from rlrun.observability.records import EXCHANGED_LOSSES, HELD_LOSS
 from rlrun.policies.policy import ImitationPolicy
@@ -104,7 +104,9 @@ def add_imitation_gradients(learner: Learner, batch: DemonstrationBatch, coef: f
     micro_batches = plan.split(np.arange(len(batch)))
     for i, rows in enumerate(micro_batches):
         learner.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
-        loss = _micro_loss(learner, batch, rows, valid, sums)
+        at = padded(rows, learner.rows_of_pass(plan.num_rows))
+        counted = valid[at] & (np.arange(len(at)) < len(rows))[:, None]
+        loss = _micro_loss(learner, batch, at, counted, sums)
         (loss * (coef * learner.ranks.world_size / num_steps)).backward()
 
 
@@ -114,12 +116,10 @@ def _imitating(learner: Learner) -> ImitationPolicy:
 
 
 def _micro_loss(
-    learner: Learner, batch: DemonstrationBatch, rows: np.ndarray, valid: np.ndarray, sums: MetricSums
+    learner: Learner, batch: DemonstrationBatch, at: np.ndarray, counted: np.ndarray, sums: MetricSums
 ) -> Tensor:
-    """Sum of the loss over the micro-batch's control steps; a rank without rows computes one masked row."""
+    """Sum of the loss over the control steps (counted: bool [R, C]) of a micro-batch's rows."""
     policy = _imitating(learner)
-    at = rows if len(rows) else np.zeros(1, np.int64)
-    counted = valid[at] & (len(rows) > 0)
     sentences = [batch.instructions[i] for i in at]
     loss, metrics = policy.imitation_loss(
         batch.images[at], sentences, batch.proprio[at], batch.actions[at], counted, learner.config.sft

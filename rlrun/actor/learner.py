@@ -108,6 +108,7 @@ class Learner:
         policy.device = self.device
         policy.use_attention(config.policy.attention, config.actor.param_precision)
         backend = chosen_backend(config.policy.compile_backend, self.device, is_learner=True)
+        self._has_backend = backend is not None
         self._fallback = Fallback() if config.policy.compile_backend is None else None
         checkpointed = config.actor.activation_checkpointing
         progress = partial(telemetry.count, "first_passes_of_blocks")
@@ -126,6 +127,14 @@ class Learner:
         """Return the factor of the learning rates in this training step."""
         actor = self.config.actor
         return actor.lr_schedule.factor(self.num_updates / max(1, self.config.num_steps), actor.min_lr_ratio)
+
+    def rows_of_pass(self, wanted: int) -> int:
+        """Return the rows that each forward pass must have: `wanted` if it is compiled, else any number, 0.
+
+        A pass with another number of rows is compiled anew, for minutes, while other ranks wait in a collective.
+        """
+        is_compiled = self._has_backend and not (self._fallback is not None and self._fallback.is_taken)
+        return wanted if is_compiled else 0
 
     def settle_kernels(self) -> None:
         """Let all ranks compute alike after their first passes, compiled or by torch's own kernels."""

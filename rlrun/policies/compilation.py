@@ -50,7 +50,7 @@ def chosen_backend(asked: CompileBackend | None, device: torch.device, is_learne
             key=KEY,
             value=CompileBackend.inductor.name,
             cause=fault,
-            remedy="Install what is missing (`apt-get install g++ python3-dev`; triton comes with torch's CUDA builds), "
+            remedy="Install what is missing (`apt-get install g++ python3-dev`; triton comes with torch for CUDA), "
             f"let {CACHE} name a folder from which programs may run, or set the key to none.",
             exit_status=ExitStatus.doctor,
         )
@@ -105,6 +105,7 @@ class Fallback:
 
     def __init__(self) -> None:
         self.fault = ""  # of the first pass that failed
+        self.is_taken = False
         self._is_settled = False
         self._plain: list[tuple[nn.Module, Callable[..., Any]]] = []
 
@@ -145,6 +146,7 @@ class Fallback:
         )
 
     def _take_back(self) -> None:
+        self.is_taken = True
         for part, plain in self._plain:
             part.forward = plain
 
