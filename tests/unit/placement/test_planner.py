@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
+from rlrun.config.schema import ClusterKind, CompileBackend, RolloutBackendKind, RunConfig
 from rlrun.placement.inventory import Accelerator, Interface, Inventory, NodeInfo
 from rlrun.placement.node_environment import PINNING
 from rlrun.placement.plan import Plan
@@ -82,6 +82,25 @@ def test_accelerators_are_numbered_as_nvidia_smi_does_and_actors_can_grow_their_
     assert {planned.environment(role, 0)["CUDA_DEVICE_ORDER"] for role in ("actor", "rollout", "env")} == {"PCI_BUS_ID"}
     assert planned.environment("actor", 0)["PYTORCH_ALLOC_CONF"].startswith("expandable_segments:True,")
     assert planned.environment("rollout", 0)["PYTORCH_ALLOC_CONF"] == PINNING
+
+
+def test_workers_that_compile_share_the_cores_of_their_node() -> None:
+    """Inductor else starts a process a core, up to 32, for each of them."""
+    config = configured(8, 4, 4, SHORT)
+    cores = TRAIN.num_cpus
+
+    def planned_threads(role: str) -> str | None:
+        return plan(config, DUAL).environment(role, 0).get("TORCHINDUCTOR_COMPILE_THREADS")
+
+    assert planned_threads("actor") == str(min(32, cores // 8))
+    assert planned_threads("rollout") is None and planned_threads("env") is None
+    config.policy.compile_backend = CompileBackend.inductor
+    assert planned_threads("rollout") == str(min(32, cores // 4))
+    config.policy.compile_backend = CompileBackend.none
+    assert planned_threads("actor") is None
+    config.policy.compile_backend = None
+    crowded = Inventory((replace(TRAIN, num_cpus=2), SIM))
+    assert plan(config, crowded).environment("actor", 0)["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
 
 
 def test_groups_keep_their_order_and_settings() -> None:
