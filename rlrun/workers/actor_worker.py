@@ -265,11 +265,13 @@ class ActorWorker:
         if index == 0:
             self._outgoing = self._publish(policy_version, has_base, is_shared if self.rank == 0 else None)
         with self.telemetry.span("pack weights", f"version {policy_version}, bucket {index}"):
-            if self._opened or (self.rank == 0 and is_shared is not None):
-                return next(self._outgoing)
-            for _ in self.layout(has_base).buckets[index]:  # take part in the gathering
+            is_sender = bool(self._opened) or (self.rank == 0 and is_shared is not None)
+            packed = next(self._outgoing) if is_sender else None
+            for _ in () if is_sender else self.layout(has_base).buckets[index]:  # take part in the gathering
                 next(self._gathered)
-            return None
+        if index == len(self.layout(has_base).buckets) - 1:  # else the last whole tensors stay on the device
+            self._outgoing, self._gathered = iter(()), iter(())
+        return packed
 
     def broadcast(self, policy_version: int, has_base: bool) -> None:
         """Gather the present weights on all ranks and send them from rank 0, with the collective transport."""
@@ -307,8 +309,8 @@ class ActorWorker:
         has_base: bool,
         buffer: Callable[[int], np.ndarray | torch.Tensor] | None,
     ) -> Iterator[WeightBucket]:
-        is_checksummed = self.config.weight_sync.is_checksum_verified
-        return pack(self._gathered, self.layout(has_base), policy_version, is_checksummed, buffer)
+        settings = self.config.weight_sync
+        return pack(self._gathered, self.layout(has_base), policy_version, settings.is_checksum_verified, buffer)
 
     def _beside(self, has_base: bool, is_shared: bool, bucket: WeightBucket) -> WeightBucket | SharedBucket:
         """Return a copy of a bucket in memory of the host."""
@@ -393,10 +395,7 @@ class ActorWorker:
         return self._saving is not None and self._saving.is_done
 
     def finish_save(self, folder: str) -> None:
-        """Wait until the checkpoint of `begin_save` is written; then prune old ones.
-
-        Raises RunError if it could not be written.
-        """
+        """Wait until the checkpoint of `begin_save` is written; then prune old ones. Raises RunError if it is not."""
         saving, self._saving = self._saving, None
         assert saving is not None, "begin_save() comes first"
         with self.telemetry.span("save"):
@@ -410,8 +409,7 @@ class ActorWorker:
 
     def _prune(self, newest: Path) -> None:
         if self.rank == 0:
-            settings = self.config.checkpoint
-            checkpoint_folder.prune(newest, settings.keep_last, settings.is_best_kept)
+            checkpoint_folder.prune(newest, self.config.checkpoint.keep_last, self.config.checkpoint.is_best_kept)
 
     def latest_checkpoint(self, root: str, at_most: str | None) -> tuple[str | None, list[str]]:
         """See `CheckpointSearch.latest_valid`; all ranks call it."""
