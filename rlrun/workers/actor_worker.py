@@ -31,6 +31,7 @@ from rlrun.data.seeds import actor_ranks_of
 from rlrun.observability.disk_speed import flush_seconds
 from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import profiled
+from rlrun.policies.offloading import await_room
 from rlrun.policies.opening import open_to_shard
 from rlrun.policies.policy import Policy
 from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observations
@@ -128,9 +129,12 @@ class ActorWorker:
                 return f"{self.telemetry.worker} cannot open it: {error}"
         return ""
 
-    def load(self, policy_folder: str) -> None:
-        """Build policy, shards and optimizer from a policy folder."""
+    def load(self, policy_folder: str, room_bytes: int = 0) -> None:
+        """Build policy, shards and optimizer from a policy folder. room_bytes: what a new process first waits for."""
         with self.telemetry.span("load"):
+            if self._learner is None:
+                limit_s = self.config.cluster.start_deadline_s
+                await_room(self.device, room_bytes, limit_s, partial(self.telemetry.count, "looks"))
             self._begin(*open_to_shard(policy_folder, self.config))
             bucket_bytes = self.config.weight_sync.bucket_bytes
             self._layouts = {has: lay_out(self.learner.weight_layout(has), bucket_bytes) for has in (False, True)}
@@ -218,11 +222,10 @@ class ActorWorker:
                 raise self._out_of_memory(error) from error
 
     def _out_of_memory(self, error: torch.OutOfMemoryError) -> RunError:
-        rows = self.config.actor.micro_batch_size
         return RunError(
             f"{self.telemetry.worker} ran out of device memory in an update.",
             key="actor.micro_batch_size",
-            value=rows,
+            value=self.config.actor.micro_batch_size,
             cause=str(error).splitlines()[0],
             remedy="Lower it, set actor.activation_checkpointing=true, or use more actor ranks.",
             exit_status=ExitStatus.placement,
@@ -257,10 +260,9 @@ class ActorWorker:
     ) -> WeightBucket | SharedBucket | DeviceBucket | None:
         """Gather bucket `index` of the present weights on all ranks. Ranks that send return it, the others None.
 
-        A rank with `open_device_memory` sends there; every rollout worker with such memory has finished with bucket
-        index - 2. Rank 0 sends to the others. has_base: every rollout worker has the base under the adapters.
-        is_shared: the others are on the node of rank 0 and have taken the previous version, so that the payload stays
-        in shared memory; None: there are no others.
+        A rank with `open_device_memory` sends there; every rollout worker there has finished with bucket index - 2.
+        Rank 0 sends to the others. has_base: all rollout workers have the base under the adapters. is_shared: others
+        are on the node of rank 0 and have taken the previous version: by shared memory; None: there are no others.
         """
         if index == 0:
             self._outgoing = self._publish(policy_version, has_base, is_shared if self.rank == 0 else None)
@@ -423,8 +425,8 @@ class ActorWorker:
             self._search().verify(Path(folder))
 
     def _search(self) -> CheckpointSearch:
-        ranks = process_group.Ranks(self.device)
-        return CheckpointSearch(ranks, self.config.checkpoint.verify, lambda: self.telemetry.count("verified_pieces"))
+        ranks, progress = process_group.Ranks(self.device), partial(self.telemetry.count, "verified_pieces")
+        return CheckpointSearch(ranks, self.config.checkpoint.verify, progress)
 
     def restore(self, folder: str) -> dict:
         """Load a checkpoint. Returns the driver's state in it."""
