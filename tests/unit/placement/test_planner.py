@@ -103,6 +103,28 @@ def test_workers_that_compile_share_the_cores_of_their_node() -> None:
     assert plan(config, crowded).environment("actor", 0)["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
 
 
+def exclusive(limit: int) -> Inventory:
+    return Inventory((replace(TRAIN, accelerators=(replace(A100, max_processes=limit),) * 8), SIM))
+
+
+def test_workers_that_share_an_accelerator_of_one_process_are_refused_by_name() -> None:
+    config = configured(8, 4, 4, SHORT)
+    with pytest.raises(RunError, match="actor/0 and rollout/0 would compute on accelerator 0 of node train-0") as one:
+        plan(config, exclusive(1))
+    assert "EXCLUSIVE_PROCESS" in one.value.cause and "nvidia-smi -i 0 -c DEFAULT" in one.value.remedy
+    assert one.value.exit_status is ExitStatus.placement
+    with pytest.raises(RunError, match="lets no process compute"):
+        plan(config, exclusive(0))
+    apart = configured(4, 4, 4, {"actor": "0-3", "rollout": "4-7", "env": "4-7"})  # which only draws there
+    assert len(plan(apart, exclusive(1)).slots) == 12
+
+
+def test_one_process_may_have_all_roles_on_an_accelerator_of_one_process() -> None:
+    local = configured(1, 1, 1, {})
+    local.cluster.kind = ClusterKind.local
+    assert {slot.accelerators for slot in plan(local, exclusive(1)).slots} == {(0,)}
+
+
 def test_groups_keep_their_order_and_settings() -> None:
     """Ranks count in the order of the groups, not of the inventory."""
     nodes = {
