@@ -75,10 +75,11 @@ class LearningBatch:
         index = torch.from_numpy(rows)
         names = [*_TARGETS, "old_logprobs", *(["unit_logprobs"] if self.is_old else [])]
         names += ["reference"] if self.reference is not None else []
-        taken = {name: getattr(self, name).index_select(0, index) for name in names}
+        selected = {name: getattr(self, name).index_select(0, index) for name in names}
         for name in _MASKS:
-            taken[name][num_counted:] = False
-        sent, *columns = uploaded([index, *taken.values()], device)
+            selected[name][num_counted:] = False
+        taken = [index, *selected.values()]
+        sent, *columns = uploaded(taken, device)
         by_name = dict(zip(names, columns, strict=True))
         return MicroBatch(
             sent,
