@@ -139,7 +139,7 @@ class Learner:
     def settle_kernels(self) -> None:
         """Let all ranks compute alike after their first passes, compiled or by torch's own kernels."""
         if self._fallback is not None:
-            self._fallback.settle(self.ranks.gather)
+            self._fallback.settle(self.ranks.gather, is_teller=self.ranks.rank == 0)
 
     def weight_layout(self, has_base: bool = False) -> list[tuple[str, Tensor]]:
         """Return (name, tensor without memory) of what is sent to rollout workers, in order; no communication.

@@ -128,10 +128,10 @@ class Fallback:
 
         return forward
 
-    def settle(self, gather: Callable[[object], list]) -> None:
-        """Go back on all ranks if one of them has, and say so; all ranks call it after their first passes, together.
+    def settle(self, gather: Callable[[object], list], is_teller: bool) -> None:
+        """Go back on all ranks if one of them has; all ranks call it after their first passes, together.
 
-        gather: returns a value of every rank. Does nothing at later calls.
+        gather: returns a value of every rank. is_teller: whether this rank says so. Does nothing at later calls.
         """
         if self._is_settled:
             return
@@ -140,10 +140,11 @@ class Fallback:
         if not fault:
             return
         self._take_back()
-        notice(
-            f"actor ranks compute by torch's own kernels, since the first compiled pass failed ({fault}). Set "
-            f"{KEY}=none to begin so, or {KEY}=inductor to see the whole error."
-        )
+        if is_teller:
+            notice(
+                f"actor ranks compute by torch's own kernels, since the first compiled pass failed ({fault}). Set "
+                f"{KEY}=none to begin so, or {KEY}=inductor to see the whole error."
+            )
 
     def _take_back(self) -> None:
         self.is_taken = True
