@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import Pretence, Seen, row
-from rlrun.placement.node_environment import EXACT_PINNING
+from rlrun.placement.node_environment import GROWING
 from rlrun.weight_sync.buckets import checksum, lay_out, pack, unpack
 from rlrun.weight_sync.device_memory import NUM_BUFFERS, DeviceMemory, DeviceSender, OpenedMemory
 
@@ -33,7 +33,7 @@ def by_ipc(machine: Machine) -> Seen:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_receive, args=(theirs, str(machine.device), NUM_TENSORS, NUMBERS), daemon=True)
-    with _allocator_of_rollout_workers():
+    with allocator_of_rollout_workers():
         process.start()
     try:
         return _measured(ours, machine.device)
@@ -43,13 +43,16 @@ def by_ipc(machine: Machine) -> Seen:
 
 
 @contextmanager
-def _allocator_of_rollout_workers() -> Iterator[None]:
-    before = os.environ.get(ALLOCATOR)
-    if before is not None:
-        os.environ[ALLOCATOR] = EXACT_PINNING
+def allocator_of_rollout_workers() -> Iterator[None]:
+    """Take expandable segments out of the settings that a new process gets."""
+    before = os.environ.pop(ALLOCATOR, None)
+    theirs = (before or "").removeprefix(GROWING).removeprefix(",")
+    if theirs:
+        os.environ[ALLOCATOR] = theirs
     try:
         yield
     finally:
+        os.environ.pop(ALLOCATOR, None)
         if before is not None:
             os.environ[ALLOCATOR] = before
 

@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu import ipc
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import LeftOut, Pretence, Seen, row
-from rlrun.placement.node_environment import EXACT_PINNING
+from rlrun.placement.node_environment import PINNING
 from rlrun.policies.offloading import Offloader
 
 NUM_TENSORS, MEGABYTES = 24, 66  # just above a power of two: an allocator that rounds up takes almost twice as much
@@ -43,7 +43,7 @@ def bits(machine: Machine) -> Seen:
 @row("offloading: host memory", "at most 15 % more than the bytes", pretence=Pretence.cannot)
 def pinned(machine: Machine) -> Seen:
     """Pinned memory is not the process's own for the kernel, so the whole machine's is measured."""
-    if EXACT_PINNING not in os.environ.get("PYTORCH_ALLOC_CONF", ""):
+    if PINNING not in os.environ.get("PYTORCH_ALLOC_CONF", ""):
         raise LeftOut("torch before 2.13 rounds pinned memory up to powers of two")
     tensors = _tensors(machine)
     offloader = Offloader(machine.device)

@@ -15,10 +15,16 @@ from dataclasses import asdict
 from importlib import import_module
 from importlib.metadata import version
 
+from packaging.version import Version
+
 from benchmarks.gpu.commands import CommandFailed, lines
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import Outcome, Result
-from rlrun.placement.node_environment import ACTOR_ALLOCATOR
+from rlrun.placement.node_environment import ACTOR_ALLOCATOR, GROWING
+
+ALLOCATOR = "PYTORCH_ALLOC_CONF"
+FIRST_GROWING = (2, 11)  # the oldest torch on which this program has run
+FIRST_PINNING = (2, 13)  # the first torch that takes sizes of pinned memory; older ones refuse them
 
 LIMITS_S = {
     "node": 200.0,
@@ -37,16 +43,18 @@ def results(parts: Sequence[str], machine: Machine) -> Iterator[Result]:
     pretended = ["--pretended"] if machine.is_pretended else []
     command = machine.command("benchmarks.gpu.part", *parts, "--cards", str(machine.num_cards), *pretended)
     try:
-        for line in lines(command, sum(LIMITS_S[part] for part in parts), _allocator(machine)):
+        for line in lines(command, sum(LIMITS_S[part] for part in parts), allocator(machine, version("torch"))):
             yield Result(**json.loads(line))
     except CommandFailed as error:
         yield Result(f"the other rows of {', '.join(parts)}", "a process that ends well", str(error), Outcome.off.value)
 
 
-def _allocator(machine: Machine) -> dict[str, str]:
-    """Return the allocator's settings of actor workers; torch before 2.13 refuses them."""
-    release = tuple(int(number) for number in version("torch").split(".")[:2])
-    return {} if machine.is_pretended or release < (2, 13) else {"PYTORCH_ALLOC_CONF": ACTOR_ALLOCATOR}
+def allocator(machine: Machine, torch_version: str) -> dict[str, str]:
+    """Return the allocator's settings of actor workers, as far as this torch takes them."""
+    release = Version(torch_version).release
+    if machine.is_pretended or release < FIRST_GROWING:
+        return {}
+    return {ALLOCATOR: ACTOR_ALLOCATOR if release >= FIRST_PINNING else GROWING}
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.actor.learning_batch import BatchPlan
+from rlrun.actor.learning_batch import BatchPlan, padded
 from rlrun.actor.update_metrics import MetricSums
 from rlrun.observability.records import EXCHANGED_LOSSES, HELD_LOSS
 from rlrun.policies.policy import ImitationPolicy
@@ -78,6 +78,7 @@ def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, flo
     learner.sharded.offloader.require_device("imitation")
     sums = MetricSums()
     add_imitation_gradients(learner, batch, 1.0, sums)
+    learner.settle_kernels()
     norm, is_finite = learner.imitation_optimizer.step(learner.ranks)
     sums.add({"grad_norm": norm}, float(is_finite))
     learner.telemetry.count("imitation_steps")
@@ -103,7 +104,9 @@ def add_imitation_gradients(learner: Learner, batch: DemonstrationBatch, coef: f
     micro_batches = plan.split(np.arange(len(batch)))
     for i, rows in enumerate(micro_batches):
         learner.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
-        loss = _micro_loss(learner, batch, rows, valid, sums)
+        at = padded(rows, learner.rows_of_pass(plan.num_rows))
+        counted = valid[at] & (np.arange(len(at)) < len(rows))[:, None]
+        loss = _micro_loss(learner, batch, at, counted, sums)
         (loss * (coef * learner.ranks.world_size / num_steps)).backward()
 
 
@@ -113,12 +116,10 @@ def _imitating(learner: Learner) -> ImitationPolicy:
 
 
 def _micro_loss(
-    learner: Learner, batch: DemonstrationBatch, rows: np.ndarray, valid: np.ndarray, sums: MetricSums
+    learner: Learner, batch: DemonstrationBatch, at: np.ndarray, counted: np.ndarray, sums: MetricSums
 ) -> Tensor:
-    """Sum of the loss over the micro-batch's control steps; a rank without rows computes one masked row."""
+    """Sum of the loss over the control steps (counted: bool [R, C]) of a micro-batch's rows."""
     policy = _imitating(learner)
-    at = rows if len(rows) else np.zeros(1, np.int64)
-    counted = valid[at] & (len(rows) > 0)
     sentences = [batch.instructions[i] for i in at]
     loss, metrics = policy.imitation_loss(
         batch.images[at], sentences, batch.proprio[at], batch.actions[at], counted, learner.config.sft

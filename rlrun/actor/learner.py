@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +22,7 @@ from rlrun.algorithms.spec import AlgorithmSpec
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.compilation import chosen_backend, prepare_blocks
+from rlrun.policies.compilation import Fallback, chosen_backend, prepare_blocks
 from rlrun.policies.offloading import Move, local
 from rlrun.policies.policy import torch_dtype
 
@@ -107,9 +108,11 @@ class Learner:
         policy.device = self.device
         policy.use_attention(config.policy.attention, config.actor.param_precision)
         backend = chosen_backend(config.policy.compile_backend, self.device, is_learner=True)
-        prepare_blocks(
-            policy, backend, config.actor.activation_checkpointing, lambda: telemetry.count("first_passes_of_blocks")
-        )
+        self._has_backend = backend is not None
+        self._fallback = Fallback() if config.policy.compile_backend is None else None
+        checkpointed = config.actor.activation_checkpointing
+        progress = partial(telemetry.count, "first_passes_of_blocks")
+        prepare_blocks(policy, backend, checkpointed, progress, self._fallback)
         if mesh is None:
             mesh = form_mesh(config.actor, self.ranks, self.device, config.cluster.start_deadline_s)
         self.sharded = ShardedPolicy(policy, config.actor, self.device, mesh, weights)
@@ -124,6 +127,19 @@ class Learner:
         """Return the factor of the learning rates in this training step."""
         actor = self.config.actor
         return actor.lr_schedule.factor(self.num_updates / max(1, self.config.num_steps), actor.min_lr_ratio)
+
+    def rows_of_pass(self, wanted: int) -> int:
+        """Return the rows that each forward pass must have: `wanted` if it is compiled, else any number, 0.
+
+        A pass with another number of rows is compiled anew, for minutes, while other ranks wait in a collective.
+        """
+        is_compiled = self._has_backend and not (self._fallback is not None and self._fallback.is_taken)
+        return wanted if is_compiled else 0
+
+    def settle_kernels(self) -> None:
+        """Let all ranks compute alike after their first passes, compiled or by torch's own kernels."""
+        if self._fallback is not None:
+            self._fallback.settle(self.ranks.gather, is_teller=self.ranks.rank == 0)
 
     def weight_layout(self, has_base: bool = False) -> list[tuple[str, Tensor]]:
         """Return (name, tensor without memory) of what is sent to rollout workers, in order; no communication.

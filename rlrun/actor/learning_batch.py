@@ -24,8 +24,7 @@ from rlrun.policies.upload import uploaded
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """R rows of a `LearningBatch` on the device; one row that does not count if there are none, since FSDP needs every
-    rank in every pass."""
+    """R rows of a `LearningBatch` on the device, of which the last ones may not count: see `padded`."""
 
     index: Tensor  # int64 [R], in the batch
     targets: Targets
@@ -71,18 +70,20 @@ class LearningBatch:
             return self.instructions * len(rows)
         return tuple(map(self.instructions.__getitem__, self.instruction_index[rows].tolist()))
 
-    def rows(self, rows: np.ndarray, device: torch.device) -> MicroBatch:
-        """Return the rows (int [R]) on the device, by one copy."""
-        index = torch.from_numpy(rows) if len(rows) else torch.zeros(1, dtype=torch.int64)
+    def rows(self, rows: np.ndarray, num_counted: int, device: torch.device) -> MicroBatch:
+        """Return the rows (int [R]) on the device, by one copy. Only the first `num_counted` count."""
+        index = torch.from_numpy(rows)
         names = [*_TARGETS, "old_logprobs", *(["unit_logprobs"] if self.is_old else [])]
         names += ["reference"] if self.reference is not None else []
-        taken = [index, *(getattr(self, name).index_select(0, index) for name in names)]
+        selected = {name: getattr(self, name).index_select(0, index) for name in names}
+        for name in _MASKS:
+            selected[name][num_counted:] = False
+        taken = [index, *selected.values()]
         sent, *columns = uploaded(taken, device)
         by_name = dict(zip(names, columns, strict=True))
-        targets = Targets(*(by_name[name] for name in _TARGETS))
         return MicroBatch(
             sent,
-            targets if len(rows) else targets.masked(),
+            Targets(*(by_name[name] for name in _TARGETS)),
             by_name["old_logprobs"],
             by_name.get("unit_logprobs"),
             by_name.get("reference"),
@@ -90,6 +91,17 @@ class LearningBatch:
 
 
 _TARGETS = tuple(field.name for field in fields(Targets))
+_MASKS = ("token_mask", "unit_mask", "row_mask")
+
+
+def padded(rows: np.ndarray, num_rows: int) -> np.ndarray:
+    """Return rows (int [R]) and after them copies of the last one, up to `num_rows` and at least one.
+
+    What is added must not count. FSDP needs every rank in every pass, also one without rows; that pads with row 0.
+    """
+    missing = max(1, num_rows) - len(rows)
+    last = rows[-1:] if len(rows) else np.zeros(1, np.int64)
+    return np.concatenate([rows, last.repeat(missing)]) if missing > 0 else rows
 
 
 def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce) -> LearningBatch:
@@ -178,11 +190,12 @@ class BatchPlan:
     """The numbers of optimizer steps per epoch and forward passes per step, equal on all ranks.
 
     Example: 2 ranks with 100 and 96 usable rows, global batch 64, micro-batch 16: 4 optimizer steps of
-    25 or 24 rows per rank, each in 2 forward passes.
+    25 or 24 rows per rank, each in 2 forward passes of at most 13.
     """
 
     num_minibatches: int
     num_micro_batches: int
+    num_rows: int  # of the largest forward pass of any rank
 
     @classmethod
     def for_rows(cls, num_rows: int, ranks: Ranks, global_batch_size: int, micro_batch_size: int) -> BatchPlan:
@@ -190,7 +203,8 @@ class BatchPlan:
         counts = ranks.gather(num_rows)
         num_minibatches = math.ceil(sum(counts) / global_batch_size)
         largest = math.ceil(max(counts) / max(1, num_minibatches))
-        return cls(num_minibatches, max(1, math.ceil(largest / micro_batch_size)))
+        num_micro_batches = max(1, math.ceil(largest / micro_batch_size))
+        return cls(num_minibatches, num_micro_batches, math.ceil(largest / num_micro_batches))
 
     def epoch(self, rows: np.ndarray, generator: np.random.Generator) -> list[list[np.ndarray]]:
         """Return the minibatches of one epoch: a new permutation of `rows` in nearly equal parts, each divided into

@@ -107,6 +107,8 @@ def leave() -> None:
 class Ranks:
     """Collectives of small tensors over all actor ranks, with the group's deadline.
 
+    Tensors of the host meet there, over Gloo: by way of the device each would wait for all that it still has to do.
+
     Example: with two ranks, `ranks.sum(torch.tensor([1.0]))` is tensor([2.0]) on both.
     """
 
@@ -145,6 +147,6 @@ class Ranks:
     def _reduced(self, x: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
         if self.world_size == 1:  # Gloo with one rank takes longer than a forward pass of a small network
             return x.detach().clone()
-        shared = x.detach().to(self.device, copy=True)
+        shared = x.detach().clone()
         dist.all_reduce(shared, op, group=self.group)
-        return shared.to(x.device)
+        return shared

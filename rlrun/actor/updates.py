@@ -15,7 +15,15 @@ from torch import Tensor
 
 from rlrun.actor.imitation import DemonstrationBatch, DemonstrationSource, add_imitation_gradients
 from rlrun.actor.learner import Learner, ReferenceWeights
-from rlrun.actor.learning_batch import BatchPlan, LearningBatch, chunk_steps, learning_batch, revalued
+from rlrun.actor.learning_batch import (
+    BatchPlan,
+    LearningBatch,
+    MicroBatch,
+    chunk_steps,
+    learning_batch,
+    padded,
+    revalued,
+)
 from rlrun.actor.update_metrics import MetricSums, RolloutGap
 from rlrun.algorithms.algorithm import Algorithm, Losses, OffPolicyAlgorithm, Outputs, Reduction, Targets, UpdateContext
 from rlrun.algorithms.losses import at_level, explained_variance, masked_mean
@@ -41,6 +49,7 @@ def update(
         metrics = off_policy_update(learner, learner.algorithm, trajectory)
     else:
         metrics = on_policy_update(learner, learner.algorithm, trajectory, version, demonstrations)
+    learner.settle_kernels()
     learner.policy.observe(trajectory.proprio[trajectory.valid], learner.ranks.sum)
     learner.num_updates += 1
     return metrics
@@ -92,7 +101,7 @@ def _epochs(
         for micro_batches in plan.epoch(batch.usable, generator):
             own_gap = gap if epoch == 0 else None
             beside = None if demonstrations is None else demonstrations(learner.num_updates, num_steps)
-            kl = _accumulate_gradients(learner, algorithm, batch, micro_batches, sums, own_gap, beside)
+            kl = _accumulate_gradients(learner, algorithm, batch, plan, micro_batches, sums, own_gap, beside)
             if config.target_kl is not None and _mean_over_ranks(learner, kl) > config.target_kl:
                 learner.optimizer.clear()
                 is_stopped = True
@@ -123,6 +132,7 @@ def _accumulate_gradients(
     learner: Learner,
     algorithm: Algorithm,
     batch: LearningBatch,
+    plan: BatchPlan,
     micro_batches: list[np.ndarray],
     sums: MetricSums,
     gap: RolloutGap | None,
@@ -139,7 +149,9 @@ def _accumulate_gradients(
     parts = zip(micro_batches, counts_by_part.tolist(), shares_by_part.tolist(), strict=True)
     for i, (rows, counts, shares) in enumerate(parts):
         learner.sharded.begin_backward(is_last=beside is None and i == len(micro_batches) - 1)
-        loss, kl_part = _micro_batch_loss(learner, algorithm, batch, rows, counts, shares, sums, gap)
+        at = padded(rows, learner.rows_of_pass(plan.num_rows))
+        given = batch.rows(at, len(rows), learner.device)
+        loss, kl_part = _micro_batch_loss(learner, algorithm, batch, at, given, counts, shares, sums, gap)
         loss.backward()
         kl += kl_part
         learner.telemetry.count("learned_chunk_steps", len(rows))
@@ -158,6 +170,7 @@ def _micro_batch_loss(
     algorithm: Algorithm,
     batch: LearningBatch,
     rows: np.ndarray,
+    given: MicroBatch,
     counts: list[float],
     shares: list[float],
     sums: MetricSums,
@@ -165,13 +178,11 @@ def _micro_batch_loss(
 ) -> tuple[Tensor, Tensor]:
     """Return this micro-batch's part of the minibatch loss, and (sum of the KL, count) of its units.
 
-    counts: `batch.counts` of its rows. shares: of the minibatch's counts, so that every token has equal weight in
-    any micro-batch.
+    given: its `rows` on the device. counts: `batch.counts` of those that count. shares: of the minibatch's counts, so
+    that every token has equal weight in any micro-batch.
     """
-    given = batch.rows(rows, learner.device)
     targets = given.targets
-    at = rows if len(rows) else np.zeros(1, np.int64)
-    distribution, values = _forward(learner, batch, at, targets.tokens)
+    distribution, values = _forward(learner, batch, rows, targets.tokens)
     logprobs = distribution.logprobs(targets.tokens)
     outputs = Outputs(
         distribution,
@@ -226,7 +237,7 @@ def _recompute_logprobs(
     the statistic of a reference policy that the distributions' KL needs.
     """
     parts = np.array_split(batch.usable, max(1, plan.num_minibatches * plan.num_micro_batches))
-    places = [rows if len(rows) else np.zeros(1, np.int64) for rows in parts]
+    places = [padded(rows, learner.rows_of_pass(plan.num_rows)) for rows in parts]
     found, valued = [], []  # on the device, so that no pass waits for the one before it
     for at in places:
         (tokens,) = uploaded([batch.tokens[at]], learner.device)
@@ -235,7 +246,7 @@ def _recompute_logprobs(
         valued.append(torch.zeros(len(at), device=learner.device) if value is None else value)
     learner.sharded.reshard()
     logprobs, values = torch.zeros(batch.old_logprobs.shape), torch.zeros(len(batch.tokens))
-    index = torch.from_numpy(np.concatenate(places))
+    index = torch.from_numpy(np.concatenate(places))  # what pads a part is a row of it, with the same numbers
     logprobs[index], values[index] = torch.cat(found).float().cpu(), torch.cat(valued).float().cpu()
     return logprobs, values
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -59,11 +59,6 @@ class Targets:
     old_values: Tensor  # float32 [M]
     returns: Tensor  # float32 [M]
     row_mask: Tensor  # bool [M]
-
-    def masked(self) -> Targets:
-        """Return the same rows with all masks False."""
-        masks = {name: torch.zeros_like(getattr(self, name)) for name in ("token_mask", "unit_mask", "row_mask")}
-        return replace(self, **masks)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from rlrun.observability.run_files import open_worker_log
 from rlrun.placement.network import choose_interface
 from rlrun.placement.node_environment import node_environment
 from rlrun.placement.plan import Slot
+from rlrun.system.numa import bind_near
 from rlrun.system.process_io import refuse_breakpoints
 from rlrun.watchdog.heartbeat import Heartbeat
 
@@ -44,6 +45,8 @@ class WorkerActor:
         dump = environment.get("TORCH_FR_DUMP_TEMP_FILE")
         if dump is not None:
             Path(dump).parent.mkdir(exist_ok=True)  # torch does not make it
+        if slot.role == "actor" and slot.accelerators:  # before it has threads and memory of its own
+            bind_near(slot.accelerators[0], config.actor.num_threads)
         self._worker = make_worker(slot.role, slot.rank, config, environment, slot.interpreter)
         # The driver sees all workers and finds a late one sooner; this deadline is needed when the driver has ended.
         deadline_s, lost_after_s = 2 * config.cluster.step_deadline_s, config.node.lost_after_s

@@ -105,7 +105,8 @@ class PolicyConfig(KindSection):
     use_proprio: bool = True
     value_hidden_sizes: list[int] = bounded([128, 64], COUNT)  # hidden layers of the critic
     attention: AttentionKernel | None = None  # in actor and HF rollout workers; None: flash if possible, else sdpa
-    # in actor and HF rollout workers; None: inductor in actor ranks that have a GPU, Triton and a C++ compiler
+    # in actor and HF rollout workers; None: inductor in actor ranks that have a GPU, Triton, a C++ compiler and
+    # Python's headers, unless its first pass fails
     compile_backend: CompileBackend | None = None
 
 

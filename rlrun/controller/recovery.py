@@ -14,7 +14,7 @@ from rlrun.data.message_checks import WRONG_AGAIN, WRONG_MESSAGE
 from rlrun.data.messages import PolicySpaces, Spaces, WorkerLoss
 from rlrun.observability.trends import free_memory, outlier_workers
 from rlrun.placement.budget import holds_base_on_device
-from rlrun.placement.memory import load_bytes, loading_room, waves
+from rlrun.placement.memory import actor_memory, load_bytes, loading_room, waves
 from rlrun.placement.policy_counts import policy_counts
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -242,8 +242,12 @@ class Startup:
     # --- policies ---------------------------------------------------------------------------
 
     def load_actor(self, policy_folder: str) -> tuple[int, int]:
-        """Load `policy_folder` on every actor rank. Returns the numbers of weight buckets, see `ActorWorker`."""
-        self._load_in_waves(self._actors, lambda actor: actor.load(policy_folder))
+        """Load `policy_folder` on every actor rank. Returns the numbers of weight buckets, see `ActorWorker`.
+
+        After a loss the new processes wait until the killed ones have given back what a rank holds between updates.
+        """
+        room_bytes = actor_memory(self._config, policy_counts(self._config)).resident_bytes
+        self._load_in_waves(self._actors, lambda actor: actor.load(policy_folder, room_bytes))
         return self._actors.call_first(lambda actor: actor.num_buckets(), "bucket layout", self._step_s)
 
     def load_rollout(self, policy_folder: str, is_final: bool, spaces: Spaces) -> CameraMatch | None:

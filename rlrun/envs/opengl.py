@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from importlib import metadata
+from typing import Any
 
 from rlrun.config.simulator_spec import Decided, Setting, Variable
 
@@ -69,36 +71,110 @@ def device_name() -> str:
 
 
 VARIABLE = "MUJOCO_EGL_DEVICE_ID"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+FIRST_WITH_CUDA_NUMBERS = 4  # MuJoCo, which before takes the variable for an index into EGL's own list
 _LIBRARY = "libEGL.so.1"
+_CUDA_DEVICE = 0x323A  # EGL_CUDA_DEVICE_NV
 
 
 def num_egl_devices() -> int | None:
     """Return how many devices EGL lists, without opening any; None if EGL cannot list them."""
+    devices = _devices()
+    return None if devices is None else len(devices)
+
+
+def _devices() -> list[int] | None:
+    """Return the handles of EGL's devices, in its order; None if EGL cannot list them."""
+    query = _function("eglQueryDevicesEXT", ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+    count = ctypes.c_int(0)
+    if query is None or not query(0, None, ctypes.byref(count)):
+        return None
+    handles = (ctypes.c_void_p * count.value)()
+    if not query(count.value, handles, ctypes.byref(count)):
+        return None
+    return [handle or 0 for handle in handles[: count.value]]
+
+
+def _cuda_numbers() -> list[int | None]:
+    """Return CUDA's number of each device that EGL lists, None for those that are no card of CUDA."""
+    attribute = ctypes.POINTER(ctypes.c_ssize_t)
+    query = _function("eglQueryDeviceAttribEXT", ctypes.c_void_p, ctypes.c_int, attribute)
+    if query is None:
+        return []
+    found: list[int | None] = []
+    for device in _devices() or []:
+        number = ctypes.c_ssize_t(-1)
+        has_number = query(device, _CUDA_DEVICE, ctypes.byref(number))
+        found.append(number.value if has_number else None)
+    return found
+
+
+def _function(name: str, *arguments: Any) -> Callable[..., int] | None:
+    """Return a function of libEGL's extensions, None where there is none."""
     try:
         egl = ctypes.CDLL(_LIBRARY)
         egl.eglGetProcAddress.restype = ctypes.c_void_p
-        address = egl.eglGetProcAddress(b"eglQueryDevicesEXT")
+        address = egl.eglGetProcAddress(name.encode())
     except (OSError, AttributeError):
         return None
-    if not address:
-        return None
-    query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))(address)
-    count = ctypes.c_int(0)
-    return count.value if query(0, None, ctypes.byref(count)) else None
+    return ctypes.CFUNCTYPE(ctypes.c_uint, *arguments)(address) if address else None
+
+
+def number_by_egl(wanted: int) -> None:
+    """Let the variable name card `wanted`, as CUDA counts, by its place in EGL's own list, whose order may differ.
+
+    A driver that hides other cards counts those of CUDA_VISIBLE_DEVICES. The variable stays as it is where EGL cannot
+    tell whose card is whose.
+    """
+    numbers = _cuda_numbers()
+    visible = os.environ.get(VISIBLE, "").split(",")
+    hidden = visible.index(str(wanted)) if str(wanted) in visible else None
+    number = wanted if wanted in numbers else hidden
+    if number is None or numbers.count(number) != 1:
+        return
+    os.environ[VARIABLE] = str(numbers.index(number))
+    if numbers.index(number) != wanted:
+        log.info("%s=%d: EGL lists card %d there", VARIABLE, numbers.index(number), wanted)
+
+
+def prepare_robosuite() -> None:
+    """Let robosuite be imported, which refuses a number that CUDA_VISIBLE_DEVICES does not name: a place in EGL's list.
+
+    Nothing in its process computes by CUDA, so that list of cards is taken away then.
+    """
+    visible = os.environ.get(VISIBLE, "").split(",")
+    if VARIABLE not in os.environ or os.environ[VARIABLE] in visible:
+        return
+    os.environ.pop(VISIBLE, None)
+    if visible[0].isdigit() and _reads_places():
+        number_by_egl(int(visible[0]))  # once more, since the driver may list other cards now
+
+
+def _reads_places() -> bool:
+    """Return whether this interpreter's MuJoCo takes the variable for a place in EGL's list."""
+    try:
+        return int(metadata.version("mujoco").partition(".")[0]) < FIRST_WITH_CUDA_NUMBERS
+    except (metadata.PackageNotFoundError, ValueError):
+        return False
 
 
 def prepare_process() -> None:
     """Remove the variables of this process with which MuJoCo could not be imported, or could not draw."""
     drop_unusable(os.environ)
     drop_other_platform(os.environ)
+    wanted = os.environ.get(VARIABLE, "")
+    is_planned = wanted == os.environ.get(VISIBLE, "").partition(",")[0]  # else it is somebody's own, or placed already
+    if wanted.isdigit() and is_planned and _reads_places():
+        number_by_egl(int(wanted))
     drop_unlisted_device()
 
 
 def drop_unlisted_device() -> None:
     """Remove the variable if EGL lists fewer devices: MuJoCo would raise, although it can draw on another device.
 
-    The plan counts GPUs as nvidia-smi does. In a container without the graphics part of the driver, EGL lists Mesa's
-    software device only. MuJoCo then takes the first device that works, beginning with those of CUDA_VISIBLE_DEVICES.
+    The plan counts GPUs as nvidia-smi does. Drivers that hide other cards list the worker's own only. In a container
+    without the graphics part of the driver, EGL lists Mesa's software device only. MuJoCo then takes the first device
+    that works, beginning with those of CUDA_VISIBLE_DEVICES.
     """
     wanted, count = os.environ.get(VARIABLE, ""), num_egl_devices()
     if wanted.isdigit() and count is not None and int(wanted) >= count:

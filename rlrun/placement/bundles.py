@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import ClusterKind, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.inventory import Accelerator, NodeInfo
 from rlrun.placement.plan import Choice, GroupRequest, refused
@@ -36,7 +36,7 @@ Bundles = dict[str, list[Bundle]]  # role -> those of its workers, by rank
 
 
 def check_hardware(config: RunConfig, bundles: Bundles) -> None:
-    """Raise RunError if a role would get accelerators that do not suit it, or actor ranks would share one."""
+    """Raise RunError if a role would get accelerators that do not suit it, or workers would share one in vain."""
     for rank, bundle in enumerate(bundles["env"]):
         if simulator_spec(config.env).needs_rt_cores:
             _check_rt_cores(config.env.simulator, rank, bundle)
@@ -58,6 +58,36 @@ def check_hardware(config: RunConfig, bundles: Bundles) -> None:
                 len(bundles["actor"]),
                 cause="NCCL allows one rank per accelerator.",
                 remedy=f"Set actor.num_workers={len(users)}.",
+            )
+    if config.cluster.kind is not ClusterKind.local:  # where all workers are one process
+        _check_compute_modes(config, bundles)
+
+
+def _check_compute_modes(config: RunConfig, bundles: Bundles) -> None:
+    """Raise RunError if an accelerator would get more processes than its compute mode lets compute there.
+
+    Simulators that ray-trace compute by CUDA as well; others only draw, which every mode allows.
+    """
+    roles = [role for role in bundles if role != "env" or simulator_spec(config.env).needs_rt_cores]
+    users: dict[tuple[str, int], list[str]] = defaultdict(list)
+    limits: dict[tuple[str, int], int] = {}
+    for role in roles:
+        for rank, bundle in enumerate(bundles[role]):
+            for index, device in zip(bundle.accelerators, bundle.devices, strict=True):
+                place = bundle.member.node.name, index
+                users[place].append(f"{role}/{rank}")
+                if device.max_processes is not None:
+                    limits[place] = device.max_processes
+    for (node, index), limit in limits.items():
+        workers, mode = users[node, index], "EXCLUSIVE_PROCESS" if limit else "PROHIBITED"
+        if len(workers) > limit:
+            raise refused(
+                f"{' and '.join(workers)} would compute on accelerator {index} of node {node}, which lets "
+                f"{'one process' if limit else 'no process'} compute.",
+                "placement.roles",
+                cause=f"Its compute mode is {mode} (`nvidia-smi -q -d COMPUTE`).",
+                remedy=f"`nvidia-smi -i {index} -c DEFAULT` on {node}, as root; or give each accelerator "
+                f"{'one worker' if limit else 'no worker'}.",
             )
 
 

@@ -31,6 +31,7 @@ class Accelerator:
     has_rt_cores: bool
     is_fake: bool = False  # declared for a test: planned and reserved, but no worker can compute on it
     is_hidden: bool = False  # CUDA_VISIBLE_DEVICES of the user excludes it: it keeps its index, and gets no worker
+    max_processes: int | None = None  # that may compute on it at once, by its compute mode; None: any number
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from packaging.version import Version
 
 from rlrun.config.registry import REGISTRIES
-from rlrun.config.schema import RolloutBackendKind, RunConfig
+from rlrun.config.schema import CompileBackend, RolloutBackendKind, RunConfig
 from rlrun.config.simulator_spec import Decided, Setting, Variable
 from rlrun.placement.inventory import Interface
 from rlrun.placement.plan import Slot
@@ -24,8 +24,13 @@ LEARNERS = ("actor", "rollout")
 FREEING_MS = 100  # Ray's default of 1 s leaves one step in the store when the next one arrives
 NICENESS = "RAY_worker_niceness"  # added to that of Ray's own processes
 MANY_NODES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray's services listen on loopback
-EXACT_PINNING = "pinned_max_round_threshold_mb:1"  # of PYTORCH_ALLOC_CONF, from torch 2.13 on
-ACTOR_ALLOCATOR = f"expandable_segments:True,{EXACT_PINNING}"
+# Of PYTORCH_ALLOC_CONF, from torch 2.13 on. Both sizes are the same, because torch 2.13 looks for a kept block by the
+# power of two only: what it keeps must be rounded up, or a request gets a block that is too small.
+PINNING = "pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:64"
+COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
+MOST_COMPILE_THREADS = 32  # as in torch itself
+GROWING = "expandable_segments:True"
+ACTOR_ALLOCATOR = f"{GROWING},{PINNING}"
 
 VARIABLES = (
     Variable("CUDA_VISIBLE_DEVICES", ALL, Decided.plan, "a worker sees its own accelerators only; empty: none"),
@@ -34,7 +39,13 @@ VARIABLES = (
         "PYTORCH_ALLOC_CONF",
         LEARNERS,
         Decided.plan,
-        "expandable segments: batches of unequal length fragment; pinned memory as asked for: powers of two take 1.3 x",
+        "expandable segments: batches of unequal length fragment; only pinned memory up to 64 MB is rounded and kept",
+    ),
+    Variable(
+        COMPILE_THREADS,
+        LEARNERS,
+        Decided.plan,
+        "workers that compile: Inductor else starts a process a core, up to 32, for each of them",
     ),
     Variable("OMP_NUM_THREADS", ALL, Decided.plan, "thread pools else take every core for each worker"),
     Variable("TOKENIZERS_PARALLELISM", LEARNERS, Decided.plan, "its threads do not survive a fork, and it then warns"),
@@ -115,6 +126,18 @@ def variables() -> tuple[Variable, ...]:
 def setting(name: str, value: object) -> Setting:
     """Return a row of the table with a value. Raises KeyError for a variable that the table lacks."""
     return _BY_NAME[name].to(value)
+
+
+def may_compile(config: RunConfig, role: str, has_accelerator: bool) -> bool:
+    """Return whether workers of a role compile kernels, where a node has the compilers."""
+    backend = config.policy.compile_backend
+    by_default = backend is None and role == "actor" and has_accelerator
+    return by_default or (backend is CompileBackend.inductor and role in LEARNERS)
+
+
+def compile_threads(num_cores: int) -> Setting:
+    """Return the setting for a worker that compiles and has so many cores of its node."""
+    return setting(COMPILE_THREADS, min(num_cores, MOST_COMPILE_THREADS))
 
 
 def markdown_table() -> str:

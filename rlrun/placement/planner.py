@@ -12,7 +12,7 @@ from rlrun.placement.budget import accelerators, budget
 from rlrun.placement.bundles import Bundle, Bundles, Member, backends, check_hardware, check_interfaces
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.memory import version_bytes
-from rlrun.placement.node_environment import ACTOR_ALLOCATOR, EXACT_PINNING, setting
+from rlrun.placement.node_environment import ACTOR_ALLOCATOR, PINNING, compile_threads, may_compile, setting
 from rlrun.placement.plan import (
     NO_CHECK,
     ROLES,
@@ -33,6 +33,7 @@ from rlrun.system.errors import RunError
 
 WITH_RT_CORES, WITHOUT_RT_CORES = "with_rt_cores", "without_rt_cores"  # of a node group's accelerators
 _Sharers = dict[tuple[str, int], Counter[str]]  # (node, accelerator) -> role -> workers
+_Cores = dict[str, dict[str, int]]  # role -> node -> cores of each of its workers
 
 
 def plan(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES) -> Plan:
@@ -73,7 +74,7 @@ def _planned(config: RunConfig, members: list[Member], bundles: Bundles) -> Plan
     check_hardware(config, bundles)
     check_interfaces(bundles)
     sharers = _sharers(bundles)
-    cores = _cores_of_env_workers(bundles)
+    cores = {role: _cores_of_each(bundles[role]) for role in ROLES}
     slots = tuple(
         _slot(config, role, rank, bundle, sharers, cores) for role in ROLES for rank, bundle in enumerate(bundles[role])
     )
@@ -291,7 +292,7 @@ def _on_accelerators(config: RunConfig, pools: dict[str, list[tuple[Member, int]
 # --- slots --------------------------------------------------------------------------------------
 
 
-def _slot(config: RunConfig, role: str, rank: int, bundle: Bundle, sharers: _Sharers, cores: dict[str, int]) -> Slot:
+def _slot(config: RunConfig, role: str, rank: int, bundle: Bundle, sharers: _Sharers, cores: _Cores) -> Slot:
     node, group = bundle.member.node, bundle.member.group
     models = [node.accelerators[index].model for index in bundle.accelerators]
     chosen = tuple(
@@ -322,10 +323,10 @@ def _sharers(bundles: Bundles) -> _Sharers:
     return sharers
 
 
-def _cores_of_env_workers(bundles: dict[str, list[Bundle]]) -> dict[str, int]:
-    """Return node -> cores of each of its env workers: an equal share, at least one."""
-    workers = Counter(bundle.member.node.name for bundle in bundles["env"])
-    nodes = {bundle.member.node.name: bundle.member.node for bundle in bundles["env"]}
+def _cores_of_each(bundles: list[Bundle]) -> dict[str, int]:
+    """Return node -> cores of each of a role's workers there: an equal share, at least one."""
+    workers = Counter(bundle.member.node.name for bundle in bundles)
+    nodes = {bundle.member.node.name: bundle.member.node for bundle in bundles}
     return {name: max(1, node.num_cpus // workers[name]) for name, node in nodes.items()}
 
 
@@ -339,7 +340,7 @@ def _memory_check(role: str, bundle: Bundle, sharers: _Sharers) -> Choice:
     return Choice("off", "other workers use some of its accelerators only, so free memory is unequal by plan")
 
 
-def _environment(config: RunConfig, role: str, bundle: Bundle, cores: dict[str, int]) -> tuple[Setting, ...]:
+def _environment(config: RunConfig, role: str, bundle: Bundle, cores: _Cores) -> tuple[Setting, ...]:
     threads = {"actor": config.actor.num_threads, "rollout": config.rollout.num_threads, "env": 1}[role]
     settings = [setting("OMP_NUM_THREADS", threads)]
     if bundle.member.node.accelerators:
@@ -348,13 +349,15 @@ def _environment(config: RunConfig, role: str, bundle: Bundle, cores: dict[str, 
     if role == "env":
         return (
             *settings,
-            *simulator_spec(config.env).environment(bundle.accelerators, cores[bundle.member.node.name]),
+            *simulator_spec(config.env).environment(bundle.accelerators, cores[role][bundle.member.node.name]),
         )
     settings.append(setting("TOKENIZERS_PARALLELISM", "false"))
+    if may_compile(config, role, bool(bundle.accelerators)):
+        settings.append(compile_threads(cores[role][bundle.member.node.name]))
     if bundle.accelerators and role == "actor":
         settings.append(setting("PYTORCH_ALLOC_CONF", ACTOR_ALLOCATOR))
     elif bundle.accelerators and config.rollout.backend is RolloutBackendKind.hf:
-        settings.append(setting("PYTORCH_ALLOC_CONF", EXACT_PINNING))
+        settings.append(setting("PYTORCH_ALLOC_CONF", PINNING))
     if bundle.accelerators:
         return (*settings, setting("TORCH_FR_BUFFER_SIZE", 2000), setting("TORCH_NCCL_DUMP_ON_TIMEOUT", 1))
     return tuple(settings)

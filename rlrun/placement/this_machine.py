@@ -36,6 +36,8 @@ from rlrun.system.nvidia_smi import UnansweredError
 FAKE_ACCELERATORS = "RLRUN_FAKE_ACCELERATORS"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _QUERY_S = 10
+_LIMITS = {"Exclusive_Process": 1, "Exclusive_Thread": 1, "Prohibited": 0}  # of nvidia-smi's compute modes
+_MPS, _MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"
 _CUDA_S = 120  # importing torch on a busy machine
 _ASK_CUDA = """
 import json, torch
@@ -74,7 +76,25 @@ def find_accelerators(root: Path = Path("/")) -> FoundAccelerators:
         _accelerator(name, nvidia_smi.parse_mebibytes(memory), i in visible)
         for i, (name, memory, _) in enumerate(lines)
     ]
-    return _with_memory(devices, [memory for _, memory, _ in lines])
+    found = _with_memory(devices, [memory for _, memory, _ in lines])
+    limits = _process_limits(len(devices))
+    limited = [replace(one, max_processes=limit) for one, limit in zip(found.devices, limits, strict=True)]
+    return FoundAccelerators(tuple(limited), found.doubts)
+
+
+def _process_limits(num_devices: int) -> list[int | None]:
+    """Return how many processes each device lets compute at once; None: any number, or nvidia-smi does not say.
+
+    Behind the server of CUDA's MPS, which then is the only one, several processes compute.
+    """
+    unknown: list[int | None] = [None] * num_devices
+    if Path(os.environ.get(_MPS, _MPS_FOLDER), "control").exists():
+        return unknown
+    try:
+        lines = nvidia_smi.query(("compute_mode",), timeout_s=_QUERY_S)
+    except UnansweredError:
+        return unknown
+    return [_LIMITS.get(mode) for (mode,) in lines] if len(lines) == num_devices else unknown
 
 
 def parse_fake_accelerators(declared: str) -> tuple[Accelerator, ...]:

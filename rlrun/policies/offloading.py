@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from rlrun.system.errors import ExitStatus, RunError
 
 GIGABYTE = 1e9
+LOOK_S = 0.25  # between two looks at the free memory
 
 
 class Place(Enum):
@@ -41,6 +42,27 @@ class Move:
 def free_device_bytes(device: torch.device) -> int | None:
     """Return the free memory of the accelerator, for all its processes together; None on a CPU."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
+def await_room(
+    device: torch.device,
+    num_bytes: int,
+    deadline_s: float,
+    progress: Callable[[], None],
+    free_bytes: Callable[[torch.device], int | None] = free_device_bytes,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait until the accelerator has so many bytes free; whoever needs them then says so, if they never are.
+
+    The driver frees the memory of a process that was killed seconds after its end. deadline_s: of what comes after this
+    as well, which gets half of it. progress: called at every look.
+    """
+    for _ in range(int(deadline_s / 2 / LOOK_S)):
+        free = free_bytes(device)
+        if free is None or free >= num_bytes:
+            return
+        progress()
+        sleep(LOOK_S)
 
 
 class Offloader:

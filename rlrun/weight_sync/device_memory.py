@@ -33,7 +33,10 @@ NUM_BUFFERS = 2  # one is read while the other is written
 
 
 def share(buffer: Tensor) -> bytes:
-    """Return a handle by which one other process on the same accelerator can open a buffer that stays allocated."""
+    """Return a handle by which another process on the same accelerator can open a buffer that stays allocated.
+
+    One of memory of the CPU can be opened once; one of an accelerator by several processes, one after the other.
+    """
     return bytes(ForkingPickler.dumps(buffer))
 
 
@@ -58,10 +61,19 @@ class DeviceMemory:
         self._device, self.bucket_bytes = device, bucket_bytes
         self._buffers = [torch.empty(bucket_bytes, dtype=torch.uint8, device=device) for _ in range(NUM_BUFFERS)]
         self._token = secrets.token_hex(8)
+        self._handles: DeviceHandles | None = None  # of an accelerator's memory
 
     def shared(self) -> DeviceHandles:
-        """Return new handles, for one sender. Raises RuntimeError if the system has no CUDA IPC."""
-        return DeviceHandles(self._token, tuple(map(share, self._buffers)))
+        """Return handles for a sender. Raises RuntimeError if the system has no CUDA IPC.
+
+        Memory of an accelerator is shared once: torch counts the readers of each sharing, and memory whose reader died
+        would never be freed, however many read it after that one.
+        """
+        if self._handles is not None:
+            return self._handles
+        made = DeviceHandles(self._token, tuple(map(share, self._buffers)))
+        self._handles = made if self._device.type == "cuda" else None
+        return made
 
     def bucket(self, found: DeviceBucket) -> WeightBucket:
         """Return a bucket with its payload, a view of the buffer. Raises ValueError if another memory has it."""
@@ -76,7 +88,7 @@ class DeviceMemory:
 
 
 class OpenedMemory:
-    """The buffers of one receiver, opened by a sender; a handle can be opened once."""
+    """The buffers of one receiver, opened by a sender, once."""
 
     def __init__(self, handles: DeviceHandles):
         """Open the buffers. Raises RuntimeError or OSError if they cannot be."""

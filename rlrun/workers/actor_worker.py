@@ -31,6 +31,7 @@ from rlrun.data.seeds import actor_ranks_of
 from rlrun.observability.disk_speed import flush_seconds
 from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import profiled
+from rlrun.policies.offloading import await_room
 from rlrun.policies.opening import open_to_shard
 from rlrun.policies.policy import Policy
 from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observations
@@ -128,9 +129,12 @@ class ActorWorker:
                 return f"{self.telemetry.worker} cannot open it: {error}"
         return ""
 
-    def load(self, policy_folder: str) -> None:
-        """Build policy, shards and optimizer from a policy folder."""
+    def load(self, policy_folder: str, room_bytes: int = 0) -> None:
+        """Build policy, shards and optimizer from a policy folder. room_bytes: what a new process first waits for."""
         with self.telemetry.span("load"):
+            if self._learner is None:
+                limit_s = self.config.cluster.start_deadline_s
+                await_room(self.device, room_bytes, limit_s, partial(self.telemetry.count, "looks"))
             self._begin(*open_to_shard(policy_folder, self.config))
             bucket_bytes = self.config.weight_sync.bucket_bytes
             self._layouts = {has: lay_out(self.learner.weight_layout(has), bucket_bytes) for has in (False, True)}
@@ -218,11 +222,10 @@ class ActorWorker:
                 raise self._out_of_memory(error) from error
 
     def _out_of_memory(self, error: torch.OutOfMemoryError) -> RunError:
-        rows = self.config.actor.micro_batch_size
         return RunError(
             f"{self.telemetry.worker} ran out of device memory in an update.",
             key="actor.micro_batch_size",
-            value=rows,
+            value=self.config.actor.micro_batch_size,
             cause=str(error).splitlines()[0],
             remedy="Lower it, set actor.activation_checkpointing=true, or use more actor ranks.",
             exit_status=ExitStatus.placement,
@@ -257,19 +260,20 @@ class ActorWorker:
     ) -> WeightBucket | SharedBucket | DeviceBucket | None:
         """Gather bucket `index` of the present weights on all ranks. Ranks that send return it, the others None.
 
-        A rank with `open_device_memory` sends there; every rollout worker with such memory has finished with bucket
-        index - 2. Rank 0 sends to the others. has_base: every rollout worker has the base under the adapters.
-        is_shared: the others are on the node of rank 0 and have taken the previous version, so that the payload stays
-        in shared memory; None: there are no others.
+        A rank with `open_device_memory` sends there; every rollout worker there has finished with bucket index - 2.
+        Rank 0 sends to the others. has_base: all rollout workers have the base under the adapters. is_shared: others
+        are on the node of rank 0 and have taken the previous version: by shared memory; None: there are no others.
         """
         if index == 0:
             self._outgoing = self._publish(policy_version, has_base, is_shared if self.rank == 0 else None)
         with self.telemetry.span("pack weights", f"version {policy_version}, bucket {index}"):
-            if self._opened or (self.rank == 0 and is_shared is not None):
-                return next(self._outgoing)
-            for _ in self.layout(has_base).buckets[index]:  # take part in the gathering
+            is_sender = bool(self._opened) or (self.rank == 0 and is_shared is not None)
+            packed = next(self._outgoing) if is_sender else None
+            for _ in () if is_sender else self.layout(has_base).buckets[index]:  # take part in the gathering
                 next(self._gathered)
-            return None
+        if index == len(self.layout(has_base).buckets) - 1:  # else the last whole tensors stay on the device
+            self._outgoing, self._gathered = iter(()), iter(())
+        return packed
 
     def broadcast(self, policy_version: int, has_base: bool) -> None:
         """Gather the present weights on all ranks and send them from rank 0, with the collective transport."""
@@ -307,8 +311,8 @@ class ActorWorker:
         has_base: bool,
         buffer: Callable[[int], np.ndarray | torch.Tensor] | None,
     ) -> Iterator[WeightBucket]:
-        is_checksummed = self.config.weight_sync.is_checksum_verified
-        return pack(self._gathered, self.layout(has_base), policy_version, is_checksummed, buffer)
+        settings = self.config.weight_sync
+        return pack(self._gathered, self.layout(has_base), policy_version, settings.is_checksum_verified, buffer)
 
     def _beside(self, has_base: bool, is_shared: bool, bucket: WeightBucket) -> WeightBucket | SharedBucket:
         """Return a copy of a bucket in memory of the host."""
@@ -393,10 +397,7 @@ class ActorWorker:
         return self._saving is not None and self._saving.is_done
 
     def finish_save(self, folder: str) -> None:
-        """Wait until the checkpoint of `begin_save` is written; then prune old ones.
-
-        Raises RunError if it could not be written.
-        """
+        """Wait until the checkpoint of `begin_save` is written; then prune old ones. Raises RunError if it is not."""
         saving, self._saving = self._saving, None
         assert saving is not None, "begin_save() comes first"
         with self.telemetry.span("save"):
@@ -410,8 +411,7 @@ class ActorWorker:
 
     def _prune(self, newest: Path) -> None:
         if self.rank == 0:
-            settings = self.config.checkpoint
-            checkpoint_folder.prune(newest, settings.keep_last, settings.is_best_kept)
+            checkpoint_folder.prune(newest, self.config.checkpoint.keep_last, self.config.checkpoint.is_best_kept)
 
     def latest_checkpoint(self, root: str, at_most: str | None) -> tuple[str | None, list[str]]:
         """See `CheckpointSearch.latest_valid`; all ranks call it."""
@@ -425,8 +425,8 @@ class ActorWorker:
             self._search().verify(Path(folder))
 
     def _search(self) -> CheckpointSearch:
-        ranks = process_group.Ranks(self.device)
-        return CheckpointSearch(ranks, self.config.checkpoint.verify, lambda: self.telemetry.count("verified_pieces"))
+        ranks, progress = process_group.Ranks(self.device), partial(self.telemetry.count, "verified_pieces")
+        return CheckpointSearch(ranks, self.config.checkpoint.verify, progress)
 
     def restore(self, folder: str) -> dict:
         """Load a checkpoint. Returns the driver's state in it."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rlrun.system.errors import RunError
+from rlrun.weight_sync import device_memory
 from rlrun.weight_sync.buckets import ArrivedWeights, WeightStage, bucket_num_bytes, lay_out, pack, unpack
 from rlrun.weight_sync.device_memory import NUM_BUFFERS, DeviceMemory, DeviceSender, OpenedMemory
 
@@ -111,3 +112,16 @@ def test_buffers_that_are_too_small_or_of_another_memory_are_refused() -> None:
     assert bytes(first[:8].numpy()) != bytes(8) and torch.equal(first, copied)
     with pytest.raises(ValueError, match="share their handles again"):
         other.bucket(found)
+
+
+def test_memory_of_an_accelerator_is_shared_once_however_often_actors_are_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch would wrap another counter of readers around the memory each time."""
+    calls: list[torch.Tensor] = []
+    monkeypatch.setattr(device_memory, "share", lambda buffer: calls.append(buffer) or bytes([len(calls)]))
+    memory = DeviceMemory(BUCKET_BYTES, torch.device("cpu"))
+    memory._device = torch.device("cuda")
+    first = memory.shared()
+    assert [memory.shared() for _ in range(2)] == [first, first]  # after two recoveries
+    assert len(calls) == NUM_BUFFERS and len(set(first.buffers)) == NUM_BUFFERS

@@ -1,4 +1,4 @@
-"""Compiles `device.cpp` for the torch that is installed, once, and loads it; torch must not be imported before."""
+"""Compiles C++ for the torch that is installed, once, and loads `device.cpp`; torch must not be imported before."""
 
 from __future__ import annotations
 
@@ -26,8 +26,18 @@ def library() -> Path:
 
     Raises FileNotFoundError without a compiler, and CalledProcessError if the source does not compile.
     """
+    return _compiled(SOURCE, ".so", ("-shared", "-fPIC", "-O0"))
+
+
+def program(source: Path) -> Path:
+    """Return a program of one source that uses torch's headers, compiled and kept as `library` is."""
+    return _compiled(source, "", ("-O1", "-DNDEBUG", "-w"))
+
+
+def _compiled(source: Path, suffix: str, options: tuple[str, ...]) -> Path:
     version = importlib.metadata.version("torch")
-    made = CACHE / f"{hashlib.sha256(SOURCE.read_bytes() + version.encode()).hexdigest()[:16]}.so"
+    digest = hashlib.sha256(source.read_bytes() + version.encode()).hexdigest()[:16]
+    made = CACHE / f"{digest}{suffix}"
     if made.exists():
         return made
     found = compiler()
@@ -37,11 +47,11 @@ def library() -> Path:
     assert spec is not None and spec.origin is not None
     torch = Path(spec.origin).parent
     CACHE.mkdir(parents=True, exist_ok=True)
-    unfinished = made.with_suffix(f".{os.getpid()}")  # of several processes that compile, the last one wins
+    unfinished = CACHE / f"{digest}.{os.getpid()}"  # of several processes that compile, the last one wins
     include = [f"-I{torch / 'include'}", f"-I{torch / 'include/torch/csrc/api/include'}"]
     libraries = [f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}", "-ltorch_cpu", "-lc10"]
-    options = ["-shared", "-fPIC", "-std=c++20", "-O0"]
-    subprocess.run([found, *options, *include, str(SOURCE), *libraries, "-o", str(unfinished)], check=True, timeout=300)
+    command = [found, *options, "-std=c++20", *include, str(source), *libraries, "-o", str(unfinished)]
+    subprocess.run(command, check=True, timeout=300)
     unfinished.replace(made)
     return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,18 +16,50 @@ import torch
 from benchmarks.gpu import ipc, kernels, memory, training, updates
 from benchmarks.gpu.commands import CommandFailed, lines, output
 from benchmarks.gpu.machine import Machine
-from benchmarks.gpu.part import LIMITS_S
+from benchmarks.gpu.part import LIMITS_S, allocator
 from benchmarks.gpu.row import LeftOut, Outcome, Pretence, Result, Row, Seen, row
 from benchmarks.gpu.table import is_passed, markdown
 from benchmarks.gpu.training_run import RolloutKiller
 from rlrun.config.loader import load
 from rlrun.config.schema import WeightTransport
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
+from rlrun.placement.node_environment import ACTOR_ALLOCATOR, PINNING
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import FAKE_ACCELERATORS, known_inventory
 from rlrun.placement.weight_ways import weight_ways
 
 CARD, PRETENDED = Machine(1), Machine(1, is_pretended=True)
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "settings"),
+    [
+        ("2.10.1", None),
+        ("2.11.0+cu130", "expandable_segments:True"),
+        ("2.12.1", "expandable_segments:True"),
+        ("2.13.0+cu130", ACTOR_ALLOCATOR),
+        ("3.0", ACTOR_ALLOCATOR),
+    ],
+)
+def test_parts_have_the_allocator_of_actor_workers_as_far_as_torch_takes_it(
+    torch_version: str, settings: str | None
+) -> None:
+    assert allocator(CARD, torch_version).get("PYTORCH_ALLOC_CONF") == settings
+    assert allocator(PRETENDED, torch_version) == {}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(ACTOR_ALLOCATOR, PINNING), ("expandable_segments:True", None), (None, None)]
+)
+def test_the_receiver_of_weights_has_no_expandable_segments(
+    ours: str | None, theirs: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    if ours is not None:
+        monkeypatch.setenv("PYTORCH_ALLOC_CONF", ours)
+    with ipc.allocator_of_rollout_workers():
+        assert os.environ.get("PYTORCH_ALLOC_CONF") == theirs
+    assert os.environ.get("PYTORCH_ALLOC_CONF") == ours
 
 
 def fails(_: Machine) -> Seen:

@@ -20,6 +20,7 @@ from rlrun.data.seeds import simulator_seed
 from rlrun.envs.libero.painter import ScenePainter
 from rlrun.envs.libero.spec import LiberoConfig, detail_of_pictures
 from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, axis_angle, chosen_tasks, start_of
+from rlrun.envs.opengl import prepare_robosuite
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 from rlrun.envs.vector_env import VectorEnv
 from rlrun.system.errors import ExitStatus, RunError
@@ -29,6 +30,7 @@ MAX_RESETS = 20  # attempts to place the objects without a collision
 
 def make_in_robosuite(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> VectorEnv:
     """Make `num_envs` rows, each a simulator of its own. Raises RunError for an unknown suite or task."""
+    prepare_robosuite()
     settings = config.section(LiberoConfig)
     tasks = chosen_tasks(config, suite_named(settings.suite).n_tasks)
     low, high = action_limits(settings)

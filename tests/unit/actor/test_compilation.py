@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch._dynamo.utils import counters
 
 from rlrun.actor.updates import update
@@ -19,6 +23,7 @@ from rlrun.policies import compilation
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.policies.compilation import chosen_backend, prepare_blocks
 from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.system import notices
 from rlrun.system.errors import RunError
 from tests.numerics import assert_as_exact, assert_moved_alike, assert_norm_close, computed_in_double, rounding
 from tests.unit.actor.rank_pool import RankPool
@@ -96,6 +101,98 @@ def test_a_node_without_a_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) 
     assert refused.value.key == "policy.compile_backend" and "apt-get install g++" in str(refused.value)
 
 
+def command(folder: Path, status: int) -> str:
+    """Return a command that ends with a status."""
+    made = folder / f"ends-{status}"
+    made.write_text(f"#!/bin/sh\nexit {status}\n")
+    made.chmod(0o755)
+    return str(made)
+
+
+def test_a_node_on_which_kernels_cannot_be_compiled_or_loaded_is_known_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cpu = torch.device("cpu")
+    headers = tmp_path / "headers"
+    headers.mkdir()
+    (headers / "Python.h").touch()
+    monkeypatch.setenv("CPATH", str(headers))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "not" / "yet"))
+    monkeypatch.setenv("CXX", command(tmp_path, 1))
+    assert "too old: it refuses -std=c++20" in (compilation.compiler_fault(cpu) or "")
+    monkeypatch.setenv("CXX", command(tmp_path, 0))
+    assert compilation.compiler_fault(cpu) is None
+
+    monkeypatch.setattr(compilation.sysconfig, "get_path", lambda *_: str(tmp_path / "no-headers"))
+    assert compilation.compiler_fault(cpu) is None  # CPATH has them
+    monkeypatch.delenv("CPATH")
+    assert "Python.h" in (compilation.compiler_fault(cpu) or "")
+
+    monkeypatch.setenv("CPATH", str(headers))
+    asked: list[Path] = []
+    monkeypatch.setattr(
+        compilation.os, "statvfs", lambda path: asked.append(path) or SimpleNamespace(f_flag=os.ST_NOEXEC)
+    )
+    assert "noexec" in (compilation.compiler_fault(cpu) or "")
+    assert asked == [tmp_path]
+
+
+BROKEN = "the launcher does not compile"
+
+
+def trained_by_default(broken_ranks: tuple[int, ...], error: type[Exception]) -> tuple[Weights, int, tuple[str, ...]]:
+    """Return weights after two updates of the default backend, how many graphs this rank made in the second one with
+    other shapes than in the first, and its notices. The compiled passes of some ranks raise."""
+    torch._dynamo.reset()
+    counters.clear()
+    notices._told.clear()
+    run = tiny_config(micro_batch_size=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlrun.actor.learner.chosen_backend", lambda *_, **__: CompileBackend.aot_eager)
+        if dist.get_rank() in broken_ranks:
+            patch.setattr(torch, "compile", lambda *_, **__: raising(error))
+        rank = learner(run)
+    update(rank, share(trajectory()))
+    before = counters["aot_autograd"]["ok"]
+    torch._dynamo.reset()
+    update(rank, share(trajectory(1)))
+    return weights(rank), counters["aot_autograd"]["ok"] - before, notices.notices()
+
+
+def raising(error: type[Exception]) -> Callable[..., None]:
+    def forward(*_: object) -> None:
+        raise error(f"{BROKEN}\nand more")
+
+    return forward
+
+
+@pytest.mark.parametrize("broken_ranks", [(1,), (0, 1)])
+def test_all_ranks_go_back_if_a_first_pass_of_the_default_fails_on_one(
+    two_ranks: RankPool, broken_ranks: tuple[int, ...]
+) -> None:
+    whole = two_ranks.run(trained_by_default, (), RuntimeError)[0]
+    assert whole[1] > 0 and whole[2] == ()
+    (first, graphs, (told,)), (second, graphs_of_second, untold) = two_ranks.run(
+        trained_by_default, broken_ranks, RuntimeError
+    )
+    assert graphs == graphs_of_second == 0
+    assert BROKEN in told and "more" not in told
+    assert untold == ()  # the run says it once
+    for fallen in (first, second):
+        assert_learned_alike(whole[0], fallen)
+
+
+def test_a_compiled_pass_without_room_and_one_that_was_asked_for_still_fail(two_ranks: RankPool) -> None:
+    with pytest.raises(AssertionError, match=BROKEN):
+        two_ranks.run(trained_by_default, (0, 1), torch.OutOfMemoryError)
+    policy = tiny_policy()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda *_, **__: raising(RuntimeError))
+        prepare_blocks(policy, CompileBackend.aot_eager)
+    with pytest.raises(RuntimeError, match=BROKEN):
+        policy.module.blocks[0](torch.zeros(2, 16))
+
+
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
 
@@ -110,11 +207,15 @@ CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 )
 def test_actor_ranks_with_a_gpu_compile_by_default(
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     device: torch.device,
     is_learner: bool,
     has_triton: bool,
     backend: CompileBackend | None,
 ) -> None:
+    monkeypatch.setattr(compilation, "_knows_standard", lambda compiler: True)
+    monkeypatch.setattr(compilation, "_header_folders", lambda: [tmp_path])
+    (tmp_path / "Python.h").touch()
     monkeypatch.setenv("CXX", sys.executable)  # a command that is there
     monkeypatch.setattr(compilation, "find_spec", lambda name: object() if has_triton else None)
     assert chosen_backend(None, device, is_learner) is backend

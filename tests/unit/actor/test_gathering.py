@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,9 +11,13 @@ from torch.distributed.tensor import DTensor
 
 from rlrun.actor import gathering
 from rlrun.config.schema import ShardingStrategy
+from rlrun.observability.telemetry import Telemetry
+from rlrun.weight_sync.buckets import lay_out
+from rlrun.workers.actor_worker import ActorWorker
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import learner, tiny_config
 
+BUCKET_BYTES = 4000
 SHARDED = [ShardingStrategy.full_shard, ShardingStrategy.hybrid_shard, ShardingStrategy.no_shard]
 
 
@@ -61,3 +67,30 @@ def run_alone(device: str) -> list[str]:
 
 def test_one_rank_asks_nobody(one_rank: RankPool) -> None:
     assert one_rank.run(run_alone, "cpu") == [[]]
+
+
+def left_after_sync(is_sender: bool) -> int:
+    """Return how many gatherings this rank still holds after all buckets of a version have been packed."""
+    config = tiny_config()
+    worker = ActorWorker(config, dist.get_rank(), Telemetry(f"actor/{dist.get_rank()}"))
+    worker._learner = learner(config)
+    worker._layouts = {has: lay_out(worker.learner.weight_layout(has), BUCKET_BYTES) for has in (False, True)}
+    before = _collectives()
+    num_buckets = worker.num_buckets()[0]
+    assert num_buckets > 1
+    for index in range(num_buckets):
+        bucket = worker.pack(1, index, False, False if is_sender else None)
+        assert (bucket is not None) == (is_sender and worker.rank == 0)
+    del bucket
+    return _collectives() - before
+
+
+def _collectives() -> int:
+    gc.collect()
+    return sum(isinstance(one, gathering._Collective) for one in gc.get_objects())
+
+
+@pytest.mark.parametrize("is_sender", [False, True])
+def test_no_gathered_tensors_stay_on_a_rank_after_a_sync(two_ranks: RankPool, is_sender: bool) -> None:
+    """The plan does not count them."""
+    assert two_ranks.run(left_after_sync, is_sender) == [0, 0]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlrun.actor import learning_batch as module
-from rlrun.actor.learning_batch import BatchPlan, LearningBatch, revalued
+from rlrun.actor.learning_batch import BatchPlan, LearningBatch, padded, revalued
 from rlrun.algorithms.advantages import Reduce, on_one_rank
 from rlrun.algorithms.spec import PPOConfig
 from rlrun.config.registry import ALGORITHMS
@@ -50,9 +50,23 @@ def test_tokens_of_steps_that_were_not_executed_are_masked() -> None:
 
 def test_a_padding_row_does_not_count() -> None:
     batch = learning_batch(plain(), AlgorithmConfig(), on_one_rank)
-    rows = batch.rows(np.zeros(0, np.int64), torch.device("cpu")).targets
+    none = padded(np.zeros(0, np.int64), 0)
+    rows = batch.rows(none, 0, torch.device("cpu")).targets
     assert len(rows.row_mask) == 1
     assert not any(mask.any() for mask in (rows.row_mask, rows.unit_mask, rows.token_mask))
+
+
+def test_rows_are_padded_to_one_number_and_those_that_are_there_stay_as_they_are() -> None:
+    batch = learning_batch(plain(), AlgorithmConfig(), on_one_rank)
+    rows = np.array([5, 2])
+    assert list(padded(rows, 4)) == [5, 2, 2, 2] and list(padded(rows, 1)) == list(padded(rows, 0)) == [5, 2]
+    assert list(padded(rows[:0], 3)) == [0, 0, 0]
+    longer = batch.rows(padded(rows, 4), 2, torch.device("cpu")).targets
+    exact = batch.rows(rows, 2, torch.device("cpu")).targets
+    for name in ("tokens", "token_mask", "unit_mask", "row_mask", "advantages"):
+        assert torch.equal(getattr(longer, name)[:2], getattr(exact, name))
+    assert not any(mask[2:].any() for mask in (longer.row_mask, longer.unit_mask, longer.token_mask))
+    assert batch.row_mask[2]  # the batch itself is unchanged
 
 
 def test_void_steps_touch_neither_statistics_nor_their_neighbours() -> None:
@@ -153,7 +167,7 @@ def test_grpo_compares_first_episodes_inside_a_group() -> None:
 
 
 def test_every_row_is_seen_once_an_epoch_in_an_order_of_its_own() -> None:
-    plan = BatchPlan(num_minibatches=4, num_micro_batches=3)
+    plan = BatchPlan(num_minibatches=4, num_micro_batches=3, num_rows=5)
     rows = np.arange(50) * 7
     epochs = [plan.epoch(rows, np.random.default_rng((0, 5, epoch, 0))) for epoch in (0, 1, 0)]
     orders = [np.concatenate([part for minibatch in epoch for part in minibatch]) for epoch in epochs]
@@ -176,8 +190,8 @@ class TwoRanks:
 
 
 def test_the_plan_fits_the_fuller_rank() -> None:
-    assert BatchPlan.for_rows(96, TwoRanks(100, 96), 64, 16) == BatchPlan(4, 2)
-    assert BatchPlan.for_rows(0, TwoRanks(128, 0), 256, 64) == BatchPlan(1, 2)
+    assert BatchPlan.for_rows(96, TwoRanks(100, 96), 64, 16) == BatchPlan(4, 2, 13)
+    assert BatchPlan.for_rows(0, TwoRanks(128, 0), 256, 64) == BatchPlan(1, 2, 64)
     assert BatchPlan.for_rows(0, TwoRanks(0, 0), 256, 64).epoch(np.arange(0), np.random.default_rng(0)) == []
 
 
@@ -188,20 +202,13 @@ def test_counts_of_rows_are_what_the_losses_divide_by(level: RatioLevel, aggrega
     batch = learning_batch(trajectory(), settings, on_one_rank)
     rows = np.array([7, 0, 5, 12])
     units = {"token": K, "action": C, "chunk": 1}[level.value]
-    taken = batch.rows(rows, torch.device("cpu")).targets
+    taken = batch.rows(rows, len(rows), torch.device("cpu")).targets
     assert taken.unit_mask.shape == taken.proximal_logprobs.shape == (4, units)
     assert torch.equal(taken.tokens, batch.tokens[rows]) and torch.equal(taken.returns, batch.returns[rows])
     for count, mask in zip(batch.counts[rows].sum(0), (taken.unit_mask, taken.token_mask), strict=False):
         expected = mask.sum() if aggregation is Aggregation.token_mean else mask.any(-1).sum()
         assert count == expected
     assert batch.counts[rows, 2].sum() == taken.row_mask.sum()
-
-
-def test_a_rank_without_rows_computes_one_that_does_not_count() -> None:
-    batch = learning_batch(plain(), AlgorithmConfig(), on_one_rank)
-    taken = batch.rows(np.zeros(0, np.int64), torch.device("cpu")).targets
-    assert len(taken.tokens) == 1
-    assert not any(mask.any() for mask in (taken.token_mask, taken.unit_mask, taken.row_mask))
 
 
 def test_advantages_and_returns_are_clipped_and_what_is_logged_is_not() -> None:

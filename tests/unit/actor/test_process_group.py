@@ -139,3 +139,14 @@ def foreign_group_size() -> str:
 def test_groups_that_do_not_divide_the_ranks_are_refused(two_ranks: RankPool) -> None:
     for text in two_ranks.run(foreign_group_size):
         assert "do not divide 2 actor ranks" in text and "actor.fsdp_size" in text and "divisor of 2" in text
+
+
+def reduced_beside(device: str) -> tuple[list[float], list[int], bool]:
+    ranks = process_group.Ranks(torch.device(device))
+    one = torch.tensor([1.0, ranks.rank], dtype=torch.float64)
+    return ranks.sum(one).tolist(), ranks.max(torch.tensor([ranks.rank])).tolist(), ranks.any(ranks.rank == 1)
+
+
+def test_numbers_of_the_host_meet_there_and_do_not_wait_for_the_device(two_ranks: RankPool) -> None:
+    """The meta device could hold none of them."""
+    assert two_ranks.run(reduced_beside, "meta") == [([2.0, 1.0], [1], True)] * 2

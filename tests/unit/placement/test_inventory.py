@@ -109,6 +109,33 @@ def test_the_user_hides_accelerators_as_cuda_does(
     assert Inventory((node,)).num_accelerators == len(usable)
 
 
+MODES = """case "$*" in
+*compute_mode*) printf '%s';;
+*) echo 'NVIDIA A100, 81920, GPU-1a'; echo 'NVIDIA A100, 81920, GPU-1b';;
+esac"""
+
+
+@pytest.mark.parametrize(
+    ("said", "limits"),
+    [
+        ("Default\\nExclusive_Process\\n", [None, 1]),
+        ("Prohibited\\nExclusive_Thread\\n", [0, 1]),
+        ("[N/A]\\n[Not Supported]\\n", [None, None]),
+        ("Exclusive_Process\\n", [None, None]),  # of which of both
+        ("", [None, None]),
+    ],
+)
+def test_compute_modes_limit_the_processes_of_a_device(
+    said: str, limits: list[int | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    stand_in(tmp_path, monkeypatch, MODES % said)
+    assert [device.max_processes for device in find_accelerators().devices] == limits
+    (tmp_path / "control").touch()  # the server of MPS computes for all
+    assert [device.max_processes for device in find_accelerators().devices] == [None, None]
+
+
 FAILED = "echo 'NVIDIA-SMI has failed: no communication with the driver'; exit 9"
 NA = "echo 'NVIDIA GB10, [N/A], GPU-1a'"
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
+from rlrun.config.schema import ClusterKind, CompileBackend, RolloutBackendKind, RunConfig
 from rlrun.placement.inventory import Accelerator, Interface, Inventory, NodeInfo
+from rlrun.placement.node_environment import PINNING
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 from rlrun.system.errors import ExitStatus, RunError
@@ -80,7 +81,48 @@ def test_accelerators_are_numbered_as_nvidia_smi_does_and_actors_can_grow_their_
     planned = plan(configured(8, 4, 4, SHORT), DUAL)
     assert {planned.environment(role, 0)["CUDA_DEVICE_ORDER"] for role in ("actor", "rollout", "env")} == {"PCI_BUS_ID"}
     assert planned.environment("actor", 0)["PYTORCH_ALLOC_CONF"].startswith("expandable_segments:True,")
-    assert planned.environment("rollout", 0)["PYTORCH_ALLOC_CONF"] == "pinned_max_round_threshold_mb:1"
+    assert planned.environment("rollout", 0)["PYTORCH_ALLOC_CONF"] == PINNING
+
+
+def test_workers_that_compile_share_the_cores_of_their_node() -> None:
+    """Inductor else starts a process a core, up to 32, for each of them."""
+    config = configured(8, 4, 4, SHORT)
+    cores = TRAIN.num_cpus
+
+    def planned_threads(role: str) -> str | None:
+        return plan(config, DUAL).environment(role, 0).get("TORCHINDUCTOR_COMPILE_THREADS")
+
+    assert planned_threads("actor") == str(min(32, cores // 8))
+    assert planned_threads("rollout") is None and planned_threads("env") is None
+    config.policy.compile_backend = CompileBackend.inductor
+    assert planned_threads("rollout") == str(min(32, cores // 4))
+    config.policy.compile_backend = CompileBackend.none
+    assert planned_threads("actor") is None
+    config.policy.compile_backend = None
+    crowded = Inventory((replace(TRAIN, num_cpus=2), SIM))
+    assert plan(config, crowded).environment("actor", 0)["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
+
+
+def exclusive(limit: int) -> Inventory:
+    return Inventory((replace(TRAIN, accelerators=(replace(A100, max_processes=limit),) * 8), SIM))
+
+
+def test_workers_that_share_an_accelerator_of_one_process_are_refused_by_name() -> None:
+    config = configured(8, 4, 4, SHORT)
+    with pytest.raises(RunError, match="actor/0 and rollout/0 would compute on accelerator 0 of node train-0") as one:
+        plan(config, exclusive(1))
+    assert "EXCLUSIVE_PROCESS" in one.value.cause and "nvidia-smi -i 0 -c DEFAULT" in one.value.remedy
+    assert one.value.exit_status is ExitStatus.placement
+    with pytest.raises(RunError, match="lets no process compute"):
+        plan(config, exclusive(0))
+    apart = configured(4, 4, 4, {"actor": "0-3", "rollout": "4-7", "env": "4-7"})  # which only draws there
+    assert len(plan(apart, exclusive(1)).slots) == 12
+
+
+def test_one_process_may_have_all_roles_on_an_accelerator_of_one_process() -> None:
+    local = configured(1, 1, 1, {})
+    local.cluster.kind = ClusterKind.local
+    assert {slot.accelerators for slot in plan(local, exclusive(1)).slots} == {(0,)}
 
 
 def test_groups_keep_their_order_and_settings() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlrun.policies.offloading import Offloader, Place
+from rlrun.policies.offloading import LOOK_S, Offloader, Place, await_room
 from rlrun.system.errors import RunError
 
 CPU = torch.device("cpu")
@@ -95,3 +95,18 @@ def test_a_full_device_is_told_before_anything_moves() -> None:
     free["bytes"] = 4000
     offloader.onload()
     assert tensor.sum() == 1000
+
+
+@pytest.mark.parametrize(
+    ("seen", "num_looks"),
+    [
+        ([5, 5, 30, 50, 60], 3),  # contexts of killed processes vanish one after another
+        ([50], 0),
+        ([5] * 100, 8),  # half of the deadline; what needs the room then says so
+        ([None], 0),  # no accelerator
+    ],
+)
+def test_a_new_process_waits_for_the_memory_of_a_killed_one(seen: list[int | None], num_looks: int) -> None:
+    answers, looks, slept = iter(seen), [], []
+    await_room(CPU, 45, 16 * LOOK_S, lambda: looks.append(1), lambda _: next(answers), slept.append)
+    assert len(looks) == len(slept) == num_looks

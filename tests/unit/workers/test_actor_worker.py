@@ -60,3 +60,21 @@ def test_the_group_of_before_a_loss_is_left_before_a_new_one() -> None:
         worker.open_weight_group(LOOPBACK, 0)
         with pytest.raises(ConnectionError, match="suspect actor rank 0"):
             receiving.result(50.0)
+
+
+def test_a_new_actor_process_waits_for_room_before_it_loads_and_one_that_has_loaded_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a loss the killed ranks still hold the accelerator for seconds."""
+    worker, asked = ActorWorker(load(["run=debug"]), 0, Telemetry("actor/0")), []
+    monkeypatch.setattr("rlrun.workers.actor_worker.await_room", lambda device, wanted, *_: asked.append(wanted))
+
+    def opened(*_: object) -> None:
+        assert asked == [45]
+        raise FileNotFoundError
+
+    monkeypatch.setattr("rlrun.workers.actor_worker.open_to_shard", opened)
+    for learner in (None, Writer()):
+        worker._learner = learner
+        with pytest.raises(FileNotFoundError):
+            worker.load("policy", 45)
