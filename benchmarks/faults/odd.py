@@ -101,7 +101,11 @@ ODD = (
         package="minigrid",
     ),
     Odd("Breakout", ("env.gymnasium.id=ale_py:ALE/Breakout-v5", *PIXELS), FEW_REWARDS, package="ale_py"),
-    Odd("highway-env", ("env.gymnasium.id=highway_env:highway-fast-v0",), package="highway_env"),
+    Odd(
+        "highway-env",
+        ("env.gymnasium.id=highway_env:highway-fast-v0", "env.gymnasium.success_return=1000"),
+        package="highway_env",
+    ),
     Odd(
         "FlappyBird",
         ("env.gymnasium.id=flappy_bird_gymnasium:FlappyBird-v0", "env.gymnasium.kwargs.use_lidar=false"),
