@@ -34,6 +34,7 @@ OF_RANKS = (
     hybrid_groups_divide_ranks,
     sft_batch_divides_among_ranks,
 )  # checks of the number of actor ranks
+LEAST_MFU = 0.01  # that is told: small policies wait for the host
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of blocks that the backward pass recomputes
 MOST_ROWS = 256  # of a micro-batch; larger ones are no faster
 _TOLERANCE = 0.01  # relative: of two choices that take about the same time, the one with less memory is taken
@@ -217,7 +218,7 @@ class Search:
         if best.fullest is None:
             return [f"{words}."]
         words += f": {filling(best.fullest)}"
-        if best.are_times_known and best.times.mfu_update:
+        if best.are_times_known and best.times.mfu_update >= LEAST_MFU:
             words += f", {best.times.mfu_update:.0%} MFU of an update"
         larger = [rows for rows in self._rows(best.config) if rows > best.config.actor.micro_batch_size]
         if larger and "actor.micro_batch_size" in self._config.auto:

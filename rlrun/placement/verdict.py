@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlrun.config.registry import envs_together
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import Precision, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.fit import DatasetInfo, Fit, World, compare
 from rlrun.data.lerobot.reader import dataset_info
@@ -22,6 +22,7 @@ from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3_600, 86_400
+WITHOUT_BF16 = ("V100", "T4", "RTX 20", "P100")  # parts of models' names
 _WORTH = 0.95  # a choice is suggested if an update takes less than this share of the present one
 
 
@@ -48,6 +49,7 @@ def _step_s(times: StepTimes) -> float:
 
 def warnings(config: RunConfig, plan: Plan) -> Iterator[str]:
     """Yield a sentence on each thing that probably keeps a plan that fits from running."""
+    yield from _without_bf16(config, plan)
     own = [slot for slot in plan.of("env") if slot.interpreter is None]
     if own and simulator_spec(config.env).has_own_python:
         groups = {planned.node.name: planned.group for planned in plan.nodes}
@@ -56,6 +58,17 @@ def warnings(config: RunConfig, plan: Plan) -> Iterator[str]:
             f"{config.env.simulator} is installed under a Python of its own, and env workers run under rlrun's: set "
             f"placement.nodes.{group}.python to its interpreter"
         )
+
+
+def _without_bf16(config: RunConfig, plan: Plan) -> Iterator[str]:
+    """Yield the accelerators that would compute in a precision that they lack."""
+    precisions = {"actor": config.actor.param_precision, "rollout": config.rollout.precision}
+    keys = {"actor": "actor.param_precision", "rollout": "rollout.precision"}
+    for role, precision in precisions.items():
+        models = sorted({slot.accelerator_model for slot in plan.of(role)})
+        lacking = [model for model in models if any(name in model for name in WITHOUT_BF16)]
+        if precision is Precision.bf16 and lacking:
+            yield f"{', '.join(lacking)} has no bf16, which it computes as slowly as fp32: set {keys[role]}=fp32"
 
 
 def remarks(config: RunConfig, plan: Plan, budget: Budget, free: Sequence[str]) -> Iterator[str]:

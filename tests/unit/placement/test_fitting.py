@@ -21,6 +21,7 @@ from rlrun.placement import planner as planner_module
 from rlrun.placement.fitting import Fitting, fit_run
 from rlrun.placement.inventory import GIGABYTE, Accelerator, Inventory, NodeInfo
 from rlrun.placement.policy_counts import estimated, policy_counts
+from rlrun.placement.verdict import warnings
 from rlrun.policies.counts import PolicyCounts
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -152,3 +153,11 @@ def test_without_a_count_there_is_no_verdict_on_accelerators(monkeypatch: pytest
     trusted = planned("libero_pi05", "one H100", "placement.is_counted=false")
     assert not trusted.budget.is_counted and trusted.budget.times is None
     assert not planned("libero_pi05", "no accelerator").budget.is_counted
+
+
+def test_cards_without_bf16_are_told() -> None:
+    found = planned("libero_pi05", "4 V100")
+    told = list(warnings(found.config, found.plan))
+    assert sum("has no bf16" in sentence for sentence in told) == 2
+    other = planned("libero_pi05", "one H100")
+    assert not any("bf16" in sentence for sentence in warnings(other.config, other.plan))
