@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from rlrun.config.checks import OF_INPUTS
 from rlrun.config.loader import load
 from rlrun.config.registry import fill_lora
 from rlrun.config.schema import (
@@ -21,7 +22,7 @@ from rlrun.config.schema import (
     WeightTransport,
 )
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.placement.budget import Budget, budget, holds_base_on_device
+from rlrun.placement.budget import Budget, accelerators, budget, holds_base_on_device, hosts, starts_of_worker
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.memory import (
     activation_bytes,
@@ -418,3 +419,38 @@ def test_states_that_an_algorithm_keeps_are_counted() -> None:
         host = budget(config, plan(config, machines), machines).hosts[0]
         num_proprio = simulator_spec(config.env).planned_spaces(config.env).num_proprio
         assert host.algorithm_bytes == num_rows * (8 * num_proprio + policy_counts(config).choice_bytes + 8)
+
+
+def test_libero_rows_share_the_textures_of_their_scenes() -> None:
+    """A worker has as many scenes open as its rows have tasks, and two more; groups of rows share a start."""
+    rows = {}
+    for suite in ("libero_goal", "libero_10"):
+        env = load(["run=libero_rlinf", f"env.libero.suite={suite}"], skipped=OF_INPUTS).env
+        memory = simulator_spec(env).memory(env)
+        rows[suite] = memory.of(64) - memory.of(1), memory.of(8), memory.of(8, 1)
+    assert rows["libero_goal"][0] == 0, "all tasks have one scene, and rows take no memory of the card"
+    assert rows["libero_10"][1] > rows["libero_10"][2] > rows["libero_goal"][2]
+    grouped = load(["run=libero_rlinf", "placement.inventory=any"], skipped=OF_INPUTS)
+    assert starts_of_worker(replace(grouped, env=replace(grouped.env, num_workers=32))) == 2  # 16 rows, groups of 8
+
+
+def test_the_state_of_an_offloaded_actor_is_in_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlrun.placement.budget.policy_counts", lambda config: counts_of(SEVEN_BILLION))
+    machines = inventory(2, 80 * 10**9)
+    config = RunConfig()
+    config.actor.cpu_offload = True
+    planned = plan(config, machines)
+    counts = counts_of(SEVEN_BILLION)
+    (host,) = hosts(config, planned, counts, 0)
+    assert host.offloaded_bytes > 12 * SEVEN_BILLION  # master weights and two moments, over both ranks
+    assert accelerators(config, planned, machines, counts)[0].peak_bytes < 80 * 10**9
+
+
+def test_a_second_simulator_for_evaluations_is_counted() -> None:
+    machines = inventory(2, 80 * 10**9)
+    sizes = []
+    for every_steps in (0, 5):
+        config = load(["algorithm.carry_episodes=true", f"evaluation.every_steps={every_steps}"])
+        cards = accelerators(config, plan(config, machines), machines, counts_of(10**6))
+        sizes.append(sum(need.num_bytes for card in cards for need in card.needs if need.part == "simulator"))
+    assert sizes[1] == 2 * sizes[0]

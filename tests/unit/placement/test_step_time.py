@@ -15,16 +15,24 @@ from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
 from rlrun.placement.step_time import (
     ACT_LAUNCH_S,
+    ADAM_BYTES,
     BANDWIDTH_SHARE,
+    EXPOSED_SHARE,
+    OPTIMIZER_STEP_S,
     PRODUCTS_SHARE,
     SMALL_STEP_S,
+    STRAGGLING,
+    compiles,
     device_of,
     has_known_devices,
+    link_seconds,
     pass_seconds,
     step_times,
+    together,
     update_pass_seconds,
+    update_seconds,
 )
-from rlrun.policies.counts import PassCount, PolicyCounts
+from rlrun.policies.counts import PassCount, PolicyCounts, StackCount
 
 RUNS = {"libero": "libero_rlinf", "behavior": "behavior_ppo_openvla_oft"}
 COUNTS = Path(__file__).parents[2] / "golden" / "policy_counts"
@@ -147,3 +155,70 @@ def test_stored_counts_are_those_of_the_tables() -> None:
     stored = json.loads((COUNTS / "behavior_lora.json").read_text())
     assert stored["num_parameters"] == pytest.approx(7.55e9, rel=0.01)
     assert stored["num_trained"] < 0.03 * stored["num_parameters"]
+
+
+def test_links_of_fsdp_by_hand() -> None:
+    """Two gathers of what is sharded, one reduction of gradients, at the bus bandwidth; between nodes at the link's."""
+    config, machines = run(16, 2, 2)
+    device = device_of("A100")
+    assert device is not None
+    alone = plan(config, machines)
+    counts = replace(SMALL, num_parameters=10**9, num_trained=10**8)
+    expected = (2 * 10**9 * 4 + 10**8 * 4) / 2 / device.link_bytes  # half of it: two ranks
+    assert link_seconds(config, alone, counts, device) == pytest.approx(expected)
+    whole = replace(config, actor=replace(config.actor, replicate_frozen=True))
+    assert link_seconds(whole, alone, counts, device) == pytest.approx(3 * 10**8 * 4 / 2 / device.link_bytes)
+    cards = machines.nodes[0].accelerators[:1]
+    spread = Inventory(tuple(replace(machines.nodes[0], name=name, accelerators=cards) for name in ("a", "b")))
+    far = link_seconds(config, plan(config, spread), counts, device)
+    assert far == pytest.approx(expected * device.link_bytes / (config.placement.link_gbit_per_s * 1e9 / 8))
+    config.actor.num_workers = 1
+    assert link_seconds(config, plan(config, machines), counts, device) == 0
+
+
+def test_links_are_hidden_but_for_a_part_of_the_shorter_time() -> None:
+    assert together(1.0, 0.0) == 1.0
+    assert together(1.0, 0.5) == pytest.approx(1.0 + EXPOSED_SHARE * 0.5)
+    assert together(0.5, 1.0) == pytest.approx(1.0 + EXPOSED_SHARE * 0.5)
+
+
+def test_adam_takes_its_traffic_where_that_is_longer_than_its_launches() -> None:
+    config, machines = run(16, 2, 2)
+    planned = plan(config, machines)
+    few, many = (replace(SMALL, num_trained=number) for number in (10**6, 10**10))
+    seconds = [update_seconds(config, planned, one, 8, 0.0) for one in (few, many)]
+    device = device_of("A100")
+    assert device is not None
+    steps = config.samples_per_step * config.algorithm.update_epochs / config.algorithm.global_batch_size
+    adam = ADAM_BYTES * 10**10 / 2 / (BANDWIDTH_SHARE * device.num_bytes)
+    assert seconds[1] - seconds[0] >= steps * (adam - OPTIMIZER_STEP_S) * 0.999
+
+
+def test_the_slowest_of_many_env_workers_is_waited_for() -> None:
+    config, machines = run(64, 64, 2)
+    few, _ = run(2, 2, 2)
+    many_s = step_times(config, plan(config, machines), SMALL, 0).simulate_s or 0.0
+    few_s = step_times(few, plan(few, machines), SMALL, 0).simulate_s or 0.0  # as many envs a worker
+    ratio = (1 + STRAGGLING * math.sqrt(2 * math.log(64))) / (1 + STRAGGLING * math.sqrt(2 * math.log(2)))
+    assert many_s / few_s == pytest.approx(ratio)
+
+
+def test_inductor_fuses_the_kernels_of_blocks() -> None:
+    device = device_of("H100")
+    assert device is not None
+    eager, fused = (update_pass_seconds(SMALL, 0.0, 4, device, is_compiled) for is_compiled in (False, True))
+    assert fused < eager
+    blocks = replace(SMALL, stacks=(StackCount((1,), (1,), 1, 1),))
+    config, _ = run(16, 2, 2)
+    assert compiles(config, blocks) and not compiles(config, SMALL)
+    assert not compiles(load(["policy.compile_backend=none"]), blocks)
+
+
+def test_offloading_takes_time() -> None:
+    config, machines = run(16, 2, 2)
+    planned, big = plan(config, machines), replace(SMALL, num_parameters=10**9, num_trained=10**9)
+    turns = replace(config, placement=replace(config.placement, offload=True))
+    moved = replace(config, actor=replace(config.actor, cpu_offload=True))
+    present = step_times(config, planned, big, 0)
+    assert step_times(turns, planned, big, 0).step_s > present.step_s
+    assert step_times(moved, planned, big, 0).update_s > present.update_s
