@@ -36,6 +36,7 @@ from tests.cluster.testbed import why_not
 
 DEADLINE_S = float(os.environ.get("RLRUN_FAULT_DEADLINE_S", "120"))  # for a fault to be reported
 START_S = 600.0
+ROOT = Path(__file__).resolve().parents[2]
 SHOWN_LINES = 40  # console lines printed after a fault
 
 
@@ -147,7 +148,7 @@ def injected_once(fault: Fault, run: Run) -> Row:
     return Row(
         fault=fault.title,
         detected_s=round(found[0] - injected_s, 1) if found else None,
-        line=found[1].strip() if found else "",
+        line=found[1].strip().replace(f"{ROOT}/", "") if found else "",
         is_culprit_right=bool(found) and Run.matches(fault.pattern, lines),
         then=then,
         lost=lost,
@@ -158,7 +159,7 @@ def injected_once(fault: Fault, run: Run) -> Row:
 
 def commit() -> str:
     """Return the last commit that changed the package or its configs."""
-    words = ["git", "-C", Path(__file__).parents[2], "log", "-1", "--format=%h", "--", "rlrun", "configs"]
+    words = ["git", "-C", ROOT, "log", "-1", "--format=%h", "--", "rlrun", "configs"]
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
