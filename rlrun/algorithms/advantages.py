@@ -100,6 +100,37 @@ def group_advantages(scores_B: Tensor, group_B: Tensor, valid_B: Tensor, eps: fl
     return torch.where(count > 1, centred / (std + eps), 0.0)
 
 
+def returns_of_episodes(rewards: Tensor, discount: Tensor, ended: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (returns to go, mask) of one rollout epoch, both [T, B]: of the first episode of each row."""
+    mask = first_episodes(ended, valid)
+    return returns_to_go(torch.where(mask, rewards, 0.0), discount), mask
+
+
+def sums_at_a_time(returns_TB: Tensor, mask_TB: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (sum, count), both float [T, B]: over the rows of each row's group whose episode still goes on then.
+
+    Example: two rows of a group, the second over after one chunk step: counts [[2, 2], [1, 1]].
+    """
+    _, member = torch.unique(group_B, return_inverse=True)
+    at_a_time = member + torch.arange(len(mask_TB), device=member.device)[:, None] * len(group_B)
+    total, count = group_sums(returns_TB.flatten(), at_a_time.flatten(), mask_TB.flatten())
+    return total.view_as(returns_TB), count.view_as(returns_TB)
+
+
+def group_advantages_at_a_time(returns_TB: Tensor, mask_TB: Tensor, group_B: Tensor, eps: float = 1e-6) -> Tensor:
+    """Return the advantages of chunk steps, float [T, B]: returns to go relative to the group's at the same time.
+
+    The deviation of a group's chunk steps is 1. With one number for a whole episode, failures, which are longer than
+    successes, would have the late times for themselves, where the policy would be repelled by all that it does.
+    0 where no other episode of the group goes on.
+    """
+    total, count = sums_at_a_time(returns_TB, mask_TB, group_B)
+    centred = torch.where(mask_TB & (count > 1), returns_TB - total / count.clamp(min=1), 0.0)
+    square, _ = group_sums(centred.square().sum(0), group_B, mask_TB.any(0))
+    size, _ = group_sums(mask_TB.sum(0).to(returns_TB.dtype), group_B, mask_TB.any(0))
+    return torch.where(mask_TB, centred / ((square / size.clamp(min=1)).sqrt() + eps), 0.0)
+
+
 def group_sums(scores_B: Tensor, group_B: Tensor, valid_B: Tensor) -> tuple[Tensor, Tensor]:
     """Return (sum, count), both float [B]: of the valid rows of each row's group.
 

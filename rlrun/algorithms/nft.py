@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlrun.algorithms.advantages import Reduce, first_episodes, group_sums, returns_to_go
+from rlrun.algorithms.advantages import Reduce, group_advantages_at_a_time, returns_of_episodes
 from rlrun.algorithms.algorithm import (
     Advantages,
     Algorithm,
@@ -32,7 +32,6 @@ from rlrun.algorithms.losses import aggregate, combine_losses, masked_mean, refe
 from rlrun.algorithms.spec import NftConfig
 from rlrun.config.schema import AlgorithmConfig
 
-EPS = 1e-6  # beside a deviation of returns, as for GRPO
 LEAST_ERROR = 1e-5  # absolute error by which a squared one is divided at least, as in the authors' code
 
 
@@ -47,8 +46,10 @@ class Nft(Algorithm):
     def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
         ended = steps.terminated | steps.truncated
         parts = (x.split(steps.horizon) for x in (steps.rewards, steps.discount, ended, steps.valid))
-        rewards, discount, ends, valid = parts
-        found = [_compared(*epoch, steps.group) for epoch in zip(rewards, discount, ends, valid, strict=True)]
+        found = []
+        for epoch in zip(*parts, strict=True):
+            returns, mask = returns_of_episodes(*epoch)
+            found.append((group_advantages_at_a_time(returns, mask, steps.group), mask))
         advantages, masks = (torch.cat(part) for part in zip(*found, strict=True))
         return Advantages(advantages, masks, advantages)
 
@@ -72,26 +73,6 @@ class Nft(Algorithm):
             [LossTerm(mean, Reduction.tokens, name="policy_loss")], {Reduction.tokens: metrics}, metrics["kl_exact"]
         )
         return combine_losses(own, reference_penalty(self.config, outputs, targets))
-
-
-def _compared(rewards: Tensor, discount: Tensor, ended: Tensor, valid: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (advantages, mask) of one rollout epoch, both [T, B].
-
-    The discounted return from a chunk step on is compared with those of its group at the same time, of the episodes
-    that still go on; the deviation of a group's chunk steps is 1. With one number for a whole episode, failures, which
-    are longer than successes, would have the late times for themselves: the policy would be repelled there by all
-    that it does, and would lose its own actions.
-    """
-    mask = first_episodes(ended, valid)
-    returns = returns_to_go(torch.where(mask, rewards, 0.0), discount)
-    _, member = torch.unique(group, return_inverse=True)
-    at_a_time = member + torch.arange(len(mask), device=member.device)[:, None] * len(group)
-    total, count = (x.view_as(returns) for x in group_sums(returns.flatten(), at_a_time.flatten(), mask.flatten()))
-    centred = torch.where(mask & (count > 1), returns - total / count.clamp(min=1), 0.0)
-    square, _ = group_sums(centred.square().sum(0), group, mask.any(0))
-    size, _ = group_sums(mask.sum(0).to(rewards.dtype), group, mask.any(0))
-    advantage = centred / ((square / size.clamp(min=1)).sqrt() + EPS)
-    return torch.where(mask, advantage, 0.0), mask
 
 
 def goodness(advantages: Tensor, clip: float) -> Tensor:

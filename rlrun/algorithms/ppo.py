@@ -8,10 +8,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlrun.algorithms.advantages import Reduce, first_episodes, gae, group_advantages, normalize
+from rlrun.algorithms.advantages import (
+    Reduce,
+    gae,
+    group_advantages,
+    group_advantages_at_a_time,
+    normalize,
+    returns_of_episodes,
+)
 from rlrun.algorithms.algorithm import Advantages, Algorithm, ChunkSteps, Losses, Outputs, Targets
 from rlrun.algorithms.losses import clipped_surrogate, combine_losses, entropy_bonus, reference_penalty, value_error
-from rlrun.algorithms.spec import PPOConfig
+from rlrun.algorithms.spec import Credit, GRPOConfig, PPOConfig
 from rlrun.config.schema import AlgorithmConfig
 
 
@@ -51,13 +58,20 @@ class PPO(Algorithm):
 class GRPO(Algorithm):
     """GRPO: advantages from the returns of a group of episodes, and the clipped surrogate."""
 
+    def __init__(self, config: AlgorithmConfig):
+        super().__init__(config)
+        self._own = config.section(GRPOConfig)
+
     def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
         ended = steps.terminated | steps.truncated
-        rewards, ends, valid = (x.split(steps.horizon) for x in (steps.rewards, ended, steps.valid))
-        by_epoch = [_compared(*epoch, steps.group) for epoch in zip(rewards, ends, valid, strict=True)]
-        compared, masks = zip(*by_epoch, strict=True)
-        advantages = torch.cat(compared)
-        return Advantages(advantages, torch.cat(masks), advantages)
+        parts = (x.split(steps.horizon) for x in (steps.rewards, steps.discount, ended, steps.valid))
+        compare = group_advantages_at_a_time if self._own.credit is Credit.step else _of_whole_episodes
+        found = []
+        for rewards, discount, ends, valid in zip(*parts, strict=True):
+            returns, mask = returns_of_episodes(rewards, discount, ends, valid)
+            found.append((compare(returns, mask, steps.group), mask))
+        advantages, masks = (torch.cat(part) for part in zip(*found, strict=True))
+        return Advantages(advantages, masks, advantages)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Losses:
         return combine_losses(
@@ -67,8 +81,6 @@ class GRPO(Algorithm):
         )
 
 
-def _compared(rewards: Tensor, ended: Tensor, valid: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (advantages, mask) of one rollout epoch, both [T, B]; all chunk steps of an episode have its advantage."""
-    mask = first_episodes(ended, valid)
-    scores = torch.where(mask, rewards, 0.0).sum(0)
-    return torch.where(mask, group_advantages(scores, group, mask.any(0)), 0.0), mask
+def _of_whole_episodes(returns: Tensor, mask: Tensor, group: Tensor) -> Tensor:
+    """Return the advantages of one rollout epoch, float [T, B]; all chunk steps of an episode have its advantage."""
+    return torch.where(mask, group_advantages(returns[0], group, mask.any(0)), 0.0)

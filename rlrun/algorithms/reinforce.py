@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlrun.algorithms.advantages import Reduce, first_episodes, group_sums, normalize, returns_to_go
+from rlrun.algorithms.advantages import Reduce, group_sums, normalize, returns_of_episodes, sums_at_a_time
 from rlrun.algorithms.algorithm import Advantages, Algorithm, ChunkSteps, Losses, Outputs, Targets
 from rlrun.algorithms.losses import clipped_surrogate, combine_losses, entropy_bonus, reference_penalty
-from rlrun.algorithms.spec import ReinforcePlusPlusConfig
+from rlrun.algorithms.spec import Credit, ReinforcePlusPlusConfig, RlooConfig
 from rlrun.config.schema import AlgorithmConfig
 
 
@@ -28,16 +28,26 @@ class CriticFree(Algorithm):
 
 
 class Rloo(CriticFree):
-    """RLOO: the advantage of an episode is its return less the mean return of the others in its group."""
+    """RLOO: the advantage is the return less the mean return of the others in the group.
+
+    With `credit=step` it is that of a chunk step, against the others at the same time; else that of the episode.
+    """
+
+    def __init__(self, config: AlgorithmConfig):
+        super().__init__(config)
+        self._own = config.section(RlooConfig)
 
     def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
         parts = []
-        for rewards, mask in _epochs(steps):
-            scores, took_part = torch.where(mask, rewards, 0.0).sum(0), mask.any(0)
-            total, count = group_sums(scores, steps.group, took_part)
-            others = (total - scores) / (count - 1).clamp(min=1)
-            advantage = torch.where(took_part & (count > 1), scores - others, 0.0)
-            parts.append((torch.where(mask, advantage, 0.0), mask))
+        for returns, mask in _epochs(steps):
+            if self._own.credit is Credit.step:
+                total, count = sums_at_a_time(returns, mask, steps.group)
+            else:
+                returns = returns[:1].expand_as(returns)
+                of_rows = group_sums(returns[0], steps.group, mask.any(0))
+                total, count = (x.expand_as(returns) for x in of_rows)
+            others = (total - returns) / (count - 1).clamp(min=1)
+            parts.append((torch.where(mask & (count > 1), returns - others, 0.0), mask))
         advantages, masks = (torch.cat(part) for part in zip(*parts, strict=True))
         return Advantages(advantages, masks, advantages)
 
@@ -45,8 +55,8 @@ class Rloo(CriticFree):
 class ReinforcePlusPlus(CriticFree):
     """REINFORCE++: the discounted return from each chunk step on, normalised over the batches of all ranks.
 
-    With groups, each return is first compared with the mean return of its group, which the paper calls the baseline
-    variant.
+    With groups, each return is first compared with the group's mean of the same quantity at the same time, the paper's
+    baseline variant.
     """
 
     def __init__(self, config: AlgorithmConfig):
@@ -54,11 +64,10 @@ class ReinforcePlusPlus(CriticFree):
         self._own = config.section(ReinforcePlusPlusConfig)
 
     def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
-        parts, discounts = [], steps.discount.split(steps.horizon)
-        for (rewards, mask), discount in zip(_epochs(steps), discounts, strict=True):
-            returns = returns_to_go(torch.where(mask, rewards, 0.0), discount)
+        parts = []
+        for returns, mask in _epochs(steps):
             if self._own.group_size > 1:
-                total, count = group_sums(torch.where(mask, rewards, 0.0).sum(0), steps.group, mask.any(0))
+                total, count = sums_at_a_time(returns, mask, steps.group)
                 returns = returns - total / count.clamp(min=1)
             parts.append((returns, mask))
         raw, masks = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -66,7 +75,7 @@ class ReinforcePlusPlus(CriticFree):
 
 
 def _epochs(steps: ChunkSteps) -> list[tuple[Tensor, Tensor]]:
-    """Return (rewards, mask of the episode) of each rollout epoch, both [T, B]: a row has one episode in each."""
+    """Return (returns to go, mask) of each rollout epoch, both [T, B]: a row has one episode in each."""
     ended = steps.terminated | steps.truncated
-    parts = zip(*(x.split(steps.horizon) for x in (steps.rewards, ended, steps.valid)), strict=True)
-    return [(rewards, first_episodes(ends, valid)) for rewards, ends, valid in parts]
+    parts = (x.split(steps.horizon) for x in (steps.rewards, steps.discount, ended, steps.valid))
+    return [returns_of_episodes(*epoch) for epoch in zip(*parts, strict=True)]

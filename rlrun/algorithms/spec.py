@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, cast
 
 from rlrun.config.faults import nearest_divisor
@@ -94,6 +95,11 @@ class PPOConfig(Section):
     value_coef: float = bounded(0.5, NOT_NEGATIVE)
 
 
+class Credit(Enum):
+    step = "step"  # the discounted return from a chunk step on, against those of the group at the same time
+    episode = "episode"  # the return of the whole episode, as published; algorithm.gamma must be 1
+
+
 @dataclass
 class GroupSection(Section):
     """Settings of an algorithm that compares episodes with equal starts."""
@@ -106,6 +112,7 @@ class GRPOConfig(GroupSection):
     """Settings of algorithm.name=grpo."""
 
     group_size: int = bounded(8, COUNT)  # envs that share a reset seed
+    credit: Credit = Credit.step  # what the advantage of a chunk step compares
 
 
 @dataclass
@@ -113,13 +120,14 @@ class RlooConfig(GroupSection):
     """Settings of algorithm.name=rloo."""
 
     group_size: int = bounded(4, COUNT)  # envs that share a reset seed; the paper takes 2 and 4
+    credit: Credit = Credit.step  # what the advantage of a chunk step compares
 
 
 @dataclass
 class ReinforcePlusPlusConfig(GroupSection):
     """Settings of algorithm.name=reinforce_plus_plus."""
 
-    group_size: int = bounded(1, COUNT)  # envs that share a reset seed, whose mean return is a baseline; 1: none
+    group_size: int = bounded(1, COUNT)  # envs that share a reset seed, whose mean at a time is a baseline; 1: none
 
 
 @dataclass
@@ -170,6 +178,14 @@ def _check_episodes(name: str, section: type[GroupSection], least: int) -> Calla
                 cause=f"env.num_envs ({config.env.num_envs}) / actor.num_workers ({config.actor.num_workers}) "
                 f"is {per_rank}, no multiple of {size}.",
                 remedy=f"Take {nearest_divisor(per_rank, size)}, or more envs.",
+            )
+        if getattr(own, "credit", None) is Credit.episode and algorithm.gamma != 1:
+            yield RunError(
+                f"algorithm.gamma has no effect on {algorithm.name} with one number for a whole episode.",
+                key="algorithm.gamma",
+                value=algorithm.gamma,
+                cause=f"algorithm.{name}.credit=episode compares sums of rewards without a discount.",
+                remedy=f"Set algorithm.gamma=1, or algorithm.{name}.credit=step.",
             )
         steps = algorithm.horizon * config.policy.num_action_chunks
         if steps < config.env.max_control_steps:

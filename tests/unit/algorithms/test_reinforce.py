@@ -1,6 +1,8 @@
-"""RLOO and REINFORCE++ against their definitions, written as loops in float64."""
+"""GRPO, RLOO and REINFORCE++ against their definitions, written as loops in float64."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -58,9 +60,37 @@ def episodes(given: ChunkSteps) -> list[tuple[int, int, list[int]]]:
     return found
 
 
-def test_rloo_compares_with_the_mean_of_the_others():
+def returns_to_go(given: ChunkSteps) -> dict[tuple[int, int], float]:
+    """Return (chunk step, row) -> discounted return from there on, of chunk steps of episodes."""
+    rewards, found = given.rewards.double(), {}
+    for _, row, times in episodes(given):
+        for t in times:
+            found[t, row] = float(sum(0.9 ** (u - t) * rewards[u, row] for u in times if u >= t))
+    return found
+
+
+def of_group(numbers: dict[tuple[int, int], float], t: int, row: int) -> dict[int, float]:
+    """Return row -> number, of the rows of a row's group at a chunk step."""
+    return {b: value for (u, b), value in numbers.items() if u == t and b // 4 == row // 4}
+
+
+def test_rloo_compares_with_the_mean_of_the_others_at_the_same_time():
     given = steps()
     found = advantages("rloo", given, "algorithm.rloo.group_size=4")
+    returns, expected = returns_to_go(given), torch.zeros(T, B, dtype=torch.float64)
+    for (t, row), value in returns.items():
+        others = [other for b, other in of_group(returns, t, row).items() if b != row]
+        expected[t, row] = value - sum(others) / len(others) if others else 0.0
+        assert found.mask[t, row]
+    assert int(found.mask.sum()) == len(returns)
+    assert_norm_close(found.advantages, expected, rtol=1e-5)
+
+
+def test_rloo_of_whole_episodes_is_the_papers():
+    given = replace(steps(), discount=torch.ones(T, B))
+    found = advantages(
+        "rloo", given, "algorithm.rloo.group_size=4", "algorithm.rloo.credit=episode", "algorithm.gamma=1"
+    )
     scores = {(e, b): given.rewards.double()[times, b].sum() for e, b, times in episodes(given) if times}
     expected, mask = torch.zeros(T, B, dtype=torch.float64), torch.zeros(T, B, dtype=torch.bool)
     for epoch, row, times in episodes(given):
@@ -70,6 +100,42 @@ def test_rloo_compares_with_the_mean_of_the_others():
             mask[t, row] = True
     assert torch.equal(found.mask, mask)
     assert_norm_close(found.advantages, expected, rtol=1e-5)
+
+
+def test_grpo_gives_each_chunk_step_its_own_credit():
+    given = steps()
+    found = advantages("grpo", given, "algorithm.grpo.group_size=4")
+    returns, centred = returns_to_go(given), {}
+    for (t, row), value in returns.items():
+        group = of_group(returns, t, row)
+        centred[t, row] = value - sum(group.values()) / len(group)
+    expected = torch.zeros(T, B, dtype=torch.float64)
+    for t, row in returns:
+        epoch = t // HORIZON
+        squares = [x * x for (u, b), x in centred.items() if u // HORIZON == epoch and b // 4 == row // 4]
+        expected[t, row] = centred[t, row] / ((sum(squares) / len(squares)) ** 0.5 + 1e-6)
+    assert_norm_close(found.advantages, expected, rtol=1e-5)
+    assert abs(float(found.advantages.sum())) < 1e-4, "no time of an episode is repelled by what its length says"
+
+
+def test_grpo_of_whole_episodes_gives_all_chunk_steps_one_number():
+    given = replace(steps(), discount=torch.ones(T, B))
+    keys = ["algorithm.grpo.group_size=4", "algorithm.grpo.credit=episode", "algorithm.gamma=1"]
+    found = advantages("grpo", given, *keys)
+    scores = {(e, b): float(given.rewards.double()[times, b].sum()) for e, b, times in episodes(given) if times}
+    expected = torch.zeros(T, B, dtype=torch.float64)
+    for epoch, row, times in episodes(given):
+        group = torch.tensor([x for (e, b), x in scores.items() if e == epoch and b // 4 == row // 4]).double()
+        for t in times:
+            expected[t, row] = (scores[epoch, row] - group.mean()) / (group.std() + 1e-6)
+    assert_norm_close(found.advantages, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["grpo", "rloo"])
+def test_a_discount_without_effect_is_refused(name):
+    with pytest.raises(RunError) as refusal:
+        load(["policy.kind=cnn", f"algorithm.name={name}", f"algorithm.{name}.credit=episode"])
+    assert refusal.value.key == "algorithm.gamma" and "algorithm.gamma=1" in str(refusal.value.remedy)
 
 
 def test_an_episode_without_others_teaches_rloo_nothing():
@@ -83,15 +149,12 @@ def test_reinforce_plus_plus_normalises_returns_over_the_batch(group_size):
     given = steps()
     keys = [f"algorithm.reinforce_plus_plus.group_size={group_size}"]
     found = advantages("reinforce_plus_plus", given, *keys)
-    rewards = given.rewards.double()
     raw, mask = torch.zeros(T, B, dtype=torch.float64), torch.zeros(T, B, dtype=torch.bool)
-    scores = {(e, b): rewards[times, b].sum() for e, b, times in episodes(given) if times}
-    for epoch, row, times in episodes(given):
-        group = [value for (e, b), value in scores.items() if e == epoch and b // 4 == row // 4]
-        baseline = sum(group) / len(group) if group_size > 1 else 0.0
-        for t in times:
-            raw[t, row] = sum(0.9 ** (u - t) * rewards[u, row] for u in times if u >= t) - baseline
-            mask[t, row] = True
+    returns = returns_to_go(given)
+    for (t, row), value in returns.items():
+        group = of_group(returns, t, row).values()
+        raw[t, row] = value - (sum(group) / len(group) if group_size > 1 else 0.0)
+        mask[t, row] = True
     kept = raw[mask]
     expected = torch.where(mask, (raw - kept.mean()) / (kept.std() + 1e-5), 0.0)
     assert torch.equal(found.mask, mask)
