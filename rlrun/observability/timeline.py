@@ -143,8 +143,9 @@ class TimelineWriter:
         self._newest.sort(key=itemgetter(0))
         num_left_out = len(self._newest) - NEWEST_SPANS
         left_out, self._newest = self._newest[:num_left_out], self._newest[num_left_out:]
-        before = _own_us([*self._first, *left_out, *self._newest])
-        after = _own_us([*self._first, *self._newest])
+        start, end = min(start for _, start, *_ in left_out), left_out[-1][0]
+        beside = [span for span in (*self._first, *self._newest) if span[1] < end and span[0] > start]
+        before, after = _own_us([*left_out, *beside]), _own_us(beside)
         for name, worker in self._pids.items():
             self._left_out.add(name, before[worker])
             self._left_out.add(name, {phase: -us for phase, us in after[worker].items()})
