@@ -212,7 +212,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             try:
                 event = parse_json(line.strip().rstrip(","))
