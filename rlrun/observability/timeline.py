@@ -61,6 +61,7 @@ class TimelineWriter:
         if is_resumed:
             for event in _events(path):
                 self._take(event)
+                self._bound()
             self._file.flush()
             os.replace(self._path, path)
             self._path = path
@@ -75,6 +76,7 @@ class TimelineWriter:
                 event["args"] = {"detail": span.detail}
             self._write_span(event)
         self._file.flush()
+        self._bound()
 
     def close(self) -> None:
         """End the array. Safe to call twice."""
@@ -120,8 +122,6 @@ class TimelineWriter:
             self._rows.clear()
             return
         self._newest.append((start + event["dur"], start, event["pid"], _phase(event), line))
-        if len(self._newest) >= 2 * NEWEST_SPANS:
-            self._leave_out()
 
     def _write_row(self, event: dict[str, Any]) -> None:
         line = json.dumps(event)
@@ -133,6 +133,10 @@ class TimelineWriter:
         self._num_bytes += len(text)  # JSON of Python is ASCII
         self._file.write(text)
         self._is_empty = False
+
+    def _bound(self) -> None:
+        if len(self._newest) >= 2 * NEWEST_SPANS:
+            self._leave_out()
 
     def _leave_out(self) -> None:
         """Write the file anew, without all but the first and the newest spans. Its reader sees the old or the new one.
@@ -151,7 +155,8 @@ class TimelineWriter:
             self._left_out.add(name, {phase: -us for phase, us in after[worker].items()})
         self._left_out.cover((start, end) for end, start, *_ in left_out)
         self._left_out.num_spans += num_left_out
-        self._first = []
+        newest_start = min(start for _, start, *_ in self._newest)
+        self._first = [span for span in self._first if span[0] > newest_start]
         self._write_anew(pid)
 
     def _write_anew(self, pid: int) -> None:

@@ -203,3 +203,20 @@ def test_gaps_between_what_was_left_out_are_no_time_of_the_run(
     assert seconds["simulate"] == pytest.approx(300)
     assert seconds["idle"] == (0 if most == 1000 else pytest.approx(200, abs=100))
     assert len(read_events(path)) <= 4 + 20 + 60 + min(most, 300)
+
+
+def test_a_long_span_is_left_out_later_than_what_is_nested_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "FIRST_SPANS", 1)
+    monkeypatch.setattr(timeline, "NEWEST_SPANS", 3)
+    writer = TimelineWriter(tmp_path / "timeline.json")
+    parts = [Span("wait for actions", T + start, T + start + 1) for start in (0, 2)]
+    writer.add("env/0", [*parts, Span("simulate", T, T + 100)])
+    for second in range(200):
+        writer.add("actor/0", [Span("update", T + second, T + second + 1)])
+    assert "simulate" not in {event.get("cat") for event in read_events(tmp_path / "timeline.json")}
+    assert seconds_by_phase(tmp_path / "timeline.json") == {
+        "env/0": pytest.approx({"simulate": 98, "wait for actions": 2, "idle": 100}),
+        "actor/0": pytest.approx({"update": 200, "idle": 0}),
+    }
