@@ -50,7 +50,7 @@ class JsonLines:
 
     def __init__(self, path: Path):
         """path: in an existing folder; a deleted run folder must not be created again with a single file."""
-        is_torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+        is_torn = path.exists() and _last_byte(path) not in (b"", b"\n")
         self._file = path.open("a", encoding="utf-8")
         if is_torn:
             self._file.write("\n")
@@ -63,6 +63,12 @@ class JsonLines:
     def close(self) -> None:
         """Close the file. Safe to call twice."""
         self._file.close()
+
+
+def _last_byte(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 1))
+        return file.read(1)
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:

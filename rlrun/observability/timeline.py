@@ -6,9 +6,12 @@ import cProfile
 import io
 import json
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from pstats import Stats
 from typing import Any
@@ -21,6 +24,12 @@ from rlrun.system.local_files import parse_json
 ROLE_ORDER = ("driver", "env", "rollout", "actor")
 WAIT_PREFIX = "wait"  # of spans that are not work
 REQUEST_INTERVAL_S = 1.0
+FIRST_SPANS = 100_000  # of a run, which its timeline keeps
+NEWEST_SPANS = 100_000  # which it keeps too; twice as many are written before the older half is left out
+LEFT_OUT = "left out"  # row of a timeline that stands for the spans between
+MAX_COVERED = 10_000  # events of that row
+
+_Written = tuple[int, int, int, str, str]  # end and start in microseconds, process, phase, line
 
 
 def is_work(phase: str) -> bool:
@@ -31,22 +40,31 @@ def is_work(phase: str) -> bool:
 class TimelineWriter:
     """Writer of a JSON array of trace events, with one process row per worker.
 
-    `close` writes the closing bracket; Perfetto also opens the file of a killed run without it. A resumed run
-    continues the array.
+    The file of a long run holds its first and its newest spans. The row LEFT_OUT covers the time of the spans between,
+    and holds their sums, so that `seconds_by_phase` stays right; only a span that is longer than the time of the newest
+    spans counts what was left out inside it twice. `close` writes the closing bracket; Perfetto also opens the file of
+    a killed run without it. A resumed run continues the array.
     """
 
     def __init__(self, path: Path):
-        path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._pids: dict[str, int] = {}
-        events = _prepare_append(path)
-        for event in events:
-            if event["ph"] == "M" and event["name"] == "process_name":
-                self._pids[event["args"]["name"]] = event["pid"]
-        self._file = path.open("a", encoding="utf-8")
-        self._is_empty = not events
-        if path.stat().st_size == 0:
-            self._file.write("[")
+        self._rows: list[str] = []  # names of processes that are not in the first part of the file
+        self._first: list[_Written] = []  # what a span that is left out later can be nested with
+        self._num_first = 0
+        self._first_bytes = 0  # length of the file's part with the first spans
+        self._newest: list[_Written] = []
+        self._left_out = _LeftOut()
+        is_resumed = path.exists()
+        self._path = _beside(path) if is_resumed else path
+        self._open(self._path)
+        if is_resumed:
+            for event in _events(path):
+                self._take(event)
+                self._bound()
+            self._file.flush()
+            os.replace(self._path, path)
+            self._path = path
 
     def add(self, worker: str, spans: Iterable[Span]) -> None:
         """Append closed spans, as "collect 57" in training step 57. Nested spans of a worker are shown nested."""
@@ -56,14 +74,21 @@ class TimelineWriter:
             event["dur"] = max(1, round(1e6 * (span.end_s - span.start_s)))
             if span.detail:
                 event["args"] = {"detail": span.detail}
-            self._write(event)
+            self._write_span(event)
         self._file.flush()
+        self._bound()
 
     def close(self) -> None:
         """End the array. Safe to call twice."""
         if not self._file.closed:
             self._file.write("\n]\n")
             self._file.close()
+
+    def _open(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8")
+        self._file.write("[")
+        self._is_empty = True
+        self._num_bytes = 1
 
     def _pid(self, worker: str) -> int:
         if worker not in self._pids:
@@ -72,23 +97,134 @@ class TimelineWriter:
                 ("process_name", {"name": worker}),
                 ("process_sort_index", {"sort_index": _sort_index(worker)}),
             ):
-                self._write(_event(name, "M", pid, 0.0) | {"args": args})
+                self._write_row(_event(name, "M", pid, 0.0) | {"args": args})
         return self._pids[worker]
 
-    def _write(self, event: dict[str, Any]) -> None:
-        self._file.write(("\n" if self._is_empty else ",\n") + json.dumps(event))
+    def _take(self, event: dict[str, Any]) -> None:
+        """Append an event of the run before it was resumed."""
+        if event["ph"] == "M" and event["name"] == "process_name":
+            self._pids[event["args"]["name"]] = event["pid"]
+        if self._left_out.take(event):
+            self._num_first = max(self._num_first, FIRST_SPANS)  # what follows are the newest spans
+            self._write(json.dumps(event))
+        elif event["ph"] == "X":
+            self._write_span(event)
+        else:
+            self._write_row(event)
+
+    def _write_span(self, event: dict[str, Any]) -> None:
+        line, start = json.dumps(event), event["ts"]
+        self._write(line)
+        if self._num_first < FIRST_SPANS:
+            self._num_first += 1
+            self._first.append((start + event["dur"], start, event["pid"], _phase(event), ""))
+            self._first_bytes = self._num_bytes
+            self._rows.clear()
+            return
+        self._newest.append((start + event["dur"], start, event["pid"], _phase(event), line))
+
+    def _write_row(self, event: dict[str, Any]) -> None:
+        line = json.dumps(event)
+        self._rows.append(line)
+        self._write(line)
+
+    def _write(self, line: str) -> None:
+        text = ("\n" if self._is_empty else ",\n") + line
+        self._num_bytes += len(text)  # JSON of Python is ASCII
+        self._file.write(text)
         self._is_empty = False
+
+    def _bound(self) -> None:
+        if len(self._newest) >= 2 * NEWEST_SPANS:
+            self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Write the file anew, without all but the first and the newest spans. Its reader sees the old or the new one.
+
+        Their sums are a difference, since a span and one that is nested in it may be on both sides.
+        """
+        pid = self._pid(LEFT_OUT)
+        self._newest.sort(key=itemgetter(0))
+        num_left_out = len(self._newest) - NEWEST_SPANS
+        left_out, self._newest = self._newest[:num_left_out], self._newest[num_left_out:]
+        start, end = min(start for _, start, *_ in left_out), left_out[-1][0]
+        beside = [span for span in (*self._first, *self._newest) if span[1] < end and span[0] > start]
+        before, after = _own_us([*left_out, *beside]), _own_us(beside)
+        for name, worker in self._pids.items():
+            self._left_out.add(name, before[worker])
+            self._left_out.add(name, {phase: -us for phase, us in after[worker].items()})
+        self._left_out.cover((start, end) for end, start, *_ in left_out)
+        self._left_out.num_spans += num_left_out
+        newest_start = min(start for _, start, *_ in self._newest)
+        self._first = [span for span in self._first if span[0] > newest_start]
+        self._write_anew(pid)
+
+    def _write_anew(self, pid: int) -> None:
+        self._file.close()
+        with self._path.open("rb") as former:
+            self._open(_beside(self._path))
+            self._file.write(former.read(self._first_bytes).decode()[1:])
+        self._is_empty, self._num_bytes = self._first_bytes <= 1, self._first_bytes
+        for line in (*self._rows, *map(json.dumps, self._left_out.events(pid)), *(line for *_, line in self._newest)):
+            self._write(line)
+        self._file.flush()
+        os.replace(_beside(self._path), self._path)
+
+
+class _LeftOut:
+    """Sums of the spans that a timeline no longer holds, in microseconds."""
+
+    def __init__(self) -> None:
+        self.num_spans = 0
+        self.us: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))  # worker -> phase
+        self.covered: list[tuple[int, int]] = []  # start and end of the times in which a worker had a span
+
+    def add(self, worker: str, by_phase: Mapping[str, float]) -> None:
+        """Add times of a worker."""
+        for phase, us in by_phase.items():
+            self.us[worker][phase] += us
+
+    def cover(self, times: Iterable[tuple[int, int]]) -> None:
+        """Add starts and ends of spans. Of very many gaps between them, the shortest are forgotten."""
+        self.covered = _union([*self.covered, *times])
+        if len(self.covered) > MAX_COVERED:
+            gaps = sorted(after[0] - before[1] for before, after in pairwise(self.covered))
+            self.covered = _union(self.covered, gaps[-MAX_COVERED // 2])
+
+    def events(self, pid: int) -> Iterator[dict[str, Any]]:
+        """Yield the events that hold all of this."""
+        args: dict[str, Any] = {"num_spans": self.num_spans, "microseconds": self.us}
+        for start, end in self.covered:
+            event = _event(LEFT_OUT, "X", pid, 0.0) | {"ts": start, "dur": end - start, "cat": LEFT_OUT}
+            yield event | ({"args": args} if args else {})
+            args = {}
+
+    def take(self, event: dict[str, Any]) -> bool:
+        """Add an event of `events`. Return False for any other."""
+        if event.get("cat") != LEFT_OUT:
+            return False
+        args = event.get("args", {})
+        self.num_spans += args.get("num_spans", 0)
+        for worker, by_phase in args.get("microseconds", {}).items():
+            self.add(worker, by_phase)
+        self.covered.append((event["ts"], event["ts"] + event["dur"]))
+        return True
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
     """Read the events of a timeline, which may be incomplete."""
-    events = []
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
-        try:
-            events.append(parse_json(line.rstrip(",")))
-        except ValueError:
-            continue  # a bracket, or the incomplete last line
-    return [event for event in events if isinstance(event, dict)]
+    return list(_events(path))
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            try:
+                event = parse_json(line.strip().rstrip(","))
+            except ValueError:
+                continue  # a bracket, or the incomplete last line
+            if isinstance(event, dict):
+                yield event
 
 
 def seconds_by_phase(path: Path) -> dict[str, dict[str, float]]:
@@ -98,18 +234,22 @@ def seconds_by_phase(path: Path) -> dict[str, dict[str, float]]:
     same total. Example: {"env/0": {"simulate": 41.2, "wait for actions": 12.0, "idle": 3.1}}
     """
     names: dict[int, str] = {}
-    spans: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
-    for event in read_events(path):
+    spans: list[_Written] = []
+    seconds = _LeftOut()
+    for event in _events(path):
         if event["ph"] == "M" and event["name"] == "process_name":
             names[event["pid"]] = event["args"]["name"]
-        elif event["ph"] == "X":
-            spans[event["pid"]].append(
-                (event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6, event.get("cat", event["name"]))
-            )
-    run_s = _covered_s(span for found in spans.values() for span in found)
-    workers = sorted((pid for pid in names if spans[pid]), key=lambda pid: (_sort_index(names[pid]), names[pid]))
-    seconds = {names[pid]: own_seconds(spans[pid]) for pid in workers}
-    return {worker: phases | {"idle": max(0.0, run_s - sum(phases.values()))} for worker, phases in seconds.items()}
+        elif event["ph"] == "X" and not seconds.take(event):
+            spans.append((event["ts"] + event["dur"], event["ts"], event["pid"], _phase(event), ""))
+    for pid, by_phase in _own_us(spans).items():
+        seconds.add(names.get(pid, ""), by_phase)
+    run_us = sum(end - start for start, end in _union([*seconds.covered, *((start, end) for end, start, *_ in spans)]))
+    found: dict[str, dict[str, float]] = {}
+    for worker in sorted(set(names.values()) & set(seconds.us), key=lambda name: (_sort_index(name), name)):
+        by_phase = seconds.us[worker]
+        found[worker] = {phase: us / 1e6 for phase, us in by_phase.items()}
+        found[worker]["idle"] = max(0.0, run_us - sum(by_phase.values())) / 1e6
+    return found
 
 
 def busy_shares(spans: Mapping[str, Iterable[Span]], start_s: float, end_s: float) -> dict[str, float]:
@@ -168,13 +308,32 @@ def own_seconds(spans: Iterable[tuple[float, float, str]]) -> dict[str, float]:
     return dict(seconds)
 
 
-def _covered_s(spans: Iterable[tuple[float, float, str]]) -> float:
-    """Return the length of the union of (start, end, phase)."""
-    covered_s, reached_s = 0.0, float("-inf")
-    for start, end, _ in sorted(spans):
-        covered_s += max(0.0, end - max(start, reached_s))
-        reached_s = max(reached_s, end)
-    return covered_s
+def _own_us(spans: Iterable[_Written]) -> dict[int, dict[str, float]]:
+    """Return process -> phase -> microseconds, by `own_seconds`."""
+    by_pid: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
+    for end, start, pid, phase, _ in spans:
+        by_pid[pid].append((start, end, phase))
+    return defaultdict(dict, {pid: own_seconds(found) for pid, found in by_pid.items()})
+
+
+def _union(times: Iterable[tuple[int, int]], gap: int = 0) -> list[tuple[int, int]]:
+    """Return the union of times from start to end, in order; those that are at most `gap` apart become one."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(times):
+        if found and start <= found[-1][1] + gap:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _phase(event: Mapping[str, Any]) -> str:
+    return event.get("cat", event["name"])
+
+
+def _beside(path: Path) -> Path:
+    """Return where a timeline is written before it replaces the one at `path`."""
+    return path.with_name(f"{path.name}.new")
 
 
 def _event(name: str, kind: str, pid: int, time_s: float) -> dict[str, Any]:
@@ -185,16 +344,6 @@ def _sort_index(worker: str) -> int:
     role, _, rank = worker.partition("/")
     order = ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER)
     return 10_000 * order + (int(rank) if rank.isdigit() else 0)
-
-
-def _prepare_append(path: Path) -> list[dict[str, Any]]:
-    """Return the events of the run before it was resumed, and rewrite the file so that more can be appended."""
-    if not path.exists():
-        return []
-    events = read_events(path)
-    whole = "[" + ",".join("\n" + json.dumps(event) for event in events)
-    path.write_text(whole if events else "", encoding="utf-8")
-    return events
 
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,10 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from statistics import median
+
+import numpy as np
 
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.step_line import duration
@@ -131,24 +134,30 @@ def theil_sen_slope(points: Sequence[tuple[float, float]]) -> float:
     """Return the Theil-Sen slope, the median over pairs; 0 for fewer than two points."""
     thinned = points[:: -(-len(points) // _MAX_SLOPE_POINTS) or 1]
     slopes = _slopes(thinned, 1)
-    return median(slopes) if slopes else 0.0
+    return float(np.median(slopes)) if len(slopes) else 0.0
 
 
 def steady_slope(points: Sequence[tuple[float, float]]) -> float:
     """Return `theil_sen_slope` if nearly all pairs of distant steps show growth; else, or for few points, 0."""
     if len(points) < MIN_GROWTH_STEPS:
         return 0.0
-    distant = sorted(_slopes(points, len(points) // _DISTANT_PART))
-    return theil_sen_slope(points) if distant[int(_MAX_FLAT_SHARE * len(distant))] > 0 else 0.0
+    distant = _slopes(points, len(points) // _DISTANT_PART)
+    num_flat = np.count_nonzero(distant <= 0)
+    return theil_sen_slope(points) if num_flat <= int(_MAX_FLAT_SHARE * len(distant)) else 0.0
 
 
-def _slopes(points: Sequence[tuple[float, float]], apart: int) -> list[float]:
-    return [
-        (after - before) / (later - earlier)
-        for i, (earlier, before) in enumerate(points)
-        for later, after in points[i + apart :]
-        if later > earlier
-    ]
+def _slopes(points: Sequence[tuple[float, float]], apart: int) -> np.ndarray:
+    """Return the slopes of all pairs. Numpy's, since the driver computes them for every worker after each step."""
+    x, y = np.array(points, dtype=float).reshape(-1, 2).T
+    before, after = _pairs(len(x), apart)
+    run = x[after] - x[before]
+    rise = y[after] - y[before]
+    return rise[run > 0] / run[run > 0]
+
+
+@lru_cache(maxsize=8)
+def _pairs(count: int, apart: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.triu_indices(count, apart)
 
 
 # --- memory that differs between workers ----------------------------------------------------

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -69,6 +70,61 @@ class _Memory:
         """Return how many episodes that ended in since..until showed no change in a camera, and all of them."""
         found = [one for step, one in self.tallies if since <= step <= until and len(one.num_still) > camera]
         return sum(one.num_still[camera] for one in found), sum(one.num_moved_episodes for one in found)
+
+
+class _Group:
+    """Env workers that are compared after a step. What all comparisons need is computed once, in the order of ranks.
+
+    Without that, the driver's time for a check would grow with the square or the cube of the number of workers.
+    """
+
+    def __init__(self, memories: Mapping[int, _Memory]):
+        self._memories = memories
+        self.at = {rank: at for at, rank in enumerate(memories)}
+        self.numbers = cache(self._numbers)
+        self.varied = cache(self._varied)
+        self.shares = cache(self._shares)
+        self.deviations = cache(self._deviations)
+        self.still_shares = cache(self._still_shares)
+
+    def peers(self, rank: int) -> list[int]:
+        """Return the others."""
+        return [peer for peer in self._memories if peer != rank]
+
+    def median_of_peers(self, rank: int, values: np.ndarray) -> float:
+        """Return the median of the others' values: one of them may be the one that lies."""
+        return float(np.median(np.delete(values, self.at[rank])))
+
+    def vary(self, rank: int, name: str, since: int) -> bool:
+        """Return whether a number varies within most of the others, so that episodes are no repetitions of one."""
+        return self.median_of_peers(rank, self.varied(name, since)) > 0.5
+
+    @cached_property
+    def since(self) -> int:
+        """The step from which on all of them are known."""
+        return max((one.episodes[0][0] for one in self._memories.values() if one.episodes), default=0)
+
+    @cached_property
+    def num_owners(self) -> Counter[str]:
+        """Digest of a start -> number of workers that had it."""
+        return Counter(start for one in self._memories.values() for start in set(one.starts))
+
+    def _numbers(self, name: str, since: int) -> list[np.ndarray]:
+        return [one.numbers(name, since) for one in self._memories.values()]
+
+    def _varied(self, name: str, since: int) -> np.ndarray:
+        return np.array([float(len(np.unique(one)) > 1) for one in self.numbers(name, since)])
+
+    def _shares(self, name: str, since: int, value: float) -> np.ndarray:
+        """Return the share of episodes with a value, by the rule of succession."""
+        return np.array([((one == value).sum() + 1) / (one.size + 2) for one in self.numbers(name, since)])
+
+    def _deviations(self, name: str) -> list[float]:
+        return all_deviations(self.numbers(name, self.since))
+
+    def _still_shares(self, camera: int, since: int, until: int) -> np.ndarray:
+        counts = [one.still(camera, since, until) for one in self._memories.values()]
+        return np.array([(still + 1) / (total + 2) for still, total in counts])
 
 
 class StepChecks:
@@ -194,18 +250,19 @@ class StepChecks:
 
     def _of_pictures(self) -> Iterator[tuple[str, str]]:
         """Yield a warning for cameras without a change in whole episodes, unlike the peers', or unlike before."""
+        everyone = _Group(self._memory)
         for rank, own in self._memory.items():
             newest = own.tallies[-1][1]
-            peers = [peer for peer in self._memory if peer != rank]
+            peers = everyone.peers(rank)
             for camera in range(len(newest.num_still)):
                 moving = [step for step, one in own.tallies if _has_changed(one, camera)]
                 since = max(moving, default=0) + 1
                 _, count = own.still(camera, since, self._step)
-                others = [self._memory[peer].still(camera, since, self._step) for peer in peers]
-                others = others or [own.still(camera, 0, since - 1)]
-                # the median, since one of the peers may be the one that lies
-                share = statistics.median((still + 1) / (total + 2) for still, total in others)
-                if share ** self._independent(rank, peers, count) < _BY_CHANCE:
+                if peers:
+                    share = everyone.median_of_peers(rank, everyone.still_shares(camera, since, self._step))
+                else:
+                    share = float(everyone.still_shares(camera, 0, since - 1)[0])
+                if share ** self._independent(rank, everyone, count) < _BY_CHANCE:
                     whose = "those of its peers" if peers else "those before"
                     yield (
                         f"frozen {rank} {camera}",
@@ -219,12 +276,12 @@ class StepChecks:
                     "see whether its simulator renders",
                 )
 
-    def _independent(self, rank: int, peers: Sequence[int], count: int) -> float:
+    def _independent(self, rank: int, group: _Group, count: int) -> float:
         """Return how many of `count` episodes are independent: those of a start that no peer has count as one."""
-        own = self._memory[rank].starts
-        is_shared = set(own) <= {start for peer in peers for start in self._memory[peer].starts}
+        own = set(self._memory[rank].starts)
+        is_shared = all(group.num_owners[start] > 1 for start in own)
         independent = count / self._group_size
-        return independent if is_shared or not own else min(independent, len(set(own)))
+        return independent if is_shared else min(independent, len(own))
 
     def _of_tasks(self, reports: Sequence[Collected]) -> Iterator[tuple[str, str]]:
         """Yield a warning for an env worker that alone has another sentence than the only one of all its peers."""
@@ -245,73 +302,67 @@ class StepChecks:
     def _of_episodes(self, reports: Sequence[Collected]) -> Iterator[tuple[str, str]]:
         """Yield warnings for env workers whose episodes end unlike those of their peers with the same tasks."""
         limit = self._config.env.max_control_steps
+        by_tasks: dict[frozenset[str], dict[int, _Memory]] = defaultdict(dict)
+        for rank, own in self._memory.items():
+            by_tasks[frozenset(own.tasks)][rank] = own
+        groups = {tasks: _Group(memories) for tasks, memories in by_tasks.items()}
         for rank, report in enumerate(reports):
             longest = max((episode.num_control_steps for episode in report.episodes), default=0)
             if longest > limit:
                 text = f"an episode of env/{rank} took {longest} control steps, and env.max_control_steps is {limit}"
                 yield f"long {rank}", f"{text}: its simulator does not end episodes in time"
-            tasks = self._memory[rank].tasks
-            peers = [peer for peer, other in self._memory.items() if peer != rank and other.tasks == tasks]
-            if peers:
-                yield from self._constant(rank, peers)
-                yield from self._unlike(rank, peers)
+            group = groups[frozenset(self._memory[rank].tasks)]
+            if group.peers(rank):
+                yield from self._constant(rank, group)
+                yield from self._unlike(rank, group)
 
-    def _unlike(self, rank: int, peers: Sequence[int]) -> Iterator[tuple[str, str]]:
+    def _unlike(self, rank: int, group: _Group) -> Iterator[tuple[str, str]]:
         """Yield a warning for each number of an env worker's episodes that is beyond chance unlike its peers'."""
+        peers = group.peers(rank)
         if len(peers) == 1 and rank < peers[0]:
             return  # two workers differ from each other, which is said once
-        since = max(
-            (self._memory[one].episodes[0][0] for one in (rank, *peers) if self._memory[one].episodes), default=0
-        )
-        if not self._vary("episode_return", peers, since) and not self._vary("num_control_steps", peers, since):
+        if not group.vary(rank, "episode_return", group.since) and not group.vary(
+            rank, "num_control_steps", group.since
+        ):
             return  # each may repeat one start of its own
         for name, what in _COMPARED.items():
-            own = self._memory[rank].numbers(name, since)
-            others = [self._memory[peer].numbers(name, since) for peer in peers]
-            both = np.concatenate(others)
-            sure = self._deviations(rank, peers, own, both)
-            pairs = [(one, [*others[:at], *others[at + 1 :]]) for at, one in enumerate(others)]
-            are_alike = all(abs(deviations(one, np.concatenate(rest))) < _ALIKE for one, rest in pairs if rest)
-            if sure > _SURE and are_alike:
+            own = group.numbers(name, group.since)[group.at[rank]]
+            sure = abs(group.deviations(name)[group.at[rank]])
+            sure *= math.sqrt(self._independent(rank, group, own.size) / max(1, own.size))
+            if sure <= _SURE:
+                continue
+            others = [group.numbers(name, group.since)[group.at[peer]] for peer in peers]
+            if all(abs(one) < _ALIKE for one in all_deviations(others)):
                 whose = f"those of env/{peers[0]}" if len(peers) == 1 else "those of its peers"
                 which = "one of the two simulators" if len(peers) == 1 else "its simulator"
                 here = f"{own.mean():.3g} in its last {own.size} episodes"
                 yield (
                     f"{name} {rank}",
-                    f"{what} of env/{rank} is {here}, and {both.mean():.3g} in {whose} with the same task ({sure:.1f} "
-                    f"standard deviations): {which} may not do what it should",
+                    f"{what} of env/{rank} is {here}, and {np.concatenate(others).mean():.3g} in {whose} with the same "
+                    f"task ({sure:.1f} standard deviations): {which} may not do what it should",
                 )
 
-    def _deviations(self, rank: int, peers: Sequence[int], own: np.ndarray, others: np.ndarray) -> float:
-        """Return how many standard deviations of independent episodes lie between a worker and its peers."""
-        if not own.size:
-            return 0.0
-        return abs(deviations(own, others)) * math.sqrt(self._independent(rank, peers, own.size) / own.size)
-
-    def _constant(self, rank: int, peers: Sequence[int]) -> Iterator[tuple[str, str]]:
+    def _constant(self, rank: int, group: _Group) -> Iterator[tuple[str, str]]:
         """Yield a warning if the newest episodes of an env worker are equal in a number that varies on its peers."""
         for name, what in _CONSTANT.items():
-            own = self._memory[rank].numbers(name)
+            own = group.numbers(name, 0)[group.at[rank]]
             if not own.size:
                 continue
-            last = own[-1]
+            last = float(own[-1])
             count = own.size - int(np.flatnonzero(own != last).max(initial=-1)) - 1
+            independent = self._independent(rank, group, count)
+            if (1 / (_EPISODES + 2)) ** independent >= _BY_CHANCE:
+                continue  # no peers could make that strange
             since = self._memory[rank].episodes[-count][0]
-            if not self._vary(name, peers, since):
+            if not group.vary(rank, name, since):
                 continue
-            others = [self._memory[peer].numbers(name, since) for peer in peers]
-            # the median, since one of the peers may be the one that lies
-            share = statistics.median((float((one == last).sum()) + 1) / (one.size + 2) for one in others)
-            if share ** self._independent(rank, peers, count) < _BY_CHANCE:
+            share = group.median_of_peers(rank, group.shares(name, since, last))
+            if share**independent < _BY_CHANCE:
                 yield (
                     f"constant {name} {rank}",
                     f"{what} of env/{rank} was {last:g} in each of its last {count} episodes, and another in "
                     f"{1 - share:.0%} of those of its peers: its simulator may not do what it should",
                 )
-
-    def _vary(self, name: str, ranks: Sequence[int], since: int) -> bool:
-        """Return whether a number varies within most of the workers, so that episodes are no repetitions of one."""
-        return statistics.median(len(np.unique(self._memory[rank].numbers(name, since))) > 1 for rank in ranks) > 0.5
 
     # --- facts about all workers ------------------------------------------------------------
 
@@ -341,18 +392,23 @@ _COMPARED = {
 }
 
 
-def deviations(own: np.ndarray, others: np.ndarray) -> float:
-    """Return how many standard deviations a worker's numbers are above its peers' (Mann-Whitney)."""
-    if not own.size or not others.size:
-        return 0.0
-    both = np.concatenate([own, others])
-    _, index, counts = np.unique(both, return_inverse=True, return_counts=True)
+def all_deviations(parts: Sequence[np.ndarray]) -> list[float]:
+    """Return how many standard deviations the numbers of each part are above those of all others (Mann-Whitney)."""
+    whole = np.concatenate(parts)
+    total = whole.size
+    _, index, counts = np.unique(whole, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]  # equal numbers share the mean of their ranks
-    num_own, num_others, total = own.size, others.size, both.size
-    more = (ranks[:num_own].sum() - num_own * (num_own + 1) / 2) / (num_own * num_others)  # probability of a larger one
     ties = 1 - float((counts.astype(float) ** 3 - counts).sum()) / max(1, total**3 - total)
-    deviation = math.sqrt(max(1e-12, ties) * (total + 1) / (12 * num_own * num_others))
-    return (float(more) - 0.5) / deviation
+    found = []
+    for own in np.split(ranks, np.cumsum([part.size for part in parts])[:-1]):
+        num_own, num_others = own.size, total - own.size
+        if not num_own or not num_others:
+            found.append(0.0)
+            continue
+        more = (own.sum() - num_own * (num_own + 1) / 2) / (num_own * num_others)  # probability of a larger one
+        deviation = math.sqrt(max(1e-12, ties) * (total + 1) / (12 * num_own * num_others))
+        found.append((float(more) - 0.5) / deviation)
+    return found
 
 
 def _faults(report: Collected) -> tuple[str, ...]:

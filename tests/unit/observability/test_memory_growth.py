@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -104,6 +105,38 @@ def test_slopes() -> None:
     line[10] = (10, 1e9)
     assert theil_sen_slope(line) == pytest.approx(3.0) and theil_sen_slope([]) == theil_sen_slope(line[:1]) == 0.0
     assert theil_sen_slope([(float(step), 2.0 * step) for step in range(5000)]) == pytest.approx(2.0)
+
+
+class Counted(int):
+    """A number of bytes that counts how often Python computes with it."""
+
+    count = 0
+
+    def __sub__(self, other: int) -> int:
+        Counted.count += 1
+        return int(self) - int(other)
+
+    def __float__(self) -> float:
+        Counted.count += 1
+        return float(int(self))
+
+
+@pytest.mark.parametrize("growth_mb", [0, 35], ids=["constant", "leak"])
+def test_python_computes_little_with_each_worker_after_a_step(growth_mb: int) -> None:
+    def operations(num_workers: int) -> int:
+        growth = MemoryGrowth()
+        for step in range(1, 200):
+            used = Counted((300 + growth_mb * step) * MB)
+            names = [f"env/{rank}" for rank in range(num_workers)]
+            growth.put([replace(status(name, 1, free_mb=1e9), host_memory_bytes=used) for name in names])
+            growth.end_step(step)
+        Counted.count = 0
+        growth.warnings(199, 100_000, 2.0)
+        return Counted.count
+
+    few, many = operations(8), operations(144)
+    assert few * 144 == many * 8, "linear in workers"
+    assert 0 < few / 8 <= 3 * trends._SERIES_STEPS, "and not in the pairs of their steps"
 
 
 def test_the_memory_of_a_simulator_in_its_own_process_is_the_worker_s() -> None:

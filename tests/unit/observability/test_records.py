@@ -1,5 +1,6 @@
 """Episodes and evaluations as lines of JSON."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from rlrun.observability.records import (
     tally_metrics,
     wilson_interval,
 )
-from rlrun.observability.run_files import read_json_lines
+from rlrun.observability.run_files import JsonLines, read_json_lines
 
 
 def test_infra_faults_are_in_no_count(episode: Callable[..., EpisodeReport]) -> None:
@@ -56,3 +57,27 @@ def test_tallies_are_weighted_by_their_chunk_steps() -> None:
     metrics = tally_metrics([EnvTally(30, 3, 10, (0, 10), 0.1, ("go",)), EnvTally(10, 3, 10, (5, 5), 0.5, ("go",))])
     assert abs(metrics["actions_outside"] - 0.2) < 1e-9 and metrics["frozen_pictures"] == 0.5
     assert tally_metrics([EnvTally(30, 3, 10, (), 0.0, ("go",))]) == {"actions_outside": 0.0}
+
+
+def bytes_read() -> int:
+    """Return the bytes that this process has read so far."""
+    (count,) = re.findall(r"rchar: (\d+)", Path("/proc/self/io").read_text())
+    return int(count)
+
+
+def test_appending_a_line_reads_none_of_those_before(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    path.write_text("{}\n" * 10**7)
+    before = bytes_read()
+    JsonLines(path).close()
+    assert bytes_read() - before < 10**6
+
+
+def test_a_line_after_a_torn_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    for text, whole in (("", ""), ("{}\n", "{}\n"), ('{"step": 1', '{"step": 1\n')):
+        path.write_text(text)
+        lines = JsonLines(path)
+        lines.write({"step": 2})
+        lines.close()
+        assert path.read_text() == whole + '{"step": 2}\n'

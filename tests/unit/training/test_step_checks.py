@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+import sys
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
 from rlrun.data.messages import EnvTally, EpisodeReport
 from rlrun.data.starts import EpisodeStart
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.training.step_checks import StepChecks, deviations
+from rlrun.training.step_checks import StepChecks, all_deviations
 from rlrun.workers.env_worker import Collected
 
 WELL = {"num_optimizer_steps": 4.0, "is_kl_stopped": 0.0, "approx_kl": 0.01, "kl_k3": 0.01, "rollout_logprob_gap": 1e-6}
@@ -253,8 +256,43 @@ def test_the_rank_test_against_its_definition(shift: float) -> None:
     own, others = np.round(generator.normal(shift, 1, 40), 1), np.round(generator.normal(0, 1, 60), 1)
     more = np.mean([(a > b) + 0.5 * (a == b) for a in own for b in others])
     expected = (more - 0.5) / np.sqrt(101 / (12 * 40 * 60))
-    assert deviations(own, others) == pytest.approx(expected, rel=0.01)
-    assert deviations(others, own) == pytest.approx(-expected, rel=0.01)
+    assert all_deviations([own, others]) == pytest.approx([expected, -expected], rel=0.01)
+    parts = all_deviations([own, others[:20], others[20:]])
+    assert parts[0] == pytest.approx(expected, rel=0.01)
+    assert all_deviations([own]) == all_deviations([own, own[:0]])[1:] == [0.0]
+
+
+def calls_of_a_check(num_workers: int) -> int:
+    """Return how many functions are called by the check of a step in which all workers are well."""
+    draw, judge, count = random.Random(0), checks(), 0
+
+    def reports() -> list[Collected]:
+        found = []
+        for _ in range(num_workers):
+            seeds = [draw.randrange(10**9) for _ in range(10)]
+            ended = [episode(seed=seed, episode_return=draw.random(), success=draw.random() < 0.5) for seed in seeds]
+            counted = report(ended, num_moved_episodes=10, num_still=(0, 0))
+            starts = tuple(EpisodeStart(seed, str(seed)) for seed in seeds)
+            found.append(dataclasses.replace(counted, starts=starts))
+        return found
+
+    def counted(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    assert said(judge, reports(), steps=3) == []
+    newest = reports()
+    sys.setprofile(counted)
+    try:
+        judge.check(WELL, newest)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_the_work_of_a_check_is_nearly_linear_in_env_workers() -> None:
+    """Each of hundreds of workers is compared with all others, on the driver's thread."""
+    assert calls_of_a_check(48) < 1.5 * 6 * calls_of_a_check(8)
 
 
 # --- numbers that are NaN, and parties of a gap -----------------------------------------------------
