@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rlrun.config.schema import AttentionKernel, OptimizerKind, RolloutBackendKind, RunConfig
 from rlrun.system.import_path import question
+from rlrun.system.machine_load import local_load_factor
 
 LIMIT_S = 30.0  # for all packages of an interpreter; some import torch
 _TRAINER_ONLY = ("PYTHONPATH", "PYTHONHOME")  # variables that would break another interpreter
@@ -99,7 +100,10 @@ def driver_packages(config: RunConfig) -> tuple[PackageRequest, ...]:
 
 
 def open_packages(requests: Iterable[PackageRequest], limit_s: float = LIMIT_S) -> tuple[PackageFacts, ...]:
-    """Import each package in a process of its interpreter, once per interpreter."""
+    """Import each package in a process of its interpreter, once per interpreter.
+
+    limit_s: of an interpreter, on an idle machine.
+    """
     by_python: dict[str, list[PackageRequest]] = {}
     for request in requests:
         by_python.setdefault(request.python, []).append(request)
@@ -121,7 +125,7 @@ def _opened(python: str, requests: list[PackageRequest], limit_s: float) -> list
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=limit_s,
+            timeout=local_load_factor() * limit_s,
             check=False,
         )
         faults = json.loads(done.stdout.strip().splitlines()[-1])

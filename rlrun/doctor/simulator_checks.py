@@ -24,6 +24,7 @@ from rlrun.doctor.measure import LIMIT_S, LONGEST_S, SimulatorInspection
 from rlrun.doctor.node_request import SimulatorRequest
 from rlrun.doctor.optional_packages import interpreter_environment
 from rlrun.system.import_path import question
+from rlrun.system.machine_load import local_load_factor
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # The interpreter may lack rlrun; it imports the package as env workers under another interpreter do.
@@ -53,7 +54,7 @@ class Trial:
 def run_trial(request: SimulatorRequest, trial: str, arguments: dict[str, Any], limit_s: float) -> Trial:
     """Run a function of `simulator_trials` under the request's interpreter; a process that hangs is killed.
 
-    Waits `limit_s` at most.
+    Waits `limit_s` at most, and longer on a busy machine.
     """
     program = question(request.python, _PROGRAM, str(_PACKAGE / "pipe" / "bootstrap.py"), str(_PACKAGE))
     pipe, environment = subprocess.PIPE, interpreter_environment(request.python) | dict(request.environment)
@@ -70,7 +71,7 @@ def run_trial(request: SimulatorRequest, trial: str, arguments: dict[str, Any], 
     except OSError as error:
         return Trial(error=f"{request.python} does not start: {error.strerror}")
     try:
-        output, errors = child.communicate(timeout=limit_s)
+        output, errors = child.communicate(timeout=local_load_factor() * limit_s)
     except subprocess.TimeoutExpired:
         child.kill()  # no wait: a process that hangs in a driver does not end
         return Trial(is_late=True)

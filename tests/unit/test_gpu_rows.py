@@ -166,7 +166,7 @@ def test_where_the_runs_place_their_roles(
     made = plan(config, known_inventory(config))
     assert [slot.accelerators for slot in made.of("actor")] == [(card,) for card in actor]
     assert made.slot("rollout", 0).accelerators == (rollout,)
-    assert config.placement.offload is (rollout in actor)
+    assert bool(config.placement.offload) is (rollout in actor)
     assert (config.weight_sync.transport is WeightTransport.collective) is (rollout not in actor)
 
 

@@ -48,7 +48,15 @@ def test_they_are_opened_in_their_interpreter(tmp_path: Path) -> None:
     assert "does not start: No such file" in errors["none"] and errors["broken.sh"] == "no such library"
 
 
-def test_a_slow_import_is_reported_as_late() -> None:
+def test_a_busy_machine_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlrun.doctor.optional_packages.local_load_factor", lambda: 1e4)
+    slow = PackageRequest("slow", "a.key", "import time; time.sleep(1)", sys.executable, "")
+    (facts,) = open_packages([slow], 0.1)
+    assert not facts.is_late and facts.error == ""
+
+
+def test_a_slow_import_is_reported_as_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlrun.doctor.optional_packages.local_load_factor", lambda: 1.0)
     (facts,) = open_packages([PackageRequest("slow", "a.key", "import time; time.sleep(60)", sys.executable, "")], 0.5)
     assert facts.is_late and facts.error == ""
 
