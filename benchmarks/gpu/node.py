@@ -49,7 +49,7 @@ def drawn(found: list[dict]) -> Seen:
 @row(
     "LIBERO in MuJoCo: memory of the card",
     "a worker of 8 rows takes at most what the plan counts",
-    needs=("hydra", "mujoco", "OpenGL"),
+    needs=("rlrun", "hydra", "mujoco", "OpenGL"),
     pretence=Pretence.cannot,
 )
 def libero(machine: Machine) -> Seen:

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import LeftOut, Row, Seen, row
 
-NEEDS = ("hydra", "mujoco", "mujoco_warp", "pytest", "warp")
+NEEDS = ("rlrun", "hydra", "mujoco", "mujoco_warp", "pytest", "warp")
 EXPORTED, SUITE, TASK = Path(".cache/rlrun/libero"), "libero_goal", 3  # else the small suite of the tests
 CHUNK, NUM_COMPARED, SAME = 8, 16, 1e-5
 ROWS_COUNTED, PRETENDED_SHARE = (4096, 512, 64), 64  # the CPU device steps a 64th of the rows
