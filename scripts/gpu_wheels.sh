@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Collects in a folder the wheels that a GPU machine without a package index lacks for `python -m benchmarks.gpu`:
 #   scripts/gpu_wheels.sh FOLDER        # here, with an index
-#   pip install --no-index --no-deps FOLDER/*.whl      # there: Python 3.12 with torch and transformers
+#   pip install --no-index --no-deps FOLDER/*.whl      # there: Python 3.12 with torch, transformers, Pillow
 #   pip install --no-index --no-deps --no-build-isolation -e .      # rlrun finds its own kinds by its metadata
 # Versions are those of constraints.txt. Ray and BDDL lose what these runs do not need, such as Java, dashboard pages and
 # RLlib. Ends with status 1 if the wheels take more than 56 MiB, so that they and the sources stay below 64.
