@@ -26,7 +26,7 @@ TURNS = (
 RESIDENT = (
     *ON_RAY,
     *("actor.num_workers=1", "placement.roles.actor=0", "placement.roles.rollout=0"),
-    "weight_sync.transport=device",
+    *("weight_sync.transport=device", "placement.offload=false"),
 )
 TWO_RANKS = (
     *ON_RAY,
@@ -35,7 +35,7 @@ TWO_RANKS = (
 COLLECTIVE = (
     *ON_RAY,
     *("actor.num_workers=1", "placement.roles.actor=0", "placement.roles.rollout=1"),
-    "weight_sync.transport=collective",
+    *("weight_sync.transport=collective", "placement.offload=false"),
 )
 
 
