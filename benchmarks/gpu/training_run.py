@@ -16,7 +16,7 @@ from rlrun.observability.run_files import BOARD, LOSSES, METRICS, read_json_line
 BF16 = ("rollout.precision=bf16", "actor.param_precision=bf16")
 QUIET = ("logging.tensorboard=false", "logging.video_episodes=0")
 ONE_EACH = ("env.num_workers=1", "rollout.num_workers=1", "actor.num_workers=1")
-PACKAGES = ("rlrun", "hydra", "omegaconf", "mujoco", "bddl", "PIL")
+PACKAGES = ("rlrun", "hydra", "omegaconf", "mujoco", "bddl", "pyarrow", "PIL")
 TIME_LIMIT_S = 240.0
 STEPS_BETWEEN = 3  # of two losses
 _POLL_S = 0.2

@@ -45,6 +45,14 @@ def test_the_language_model_is_counted_at_the_depth_that_is_measured() -> None:
     assert len(whole.stacks[-1].block_parameters) == 2 * len(half.stacks[-1].block_parameters)
 
 
+def test_graphs_are_counted() -> None:
+    before = gpu_7b.num_graphs()
+    doubled = torch.compile(lambda x: 2 * x, backend="eager", dynamic=False)
+    for rows in (3, 3, 4):
+        doubled(torch.ones(rows))
+    assert gpu_7b.num_graphs() - before == 2
+
+
 def test_an_update_is_planned_for_cards_of_the_table_only() -> None:
     work = workload("libero", 32, 8)
     counts = gpu_7b.counted(work, 2)
