@@ -44,8 +44,8 @@ dear: $(INSTALLED)
 long: $(INSTALLED) ## the tests that `make test` leaves out: more whole runs
 	$(BIN)/python -m pytest $(WHOLE_RUNS) tests/unit -m long $(ARGS)
 
-gpu: $(INSTALLED) ## ten minutes on one card: what only a GPU can prove; ends with a table for docs/gpu.md
-	$(BIN)/python -m benchmarks.gpu $(ARGS)
+gpu: $(INSTALLED) ## a quarter of an hour on one card: what only a GPU can prove; ends with a table for docs/gpu.md
+	$(BIN)/python -m benchmarks.gpu --budget 900 $(ARGS)
 
 numerics: $(INSTALLED) ## the tests of computed numbers, as on a processor without AVX: sums in another order
 	$(OLD_PROCESSOR) $(BIN)/python -m pytest -q -n $(PROCESSES) -m "order_of_sums or not ($(DEAR))" $(NUMERIC) $(ARGS)

@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.gpu.sync import Legs, NodeMemory
 from benchmarks.gpu.workload import (
+    NUM_LAYERS,
     ROBOTS,
     Workload,
     actor,
@@ -36,8 +37,8 @@ from rlrun.config.schema import AttentionKernel, CompileBackend
 from rlrun.data.messages import Trajectory
 from rlrun.placement.budget import HELD_BACK_BYTES, HELD_BACK_SHARE
 from rlrun.placement.memory import actor_memory
-from rlrun.placement.step_time import device_of
-from rlrun.policies.counting import count
+from rlrun.placement.step_time import device_of, optimizer_step_seconds, update_pass_seconds
+from rlrun.policies.counting import count_policy, on_meta
 from rlrun.policies.counts import PolicyCounts
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
@@ -70,11 +71,13 @@ def main() -> int:
     """Print estimates, then measurements if there is a GPU."""
     arguments = _arguments()
     micro_batches, batches = tuple(arguments.micro_batches), tuple(arguments.batches)
-    work = workload(arguments.robot, arguments.lora, micro_batches[0], batches, arguments.small_layers)
+    work = workload(
+        arguments.robot, arguments.lora, micro_batches[0], batches, arguments.small_layers, arguments.layers
+    )
     work.run.policy.attention = AttentionKernel[arguments.attention] if arguments.attention else None
     work.run.policy.compile_backend = CompileBackend.inductor if arguments.compile else CompileBackend.none
     work.run.actor.activation_checkpointing = arguments.checkpointing
-    counts = count(work.run)
+    counts = counted(work, arguments.layers)
     report = Report(arguments.json, arguments.repeats)
     estimates(work, counts, report)
     if not torch.cuda.is_available():
@@ -94,6 +97,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--robot", choices=ROBOTS, default="behavior")
     parser.add_argument("--lora", type=int, default=32, help="rank of the adapters; 0 trains all weights")
+    parser.add_argument("--layers", type=int, default=NUM_LAYERS, help="of the language model")
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[2, 8, 32], help="rows of a pass of the update")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="rows of an act()")
     parser.add_argument("--repeats", type=int, default=5, help="of each measured call; the median counts")
@@ -108,6 +112,13 @@ def _arguments() -> argparse.Namespace:
 
 
 # --- without a GPU ---------------------------------------------------------------------------
+
+
+def counted(work: Workload, num_layers: int) -> PolicyCounts:
+    """Count the published policy, of whose language model the first layers are left."""
+    policy = on_meta(work.run)
+    del policy.module.language_model.model.layers[num_layers:]
+    return count_policy(policy, work.run)
 
 
 def estimates(work: Workload, counts: PolicyCounts, report: Report) -> None:
@@ -137,10 +148,26 @@ def forward_flops(config: OpenVLAOFTConfig) -> int:
 # --- with one --------------------------------------------------------------------------------
 
 
+def name_of(device: torch.device) -> str:
+    """Return the card's name."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
 def _peak(name: str) -> float:
     """Return the operations per second of a card by its name; NaN if the table lacks it."""
     device = device_of(name)
     return float("nan") if device is None else device.flops
+
+
+def planned_seconds(work: Workload, counts: PolicyCounts, micro_batch: int, name: str) -> float:
+    """Return the plan's seconds of an update of two micro-batches; NaN if the table lacks the card."""
+    device = device_of(name)
+    if device is None:
+        return float("nan")
+    share = float(work.run.actor.activation_checkpointing)
+    is_compiled = work.run.policy.compile_backend is CompileBackend.inductor
+    passes_s = 2 * update_pass_seconds(counts, share, micro_batch, device, is_compiled)
+    return passes_s + optimizer_step_seconds(counts.num_trained, device)
 
 
 def measure(
@@ -153,7 +180,7 @@ def measure(
 ) -> None:
     """Measure rollout, actor and weight sync. With `offloads` the two take turns on the device, but for some syncs."""
     work.run.placement.offload = True  # the actor merges its adapters
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    name = name_of(device)
     flops, peak = forward_flops(work.model), _peak(name)
     report.add("device", f"{name}, torch {torch.__version__}", model=name)
     started = time.monotonic()
@@ -186,7 +213,7 @@ def measure_updates(
     work: Workload, counts: PolicyCounts, device: torch.device, report: Report, micro_batches: Sequence[int]
 ) -> None:
     """Measure updates alone, of those numbers of rows that fit."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    name = name_of(device)
     least_s = forward_flops(work.model) / _peak(name)
     report.add("device", f"{name}, torch {torch.__version__}", model=name)
     join_alone(device)
@@ -194,7 +221,25 @@ def measure_updates(
     for rows in micro_batches:
         if device.type != "cuda" or has_room(work, counts, rows, torch.cuda.get_device_properties(device).total_memory):
             train(work, counts, learner, rows, device, report, least_s)
+            if work.run.policy.compile_backend is CompileBackend.inductor:
+                count_graphs(work, learner, rows, report)
     process_group.leave()
+
+
+def count_graphs(work: Workload, learner: Learner, micro_batch: int, report: Report) -> None:
+    """Count graphs of torch.compile, and those that an update adds whose last micro-batch has a row less."""
+    before = num_graphs()
+    update(learner, trajectory_of(work, 2 * micro_batch - 1))
+    more = num_graphs() - before
+    text = f"{before:8d} graphs, {more} more for {2 * micro_batch - 1} rows"
+    report.add(f"graphs, 2 x {micro_batch} rows", text, count=before, more=more)
+
+
+def num_graphs() -> int:
+    """Return how many graphs torch.compile has made in this process."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
 
 
 def has_room(work: Workload, counts: PolicyCounts, micro_batch: int, memory_bytes: int) -> bool:
@@ -222,9 +267,9 @@ class Turns:
         _moved(self.report, f"{role} onload", once_s(of.onload, self.device))
 
 
-def _passes(report: Report, name: str, rows: int, seconds: float, mfu: float) -> None:
+def _passes(report: Report, name: str, rows: int, seconds: float, mfu: float, **more: float) -> None:
     text = f"{seconds:8.3f} s  {rows / seconds:8.2f} rows/s  MFU {100 * mfu:5.1f} %"
-    report.add(name, text, seconds=seconds, rows_per_s=rows / seconds, mfu=mfu)
+    report.add(name, text, seconds=seconds, rows_per_s=rows / seconds, mfu=mfu, **more)
 
 
 def _moved(report: Report, name: str, seconds: float) -> None:
@@ -255,9 +300,12 @@ def train(
     batch = trajectory_of(work, rows)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    seconds = median_s(lambda: update(learner, batch), device, report.num_repeats)
+    first_s = once_s(lambda: update(learner, batch), device)
+    seconds = statistics.median(once_s(lambda: update(learner, batch), device) for _ in range(report.num_repeats))
     passes = 3 if work.run.actor.lora.rank == 0 else 2  # forward, backward; frozen weights need no gradient
-    _passes(report, f"update, 2 x {micro_batch} rows", rows, seconds, passes * least_s * rows / seconds)
+    mfu = passes * least_s * rows / seconds
+    planned_s = planned_seconds(work, counts, micro_batch, name_of(device))
+    _passes(report, f"update, 2 x {micro_batch} rows", rows, seconds, mfu, first_s=first_s, planned_s=planned_s)
     if device.type == "cuda":
         measured, estimate = torch.cuda.max_memory_allocated(device), actor_memory(work.run, counts).peak_bytes
         text = f"{measured / 1e9:8.2f} GB, estimate {estimate / 1e9:.2f} GB"

@@ -1,1 +1,1 @@
-"""Ten minutes on one card: every part that only a GPU can prove, as rows of what is expected and what is seen."""
+"""A quarter of an hour on one card: every part that only a GPU can prove, as rows of what is expected and seen."""

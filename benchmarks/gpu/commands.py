@@ -20,6 +20,10 @@ class CommandFailed(Exception):
     """A command ended with another status than 0, or not in time; the text has its last lines."""
 
 
+class TooLate(CommandFailed):
+    """A command had not ended in time."""
+
+
 def output(command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> str:
     """Run a command from the repository's root and return its stdout. Raises CommandFailed.
 
@@ -59,7 +63,7 @@ def lines(command: Sequence[str], timeout_s: float, environment: Mapping[str, st
             _kill(process)
             process.wait(timeout=10)
         if is_late.is_set():
-            raise CommandFailed(f"{_named(command)} took longer than {timeout_s:g} s")
+            raise TooLate(f"{_named(command)} took longer than {timeout_s:g} s")
         if process.returncode:
             errors.seek(0)
             said = " / ".join(line.strip() for line in (errors.readlines()[-3:] or last))

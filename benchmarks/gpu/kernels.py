@@ -137,5 +137,6 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.monotonic() - started
 
 
-ATTENTION = [attention_row(kernel, lengths) for kernel in AttentionKernel for lengths in LENGTHS]
+FUSED = (AttentionKernel.sdpa, AttentionKernel.flash)
+ATTENTION = [attention_row(kernel, lengths) for kernel in FUSED for lengths in LENGTHS]
 ROWS = [float32, *ATTENTION, inductor, sampled]

@@ -12,8 +12,11 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import LeftOut, Pretence, Seen, row
 from rlrun.placement.node_environment import PINNING
 from rlrun.policies.offloading import Offloader
+from rlrun.policies.upload import uploaded
 
 NUM_TENSORS, MEGABYTES = 24, 66  # just above a power of two: an allocator that rounds up takes almost twice as much
+NUM_UPLOADS, NUM_IN_FLIGHT = 200, 8
+LARGEST_UPLOAD = 24 * 1024 * 1024  # bytes
 
 
 @row("offloading: freed on the card", "at least 95 % of the bytes, by mem_get_info", pretence=Pretence.cannot)
@@ -63,6 +66,20 @@ def speed(machine: Machine) -> Seen:
     return Seen(f"{there:.1f} to the host, {back:.1f} back, GB/s", min(there, back) >= 8)
 
 
+@row("pinned uploads", f"{NUM_UPLOADS} of changing size, bytes equal")
+def uploads(machine: Machine) -> Seen:
+    """Frames of answers and micro-batches, of which some are on their way while others are packed."""
+    draw = torch.Generator().manual_seed(0)
+    source = torch.randint(0, 256, (LARGEST_UPLOAD,), dtype=torch.uint8, generator=draw)
+    sizes = torch.randint(1, LARGEST_UPLOAD, (NUM_UPLOADS,), generator=draw).tolist()
+    wrong = 0
+    for first in range(0, NUM_UPLOADS, NUM_IN_FLIGHT):
+        parts = [source[-size:] for size in sizes[first : first + NUM_IN_FLIGHT]]
+        sent = [uploaded([part], machine.device)[0] for part in parts]
+        wrong += sum(not torch.equal(there.cpu(), part) for there, part in zip(sent, parts, strict=True))
+    return Seen(f"{wrong} of {NUM_UPLOADS} differ", wrong == 0)
+
+
 def _available_bytes() -> int:
     line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
     return 1024 * int(line.split()[1])
@@ -73,4 +90,4 @@ def _tensors(machine: Machine) -> list[torch.Tensor]:
     return [torch.randint(0, 256, (size,), dtype=torch.uint8, device=machine.device) for _ in range(NUM_TENSORS)]
 
 
-ROWS = [freed, bits, pinned, speed, *ipc.ROWS]
+ROWS = [*ipc.ROWS, freed, bits, pinned, speed, uploads]

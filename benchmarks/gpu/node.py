@@ -1,22 +1,18 @@
-"""Rows of the node: versions, who draws, what the doctor finds."""
+"""Rows of the node: versions, which card draws, and what a drawing env worker takes of it."""
 
 from __future__ import annotations
 
 import json
 import sys
-import tempfile
+from pathlib import Path
 
-from benchmarks.gpu.commands import CommandFailed, output
+from benchmarks.gpu.commands import output
 from benchmarks.gpu.machine import Machine, is_installed
-from benchmarks.gpu.row import Seen, row
+from benchmarks.gpu.row import LeftOut, Pretence, Seen, row
 
+EXPORTED = Path(".cache/rlrun/libero")
+DRAW_S, LIBERO_S = 60.0, 120.0
 _PACKAGES = ("torch", "transformers", "ray", "triton", "flash_attn", "bitsandbytes", "mujoco")
-_DRAW = """
-import mujoco
-from rlrun.config.schema import Renderer
-from rlrun.envs.embedded.renderer import OpenGLRenderer
-print(OpenGLRenderer(mujoco.MjModel.from_xml_string("<mujoco/>"), Renderer.egl).drawn_by)
-"""
 
 
 @row("versions", "torch sees the card")
@@ -32,24 +28,41 @@ def versions(machine: Machine) -> Seen:
     return Seen(f"{text}, with {', '.join(there)}", torch.cuda.is_available())
 
 
-@row("EGL", "draws by NVIDIA", needs=("mujoco", "OpenGL"))
+@row("EGL", "draws by NVIDIA, on the card that was asked for", needs=("mujoco", "OpenGL"))
 def egl(machine: Machine) -> Seen:
     """In a container without the graphics part of the driver, Mesa's software renderer draws, or nothing does."""
-    drawn_by = output([sys.executable, "-c", _DRAW], 60, {"MUJOCO_GL": "egl"}).strip()
-    return Seen(drawn_by, "nvidia" in drawn_by.lower())
+    return drawn([json.loads(_drawing(DRAW_S, card)) for card in range(machine.num_cards)])
 
 
-@row("doctor", "no failure", needs=("ray", "hydra"))
-def doctor(machine: Machine) -> Seen:
-    """All checks of this machine for the default run."""
-    with tempfile.TemporaryDirectory(prefix="rlrun-gpu-") as folder:
-        words = ["format=json", f"output_dir={folder}/run"]
-        try:
-            found = json.loads(output([sys.executable, "-m", "rlrun.doctor", *words], 120))["findings"]
-        except CommandFailed as error:
-            return Seen(str(error), is_right=False)
-    warned = [finding["check"] for finding in found if finding["status"] == "warning"]
-    return Seen(f"{len(found)} findings, warnings: {', '.join(warned) or 'none'}", is_right=True)
+def drawn(found: list[dict]) -> Seen:
+    """Judge who drew, by card asked for. A driver that hides other cards counts the only one as 0."""
+    texts = [
+        f"asked for card {asked}: {one['name']}, {'no card' if one['card'] is None else 'card ' + str(one['card'])}"
+        for asked, one in enumerate(found)
+    ]
+    are_right = [one["card"] in (None, 0, asked) for asked, one in enumerate(found)]
+    if len(found) > 1 and all(one["card"] == 0 for one in found):
+        texts.append("the driver hides other cards, or all draw on one")
+    return Seen("; ".join(texts), all(are_right) and all("nvidia" in one["name"].lower() for one in found))
 
 
-ROWS = [versions, egl, doctor]
+@row(
+    "LIBERO in MuJoCo: memory of the card",
+    "a worker of 8 rows takes at most what the plan counts",
+    needs=("rlrun", "hydra", "mujoco", "OpenGL"),
+    pretence=Pretence.cannot,
+)
+def libero(machine: Machine) -> Seen:
+    """Drawing by OpenGL, whose rows share the textures and meshes of their scene."""
+    if not EXPORTED.is_dir():
+        raise LeftOut(f"no scenes are exported to {EXPORTED}")
+    numbers = json.loads(_drawing(LIBERO_S, 0, str(EXPORTED)))
+    text = f"{numbers['bytes'] / 1e9:.2f} GB, planned {numbers['planned'] / 1e9:.2f} GB"
+    return Seen(text, numbers["bytes"] <= numbers["planned"])
+
+
+def _drawing(limit_s: float, card: int, *words: str) -> str:
+    return output([sys.executable, "-m", "benchmarks.gpu.drawing", str(card), *words], limit_s).splitlines()[-1]
+
+
+ROWS = [versions, egl, libero]

@@ -31,7 +31,7 @@ def _loaded(machine: Machine) -> tuple[LoadedPolicy, float]:
     return loaded, time.monotonic() - started
 
 
-@row("a real checkpoint: loaded", "every tensor found its place", needs=("hydra",), pretence=Pretence.shows)
+@row("a real checkpoint: loaded", "every tensor found its place", needs=("rlrun", "hydra"), pretence=Pretence.shows)
 def loading(machine: Machine) -> Seen:
     """Official folders need the words of their run in RLRUN_OFT_RUN, such as run=libero_simplevla_rl."""
     loaded, seconds = _loaded(machine)
@@ -39,7 +39,9 @@ def loading(machine: Machine) -> Seen:
     return Seen(f"{count / 1e9:.2f} G parameters in {seconds:.0f} s", count > 0)
 
 
-@row("a real checkpoint: acts", "finite actions, the same ones twice", needs=("hydra",), pretence=Pretence.shows)
+@row(
+    "a real checkpoint: acts", "finite actions, the same ones twice", needs=("rlrun", "hydra"), pretence=Pretence.shows
+)
 def acting(machine: Machine) -> Seen:
     """A grey picture is enough to run every layer."""
     loaded, _ = _loaded(machine)

@@ -15,6 +15,7 @@ class Outcome(Enum):
     as_expected = "as expected"
     off = "OFF"
     left_out = "left out"
+    not_reached = "not reached"
     not_pretended = "not on pretended CUDA"
 
 

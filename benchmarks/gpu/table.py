@@ -20,5 +20,7 @@ def markdown(title: str, results: Sequence[Result]) -> str:
 
 
 def is_passed(results: Sequence[Result]) -> bool:
-    """Return whether no number is off."""
-    return all(result.outcome != Outcome.off.value for result in results)
+    """Return whether no number is off, and a budget that ended has left something measured."""
+    outcomes = {result.outcome for result in results}
+    nothing = {Outcome.left_out.value, Outcome.not_reached.value}
+    return Outcome.off.value not in outcomes and (Outcome.not_reached.value not in outcomes or bool(outcomes - nothing))

@@ -1,4 +1,4 @@
-"""A whole run of rlrun.train on the embedded world: its words, its numbers, and a rollout worker killed in it."""
+"""A whole run of rlrun.train on the embedded world: its words, its numbers, and workers killed in it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 
 from benchmarks.gpu.commands import output
 from benchmarks.gpu.machine import Machine
-from rlrun.observability.run_files import BOARD, EVALUATIONS, LOSSES, METRICS, read_json_lines
+from rlrun.observability.run_files import BOARD, LOSSES, METRICS, read_json_lines
 
 BF16 = ("rollout.precision=bf16", "actor.param_precision=bf16")
 QUIET = ("logging.tensorboard=false", "logging.video_episodes=0")
 ONE_EACH = ("env.num_workers=1", "rollout.num_workers=1", "actor.num_workers=1")
-PACKAGES = ("hydra", "omegaconf", "mujoco")
+PACKAGES = ("rlrun", "hydra", "omegaconf", "mujoco", "bddl", "pyarrow", "PIL")
 TIME_LIMIT_S = 240.0
+STEPS_BETWEEN = 3  # of two losses
 _POLL_S = 0.2
 
 
@@ -33,9 +34,9 @@ class TrainingRun:
         return list(read_json_lines(self.folder / METRICS))
 
     @property
-    def success(self) -> dict:
-        """The last evaluation, with its 95 % interval."""
-        return list(read_json_lines(self.folder / EVALUATIONS))[-1]
+    def num_steps(self) -> int:
+        """Training steps, of which those after a lost actor were done twice."""
+        return len({step["step"] for step in self.steps})
 
     @property
     def largest_gap(self) -> float:
@@ -60,37 +61,50 @@ def train(
     folder: Path,
     words: Sequence[str],
     environment: Mapping[str, str] | None = None,
-    kills: bool = False,
+    victims: Sequence[str] = (),
 ) -> TrainingRun:
     """Run to the end. Raises CommandFailed.
 
-    kills: whether rollout/0 is killed once, after the first training step.
+    victims: workers that are killed once each, see WorkerKiller.
     """
-    killer = RolloutKiller(folder) if kills else None
-    if killer is not None:
-        killer.start()
+    killer = WorkerKiller(folder, victims)
+    killer.start()
     try:
         output([*command, *words, f"output_dir={folder}"], TIME_LIMIT_S, environment)
     finally:
-        if killer is not None:
-            killer.stop()
+        killer.stop()
     return TrainingRun(folder)
 
 
-class RolloutKiller(threading.Thread):
-    """Kills the process of rollout/0 of a run once, after its first training step."""
+class WorkerKiller(threading.Thread):
+    """Kills the processes of some workers of a run, once each: the first one after the first training step.
 
-    def __init__(self, folder: Path):
-        super().__init__(name="rollout killer", daemon=True)
-        self._folder, self._is_over = folder, threading.Event()
+    Each further one follows when the run has gone on for some steps after the loss before.
+    Example: WorkerKiller(folder, ("rollout/0", "actor/0"))
+    """
+
+    def __init__(self, folder: Path, victims: Sequence[str]):
+        super().__init__(name="worker killer", daemon=True)
+        self._folder, self._victims, self._is_over = folder, victims, threading.Event()
 
     def run(self) -> None:
-        """Poll the run folder until there is a step, then kill."""
-        while not self._is_over.wait(_POLL_S):
-            beats = list(read_json_lines(self._folder / BOARD / "rollout-0.jsonl"))
-            if beats and any(read_json_lines(self._folder / METRICS)):
-                os.kill(beats[-1]["pid"], signal.SIGKILL)
-                return
+        """Poll the run folder until there are enough steps, then kill."""
+        num_wanted = 1
+        for victim in self._victims:
+            while not self._kills(victim, num_wanted):
+                if self._is_over.wait(_POLL_S):
+                    return
+            num_wanted = self._num_steps() + STEPS_BETWEEN
+
+    def _kills(self, victim: str, num_wanted: int) -> bool:
+        beats = list(read_json_lines(self._folder / BOARD / f"{victim.replace('/', '-')}.jsonl"))
+        if not beats or self._num_steps() < num_wanted:
+            return False
+        os.kill(beats[-1]["pid"], signal.SIGKILL)
+        return True
+
+    def _num_steps(self) -> int:
+        return len(list(read_json_lines(self._folder / METRICS)))
 
     def stop(self) -> None:
         """End the thread."""

@@ -25,13 +25,13 @@ from rlrun.actor.process_group import Ranks
 from rlrun.actor.sharding import form_mesh
 from rlrun.actor.updates import update
 from rlrun.config.schema import ActorConfig, Precision
-from rlrun.data.messages import Trajectory
 from tests.numerics import norm_error
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).resolve().parents[2]
 SYNCHRONIZES = "called a synchronizing CUDA operation"  # torch's warning, see torch.cuda.set_sync_debug_mode
 MAX_WAITS = 3  # per micro-batch; pretended CUDA counts none
+MAX_STEP_WAITS = 4  # per optimizer step beside: counts of a minibatch over all ranks, and the norm of gradients
 NUM_SHARDS = 851  # that a step moves with adapters of rank 32 on 7.5 billion parameters
 MAX_STEP_S, MAX_FIRST_STEP_S = 0.05, 1.0
 
@@ -129,23 +129,32 @@ def _finish(device: torch.device) -> None:
 @row("waits for the device", f"at most {MAX_WAITS} in a micro-batch")
 def waits(machine: Machine) -> Seen:
     """An update of four micro-batches against one of two: what one more micro-batch waits for, by line."""
-    counts = []
     with _alone(machine.device):
-        for num_micro_batches in (2, 4):
-            work = _small(Precision.bf16)
-            work.run.algorithm.global_batch_size = 2 * num_micro_batches
-            learner = actor(work, machine.device)
-            batch = trajectory_of(work, 2 * num_micro_batches)
-            update(learner, batch)
-            counts.append(_waits_of(learner, batch))
-    more = counts[1] - counts[0]
+        more = _waits_of(machine, 1, 4) - _waits_of(machine, 1, 2)
     number = sum(more.values()) / 2
-    lines = ", ".join(f"{line} x {count / 2:g}" for line, count in more.most_common(6))
-    return Seen(f"{number:g}: {lines}", number <= MAX_WAITS)
+    return Seen(_shown(more, 2), number <= MAX_WAITS)
 
 
-def _waits_of(learner: Learner, batch: Trajectory) -> Counter[str]:
-    """Count by line of rlrun's sources what an update waits for."""
+@row("waits for the device, of an optimizer step", f"at most {MAX_STEP_WAITS} beside those of micro-batches")
+def step_waits(machine: Machine) -> Seen:
+    """Four micro-batches in two optimizer steps against four in one."""
+    with _alone(machine.device):
+        more = _waits_of(machine, 2, 2) - _waits_of(machine, 1, 4)
+    return Seen(_shown(more, 1), sum(more.values()) <= MAX_STEP_WAITS)
+
+
+def _shown(waits: Counter[str], num_times: int) -> str:
+    lines = ", ".join(f"{line} x {count / num_times:g}" for line, count in waits.most_common(6))
+    return f"{sum(waits.values()) / num_times:g}: {lines}"
+
+
+def _waits_of(machine: Machine, num_steps: int, num_micro_batches: int) -> Counter[str]:
+    """Count by line of rlrun's sources what an update waits for. num_micro_batches: of each optimizer step."""
+    work = _small(Precision.bf16)
+    work.run.algorithm.global_batch_size = 2 * num_micro_batches
+    learner = actor(work, machine.device)
+    batch = trajectory_of(work, 2 * num_micro_batches * num_steps)
+    update(learner, batch)
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -209,4 +218,4 @@ def _stepped(kind: type[ShardAdamW], device: torch.device, dtype: torch.dtype = 
     return torch.cat([(end - begin).flatten() for end, begin in zip(ends, start, strict=True)])
 
 
-ROWS = [nccl, fsdp, fused_adamw, eight_bit_adamw, many_shards, waits]
+ROWS = [nccl, fsdp, fused_adamw, eight_bit_adamw, many_shards, waits, step_waits]

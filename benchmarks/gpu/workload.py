@@ -31,6 +31,7 @@ from rlrun.rollout.hf import HFBackend
 ROBOTS = {"libero": (1, 7), "behavior": (3, 23)}  # images, action dimensions
 INSTRUCTIONS = ("turn on the radio", "turn on the radio on the table")  # of different lengths
 CHUNK = 8
+NUM_LAYERS = 32  # of the published language model
 NUM_DRAWN = 4_194_301  # a prime, so that rows of a matrix differ although the numbers repeat
 _WHOLE_BODY = ("base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right")
 _SMALL_TEXT = {"vocab_size": 512, "pad_token_id": 448, "hidden_size": 256, "intermediate_size": 512}
@@ -47,11 +48,17 @@ class Workload:
 
 
 def workload(
-    robot: str, lora: int, micro_batch: int, batches: tuple[int, ...] = (1,), is_small: bool = False
+    robot: str,
+    lora: int,
+    micro_batch: int,
+    batches: tuple[int, ...] = (1,),
+    is_small: bool = False,
+    num_layers: int = NUM_LAYERS,
 ) -> Workload:
     """Return the configuration of the policy on one rank: bf16, with float32 state of trained parameters.
 
-    is_small: layers of which a processor computes a pass in a tenth of a second.
+    is_small: layers of which a processor computes a pass in a tenth of a second. num_layers: of the language model; all
+    weights of the whole one can only be trained on one card if the optimizer's state is bf16.
     """
     num_images, num_actions = ROBOTS[robot]
     run = RunConfig()
@@ -62,16 +69,16 @@ def workload(
     run.env.controlled = ["arm_right"] if num_actions == 7 else list(_WHOLE_BODY)
     run.actor.num_workers, run.actor.micro_batch_size = 1, micro_batch
     run.actor.param_precision = run.actor.reduce_precision = run.rollout.precision = Precision.bf16
-    run.actor.optimizer_precision = Precision.fp32 if lora else Precision.bf16
+    run.actor.optimizer_precision = Precision.fp32 if lora or num_layers < NUM_LAYERS else Precision.bf16
     run.actor.activation_checkpointing, run.actor.lora.rank = True, lora
     fill_lora(run)
     run.algorithm.global_batch_size, run.algorithm.update_epochs, run.algorithm.target_kl = 2 * micro_batch, 1, None
-    return Workload(run, _model_config(run, num_actions, is_small), batches)
+    return Workload(run, _model_config(run, num_actions, is_small, num_layers), batches)
 
 
-def _model_config(run: RunConfig, num_actions: int, is_small: bool) -> OpenVLAOFTConfig:
+def _model_config(run: RunConfig, num_actions: int, is_small: bool, num_layers: int) -> OpenVLAOFTConfig:
     bounds = {"q01": [-1.0] * num_actions, "q99": [1.0] * num_actions, "mask": [True] * num_actions}
-    shapes = {"text_config": {"vocab_size": 32064, "pad_token_id": 32000}}
+    shapes = {"text_config": {"vocab_size": 32064, "pad_token_id": 32000, "num_hidden_layers": num_layers}}
     if is_small:
         text = _SMALL_TEXT | {"num_hidden_layers": 2, "num_attention_heads": 4}
         towers = [tower | _SMALL_TOWER for tower in OFFICIAL_TOWERS]

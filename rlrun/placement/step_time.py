@@ -131,6 +131,11 @@ def update_pass_seconds(
     return pass_seconds(work, rows, device, launch_s)
 
 
+def optimizer_step_seconds(num_trained: float, device: Device) -> float:
+    """Return the seconds of clipping and AdamW on the card. num_trained: parameters of one rank."""
+    return max(OPTIMIZER_STEP_S, ADAM_BYTES * num_trained / (BANDWIDTH_SHARE * device.num_bytes))
+
+
 def compiles(config: RunConfig, counts: PolicyCounts) -> bool:
     """Return whether actor ranks compile the policy's blocks by Inductor, if the node has what that needs."""
     return bool(counts.stacks) and config.policy.compile_backend in (None, CompileBackend.inductor)
@@ -243,8 +248,7 @@ def update_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, micro_ba
     pass_s = update_pass_seconds(counts, share, rows, device, compiles(config, counts))
     each_s = together(pass_s, link_seconds(config, plan, counts, device))
     optimizer_steps = config.samples_per_step * algorithm.update_epochs / algorithm.global_batch_size
-    adam_s = ADAM_BYTES * counts.num_trained / config.actor.ranks_of_a_copy / (BANDWIDTH_SHARE * device.num_bytes)
-    on_card = 0.0, max(OPTIMIZER_STEP_S, adam_s)
+    on_card = 0.0, optimizer_step_seconds(counts.num_trained / config.actor.ranks_of_a_copy, device)
     host_pass_s, host_step_s = _host_seconds(config, counts) if config.actor.cpu_offload else on_card
     return _num_passes(config, plan, micro_batch_size) * (each_s + host_pass_s) + optimizer_steps * host_step_s
 

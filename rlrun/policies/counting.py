@@ -47,7 +47,11 @@ def count(config: RunConfig, instruction: str = INSTRUCTION) -> PolicyCounts:
 
     instruction: of every row; a shorter one replaces it if the policy takes none so long.
     """
-    policy = on_meta(config)
+    return count_policy(on_meta(config), config, instruction)
+
+
+def count_policy(policy: Policy, config: RunConfig, instruction: str = INSTRUCTION) -> PolicyCounts:
+    """Count a policy that `on_meta` made. Its modules cannot be used afterwards."""
     module, unread = policy.module, policy.unread_names()
     parameters = dict(module.named_parameters())
     passes = Passes(policy, config, instruction)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.commands import output
+from benchmarks.gpu.commands import ROOT, output
 from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.system.errors import ExitStatus
 from tests.pretended_cuda import device
 from tests.unit.policies.small import small_policy
 
+BUDGET_S = 20.0  # ends before all rows have
 TIME_LIMIT_S = 600.0  # 80 s of a processor; on a loaded machine it waits for others
 LEFT_OUT = {
     "attention by flash": "flash_attn",
@@ -41,3 +44,13 @@ def test_it_runs_to_its_end(tmp_path: Path) -> None:
         wanted = "left out" if is_left_out else "as expected" if name.startswith(SHOWN) else "not on pretended CUDA"
         assert result == wanted, f"{name}: {result}\n{printed}"
     assert len(outcome) == int(printed.splitlines()[-1].split()[0]) > 35
+
+
+@pytest.mark.skipif(device.compiler() is None, reason="no C++ compiler, which a pretended CUDA device needs")
+def test_a_budget_ends_it(tmp_path: Path) -> None:
+    rows = ["pinned uploads", "training on Ray, actor and rollout in turns"]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--pretended", "--budget", str(BUDGET_S), "--rows", *rows]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
+    assert "| the budget had ended | not reached |" in done.stdout and "| OFF |" not in done.stdout
+    has_measured = "| ran: 0 of 200 differ |" in done.stdout  # not on a loaded machine
+    assert done.returncode == (ExitStatus.ok if has_measured else ExitStatus.unexpected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import torch
@@ -35,6 +36,31 @@ def test_every_line(capsys: pytest.CaptureFixture[str], lora: int) -> None:
     assert numbers["weights that differ"]["count"] == 0
     assert ("sync, adapters only" in numbers) is (lora > 0)
     assert 0 <= numbers["log-probabilities"]["gap"] < 0.05
+
+
+def test_the_language_model_is_counted_at_the_depth_that_is_measured() -> None:
+    whole, half = (gpu_7b.counted(workload("libero", 0, 1, num_layers=layers), layers) for layers in (4, 2))
+    made = policy(workload("libero", 0, 1, num_layers=2)).module
+    assert half.num_parameters == sum(parameter.numel() for parameter in made.parameters())
+    assert len(whole.stacks[-1].block_parameters) == 2 * len(half.stacks[-1].block_parameters)
+
+
+def test_graphs_are_counted() -> None:
+    before = gpu_7b.num_graphs()
+    doubled = torch.compile(lambda x: 2 * x, backend="eager", dynamic=False)
+    for rows in (3, 3, 4):
+        doubled(torch.ones(rows))
+    assert gpu_7b.num_graphs() - before == 2
+
+
+def test_an_update_is_planned_for_cards_of_the_table_only() -> None:
+    work = workload("libero", 32, 8)
+    counts = gpu_7b.counted(work, 2)
+    recomputed = gpu_7b.planned_seconds(work, counts, 8, "NVIDIA H200")
+    work.run.actor.activation_checkpointing = False
+    kept = gpu_7b.planned_seconds(work, counts, 8, "NVIDIA H200")
+    assert 0 < kept < recomputed
+    assert math.isnan(gpu_7b.planned_seconds(work, counts, 8, "pretended"))
 
 
 def test_random_weights_are_the_same_in_parts_and_of_the_size_of_their_layer() -> None:
