@@ -11,7 +11,7 @@ import torch
 from rlrun.actor import learning_batch as module
 from rlrun.actor.learning_batch import BatchPlan, LearningBatch, padded, revalued
 from rlrun.algorithms.advantages import Reduce, on_one_rank
-from rlrun.algorithms.spec import PPOConfig
+from rlrun.algorithms.spec import Credit, GRPOConfig, PPOConfig
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import Aggregation, AlgorithmConfig, RatioLevel, RewardType
 from rlrun.data.messages import Trajectory
@@ -157,7 +157,8 @@ def test_grpo_compares_first_episodes_inside_a_group() -> None:
     rewards = np.zeros((T, B, C), np.float32)
     rewards[0, :4, 0] = [1, 1, 0, 0]
     rewards[2:] = 100.0  # of second episodes: not compared
-    settings = AlgorithmConfig(name="grpo")
+    own = GRPOConfig(credit=Credit.episode)
+    settings = AlgorithmConfig(name="grpo", gamma=1.0, sections={"grpo": own})
     batch = learning_batch(plain(rewards=rewards, truncated=truncated), settings, on_one_rank)
     advantages = batch.advantages.view(T, B)
     sign = np.sqrt(3) / 2  # 0.5 over the unbiased deviation of two ones and two zeros
