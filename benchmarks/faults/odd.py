@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.faults.run import REPORTED, Run
 
 DEADLINE_S = 1800.0
-WORLD = (  # two workers of two envs each, whose episodes are compared
+WORLD = (  # two workers of four envs each, whose episodes are compared
     "run=cartpole",
     "cluster.kind=local",
     "num_steps=12",
@@ -43,7 +43,7 @@ EMBEDDED = (
 UNTRAINED = "with pictures exchanged"  # two steps of imitation teach nobody to look
 FEW_REWARDS = "(the returns|rewards) of the last"  # of a policy that has learned nothing yet
 PIXELS = ("policy.kind=cnn", "actor.micro_batch_size=160")
-WORDS_OF_WORLDS = "benchmarks.faults.odd_worlds"
+WORLDS_MODULE = "benchmarks.faults.odd_worlds"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Odd:
 
 
 def _own(name: str, *overrides: str, true: str = "(?!)") -> Odd:
-    return Odd(name, (f"env.gymnasium.id={WORDS_OF_WORLDS}:{name}-v0", *overrides), true)
+    return Odd(name, (f"env.gymnasium.id={WORLDS_MODULE}:{name}-v0", *overrides), true)
 
 
 ODD = (

@@ -106,25 +106,25 @@ def returns_of_episodes(rewards: Tensor, discount: Tensor, ended: Tensor, valid:
     return returns_to_go(torch.where(mask, rewards, 0.0), discount), mask
 
 
-def sums_at_a_time(returns_TB: Tensor, mask_TB: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor]:
+def group_sums_by_step(returns_TB: Tensor, mask_TB: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor]:
     """Return (sum, count), both float [T, B]: over the rows of each row's group whose episode still goes on then.
 
     Example: two rows of a group, the second over after one chunk step: counts [[2, 2], [1, 1]].
     """
     _, member = torch.unique(group_B, return_inverse=True)
-    at_a_time = member + torch.arange(len(mask_TB), device=member.device)[:, None] * len(group_B)
-    total, count = group_sums(returns_TB.flatten(), at_a_time.flatten(), mask_TB.flatten())
+    step_member = member + torch.arange(len(mask_TB), device=member.device)[:, None] * len(group_B)
+    total, count = group_sums(returns_TB.flatten(), step_member.flatten(), mask_TB.flatten())
     return total.view_as(returns_TB), count.view_as(returns_TB)
 
 
-def group_advantages_at_a_time(returns_TB: Tensor, mask_TB: Tensor, group_B: Tensor, eps: float = 1e-6) -> Tensor:
+def chunk_step_advantages(returns_TB: Tensor, mask_TB: Tensor, group_B: Tensor, eps: float = 1e-6) -> Tensor:
     """Return the advantages of chunk steps, float [T, B]: returns to go relative to the group's at the same time.
 
-    The deviation of a group's chunk steps is 1. With one number for a whole episode, failures, which are longer than
-    successes, would have the late times for themselves, where the policy would be repelled by all that it does.
+    The deviation of a group's chunk steps is 1. With one number for a whole episode, only failures, which are longer
+    than successes, would have late chunk steps, and the mean advantage there would be below 0.
     0 where no other episode of the group goes on.
     """
-    total, count = sums_at_a_time(returns_TB, mask_TB, group_B)
+    total, count = group_sums_by_step(returns_TB, mask_TB, group_B)
     centred = torch.where(mask_TB & (count > 1), returns_TB - total / count.clamp(min=1), 0.0)
     square, _ = group_sums(centred.square().sum(0), group_B, mask_TB.any(0))
     size, _ = group_sums(mask_TB.sum(0).to(returns_TB.dtype), group_B, mask_TB.any(0))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlrun.algorithms.advantages import Reduce, group_advantages_at_a_time, returns_of_episodes
+from rlrun.algorithms.advantages import Reduce, chunk_step_advantages, returns_of_episodes
 from rlrun.algorithms.algorithm import (
     Advantages,
     Algorithm,
@@ -49,7 +49,7 @@ class Nft(Algorithm):
         found = []
         for epoch in zip(*parts, strict=True):
             returns, mask = returns_of_episodes(*epoch)
-            found.append((group_advantages_at_a_time(returns, mask, steps.group), mask))
+            found.append((chunk_step_advantages(returns, mask, steps.group), mask))
         advantages, masks = (torch.cat(part) for part in zip(*found, strict=True))
         return Advantages(advantages, masks, advantages)
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from rlrun.algorithms.advantages import (
     Reduce,
+    chunk_step_advantages,
     gae,
     group_advantages,
-    group_advantages_at_a_time,
     normalize,
     returns_of_episodes,
 )
@@ -65,7 +65,7 @@ class GRPO(Algorithm):
     def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
         ended = steps.terminated | steps.truncated
         parts = (x.split(steps.horizon) for x in (steps.rewards, steps.discount, ended, steps.valid))
-        compare = group_advantages_at_a_time if self._own.credit is Credit.step else _of_whole_episodes
+        compare = chunk_step_advantages if self._own.credit is Credit.step else _of_whole_episodes
         found = []
         for rewards, discount, ends, valid in zip(*parts, strict=True):
             returns, mask = returns_of_episodes(rewards, discount, ends, valid)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlrun.algorithms.advantages import Reduce, group_sums, normalize, returns_of_episodes, sums_at_a_time
+from rlrun.algorithms.advantages import Reduce, group_sums, group_sums_by_step, normalize, returns_of_episodes
 from rlrun.algorithms.algorithm import Advantages, Algorithm, ChunkSteps, Losses, Outputs, Targets
 from rlrun.algorithms.losses import clipped_surrogate, combine_losses, entropy_bonus, reference_penalty
 from rlrun.algorithms.spec import Credit, ReinforcePlusPlusConfig, RlooConfig
@@ -41,7 +41,7 @@ class Rloo(CriticFree):
         parts = []
         for returns, mask in _epochs(steps):
             if self._own.credit is Credit.step:
-                total, count = sums_at_a_time(returns, mask, steps.group)
+                total, count = group_sums_by_step(returns, mask, steps.group)
             else:
                 returns = returns[:1].expand_as(returns)
                 of_rows = group_sums(returns[0], steps.group, mask.any(0))
@@ -67,7 +67,7 @@ class ReinforcePlusPlus(CriticFree):
         parts = []
         for returns, mask in _epochs(steps):
             if self._own.group_size > 1:
-                total, count = sums_at_a_time(returns, mask, steps.group)
+                total, count = group_sums_by_step(returns, mask, steps.group)
                 returns = returns - total / count.clamp(min=1)
             parts.append((returns, mask))
         raw, masks = (torch.cat(part) for part in zip(*parts, strict=True))

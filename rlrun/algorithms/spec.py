@@ -127,7 +127,7 @@ class RlooConfig(GroupSection):
 class ReinforcePlusPlusConfig(GroupSection):
     """Settings of algorithm.name=reinforce_plus_plus."""
 
-    group_size: int = bounded(1, COUNT)  # envs that share a reset seed, whose mean at a time is a baseline; 1: none
+    group_size: int = bounded(1, COUNT)  # envs that share a reset seed, whose mean return to go is a baseline; 1: none
 
 
 @dataclass

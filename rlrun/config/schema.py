@@ -536,10 +536,10 @@ class PlacementConfig(Section):
     nodes: dict[str, Any] = field(default_factory=dict)  # node groups by name; empty: one group of all nodes
     roles: dict[str, Any] = field(default_factory=dict)  # role -> "0-7" or {on:, accelerators:, ...}; empty: by rule
     inventory: str | None = None  # file that lists the nodes; None: measure the machines
-    offload: bool | None = None  # actor and rollout move to host memory in turns; None: where no faster plan fits
-    is_counted: bool = (
-        True  # refuse accelerators to a policy that cannot be counted; False: take them without a verdict
+    offload: bool | None = (
+        None  # actor and rollout take turns on accelerators; None: if faster, or if nothing else fits
     )
+    is_counted: bool = True  # refuse accelerators to a policy that cannot be counted
     link_gbit_per_s: float = bounded(10.0, POSITIVE)  # of a link between nodes, for the transfer times of rlrun.plan
 
 

@@ -22,7 +22,7 @@ from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3_600, 86_400
-WITHOUT_BF16 = ("V100", "T4", "RTX 20", "P100")  # parts of models' names
+WITHOUT_BF16 = ("V100", "Tesla T4", "P100", "RTX 2060", "RTX 2070", "RTX 2080")  # parts of models' names
 _WORTH = 0.95  # a choice is suggested if an update takes less than this share of the present one
 
 

@@ -1,4 +1,4 @@
-"""Facts about a whole world that a learning run seldom has, such as rewards that are all 0; they accuse nobody."""
+"""Facts about a whole world that a learning run seldom has, such as rewards that are all 0; none names a worker."""
 
 from __future__ import annotations
 

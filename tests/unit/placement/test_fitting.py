@@ -128,7 +128,8 @@ def test_a_shipped_run_fits_or_is_refused_with_changes_that_make_it_fit(run: str
     if refusal is not None:
         assert refusal.exit_status is ExitStatus.placement and refusal.key and refusal.cause
         lines = changes_of(refusal)
-        assert lines or "No change of keys" in str(refusal.remedy)
+        # BEHAVIOR needs RT cores, and more memory than one small card has: no key changes that
+        assert bool(lines) is not run.startswith("behavior")
         assert len(lines) <= fitting.MOST_CHANGES
         for line in lines:
             is_sound(planned(run, name, *line.split()), name)
