@@ -128,7 +128,7 @@ def test_a_shipped_run_fits_or_is_refused_with_changes_that_make_it_fit(run: str
     if refusal is not None:
         assert refusal.exit_status is ExitStatus.placement and refusal.key and refusal.cause
         lines = changes_of(refusal)
-        # BEHAVIOR needs RT cores, or more memory than a small card has, and a copy of 7 billion weights does not fit 10 GB
+        # BEHAVIOR needs RT cores, or more memory than a small card has; copies of large policies do not fit 10 GB
         is_hopeless = run.startswith("behavior") or (name == "8 cards with 10 GB" and run != "libero_gr00t")
         assert bool(lines) is not is_hopeless
         assert len(lines) <= fitting.MOST_CHANGES
