@@ -13,7 +13,7 @@ import torch.distributed as dist
 from rlrun.actor.learning_batch import revalued
 from rlrun.actor.updates import update
 from rlrun.algorithms.spec import PPOConfig
-from rlrun.config.schema import Aggregation, Precision, RatioLevel, RunConfig, ShardingStrategy
+from rlrun.config.schema import Aggregation, MinibatchOf, Precision, RatioLevel, RunConfig, ShardingStrategy
 from tests.numerics import assert_moved_alike
 from tests.unit.actor import tiny_run
 from tests.unit.actor.parameters import checksum_of
@@ -83,6 +83,26 @@ def test_levels_and_aggregations_do_not_depend_on_how_rows_are_cut(
     assert_learned_alike(alone[0], cut[0])
     assert alone[1]["policy_loss"] == pytest.approx(cut[1]["policy_loss"], rel=1e-3, abs=1e-5)
     assert alone[1]["kl_reference"] == pytest.approx(cut[1]["kl_reference"], rel=1e-3, abs=1e-6)
+
+
+def updated_in_minibatches(of: MinibatchOf) -> tuple[float, int]:
+    """Return the optimizer steps of an epoch in which most episodes end before their time, and the checksum."""
+    config = tiny_config(micro_batch_size=3)
+    algorithm = config.algorithm
+    algorithm.name, algorithm.horizon, algorithm.update_epochs, algorithm.minibatch_of = "grpo", T, 1, of
+    algorithm.global_batch_size = T * tiny_run.B // 4  # two episodes
+    actor, acted = learner(config), trajectory()
+    acted.terminated[1, :6] = True
+    metrics = update(actor, share(acted))
+    return metrics["num_optimizer_steps"], checksum_of(actor)
+
+
+@pytest.mark.parametrize(("of", "num_steps"), zip(MinibatchOf, (3, 4, 4), strict=True))
+def test_short_episodes_are_fewer_steps_only_if_chunk_steps_are_counted(
+    two_ranks: RankPool, of: MinibatchOf, num_steps: int
+) -> None:
+    (first, checksum), (second, other) = two_ranks.run(updated_in_minibatches, of)
+    assert first == second == num_steps and checksum == other
 
 
 def updated_off_policy(cap: float | None, level: RatioLevel) -> tuple[Weights, dict[str, float]]:
