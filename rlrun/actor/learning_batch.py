@@ -7,6 +7,7 @@ K choices with a log-probability each, a multiple of C; tokens may have another 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from rlrun.actor.process_group import Ranks
 from rlrun.algorithms.advantages import Reduce, chunk_rewards
 from rlrun.algorithms.algorithm import Algorithm, ChunkSteps, Reduction, Targets
 from rlrun.algorithms.losses import aggregation_counts, at_level
+from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import AlgorithmConfig, RewardType
 from rlrun.data.messages import Trajectory
 from rlrun.policies.upload import uploaded
@@ -55,6 +57,9 @@ class LearningBatch:
     row_mask: Tensor  # bool [M]
     token_mask: Tensor  # bool [M, K]; tokens of control steps that were not executed are False
     unit_mask: Tensor  # bool [M, U]
+    episode: np.ndarray  # int64 [M]; rows of one episode have one number
+    episode_units: Tensor  # float32 [M], valid units of the whole episode of each row
+    episode_tokens: Tensor  # float32 [M], valid tokens of the same
     counts: np.ndarray  # float64 [M, 3]: share of each row in the divisor of a mean, per `Reduction`
     is_old: bool = False  # the behaviour policy is older than the proximal one
     reference: Tensor | None = None  # float32 [M, K], the distribution's `statistic` of the first policy
@@ -63,6 +68,11 @@ class LearningBatch:
     def usable(self) -> np.ndarray:
         """Return int [<= M]: the indices of usable rows."""
         return np.flatnonzero(self.row_mask.numpy())
+
+    @property
+    def usable_episode(self) -> np.ndarray:
+        """Return int [<= M]: the episode of each usable row."""
+        return self.episode[self.usable]
 
     def sentences(self, rows: np.ndarray) -> tuple[str, ...]:
         """Return the instruction of each row."""
@@ -117,9 +127,11 @@ def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce)
     token_mask = token_mask.repeat_interleave(logprobs.shape[-1] // num_chunks, dim=-1).flatten(0, 1)
     unit_logprobs, unit_mask = at_level(logprobs, token_mask, config.ratio_level.value, num_chunks)
     row_mask = estimates.mask.flatten()
+    episode = episodes_of(trajectory, config)
+    episode_units, episode_tokens = (_episode_sizes(mask, episode) for mask in (unit_mask, token_mask))
     counts = {
-        Reduction.units: aggregation_counts(unit_mask, config.aggregation.value),
-        Reduction.tokens: aggregation_counts(token_mask, config.aggregation.value),
+        Reduction.units: aggregation_counts(unit_mask, config.aggregation.value, episode_units),
+        Reduction.tokens: aggregation_counts(token_mask, config.aggregation.value, episode_tokens),
         Reduction.rows: row_mask,
     }
     returns = torch.zeros_like(estimates.raw) if estimates.returns is None else estimates.returns
@@ -139,8 +151,32 @@ def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce)
         row_mask=row_mask,
         token_mask=token_mask,
         unit_mask=unit_mask,
-        counts=torch.stack([counts[over] for over in Reduction], dim=-1).double().numpy(),
+        episode=episode,
+        episode_units=episode_units.float(),
+        episode_tokens=episode_tokens.float(),
+        counts=torch.stack([counts[over].double() for over in Reduction], dim=-1).numpy(),
     )
+
+
+def episodes_of(trajectory: Trajectory, config: AlgorithmConfig) -> np.ndarray:
+    """Return int64 [M]: the number of the episode of each chunk step, on this rank.
+
+    Where the algorithm takes one episode of a row and rollout epoch, these are the episodes. Else an episode goes up to
+    its end, and what a training step holds of a carried one is an episode.
+    """
+    num_steps, num_rows = trajectory.valid.shape
+    if rollout_rule(config).one_episode:
+        of_row = np.arange(num_steps)[:, None] // config.horizon
+    else:
+        begins = np.ones((num_steps, num_rows), np.int64)
+        begins[1:] = ~_goes_on(trajectory, config)[:-1]
+        of_row = begins.cumsum(0)
+    return (of_row * num_rows + np.arange(num_rows)).ravel()
+
+
+def _episode_sizes(mask: Tensor, episode: np.ndarray) -> Tensor:
+    """Return float64 [M]: the valid entries (mask: bool [M, ...]) of the whole episode of each row."""
+    return torch.from_numpy(np.bincount(episode, mask.sum(-1).numpy())[episode])
 
 
 def chunk_steps(trajectory: Trajectory, config: AlgorithmConfig) -> ChunkSteps:
@@ -198,20 +234,67 @@ class BatchPlan:
     num_rows: int  # of the largest forward pass of any rank
 
     @classmethod
-    def for_rows(cls, num_rows: int, ranks: Ranks, global_batch_size: int, micro_batch_size: int) -> BatchPlan:
-        """Plan for `num_rows` usable rows on this rank; all ranks call it. Ranks with fewer rows take every step."""
+    def for_rows(
+        cls,
+        num_rows: int,
+        ranks: Ranks,
+        global_batch_size: int,
+        micro_batch_size: int,
+        num_collected: int | None = None,
+    ) -> BatchPlan:
+        """Plan for `num_rows` usable rows on this rank; all ranks call it. Ranks with fewer rows take every step.
+
+        num_collected: rows of all ranks that fill the minibatches, usable or not; None: the usable ones.
+        """
         counts = ranks.gather(num_rows)
-        num_minibatches = math.ceil(sum(counts) / global_batch_size)
+        num_filling = sum(counts) if num_collected is None else num_collected
+        num_minibatches = min(math.ceil(num_filling / global_batch_size), max(counts))  # none is empty on all ranks
         largest = math.ceil(max(counts) / max(1, num_minibatches))
+        return cls._in_passes(num_minibatches, largest, micro_batch_size)
+
+    @classmethod
+    def for_episodes(
+        cls,
+        episode: np.ndarray,
+        ranks: Ranks,
+        num_together: int,
+        micro_batch_size: int,
+        generators: Iterable[np.random.Generator],
+    ) -> BatchPlan:
+        """Plan for minibatches of `num_together` whole episodes over all ranks; all ranks call it.
+
+        episode: int [R], of this rank's usable rows. generators: those with which the epochs will be drawn, since the
+        largest minibatch is known by its episodes only.
+        """
+        counts = ranks.gather(len(np.unique(episode)))
+        num_minibatches = min(math.ceil(sum(counts) / num_together), max(counts))  # none is empty on all ranks
+        undivided = cls(num_minibatches, 1, 0)
+        rows = np.arange(len(episode))
+        epochs = [undivided.epoch(rows, generator, episode) for generator in generators]
+        largest = max((len(part) for epoch in epochs for (part,) in epoch), default=0)
+        return cls._in_passes(num_minibatches, max(ranks.gather(largest)), micro_batch_size)
+
+    @classmethod
+    def _in_passes(cls, num_minibatches: int, largest: int, micro_batch_size: int) -> BatchPlan:
+        """Return the plan for at most `largest` rows of a rank in a minibatch."""
         num_micro_batches = max(1, math.ceil(largest / micro_batch_size))
         return cls(num_minibatches, num_micro_batches, math.ceil(largest / num_micro_batches))
 
-    def epoch(self, rows: np.ndarray, generator: np.random.Generator) -> list[list[np.ndarray]]:
+    def epoch(
+        self, rows: np.ndarray, generator: np.random.Generator, episode: np.ndarray | None = None
+    ) -> list[list[np.ndarray]]:
         """Return the minibatches of one epoch: a new permutation of `rows` in nearly equal parts, each divided into
-        nearly equal micro-batches. Empty if no rank has a usable row."""
+        nearly equal micro-batches. Empty if no rank has a usable row.
+
+        episode: int [R], of each row, to permute whole episodes in place of rows: parts have nearly equally many.
+        """
         if self.num_minibatches == 0:
             return []
-        return [self.split(part) for part in np.array_split(generator.permutation(rows), self.num_minibatches)]
+        drawn = generator.permutation(rows if episode is None else np.unique(episode))
+        parts = np.array_split(drawn, self.num_minibatches)
+        if episode is not None:
+            parts = [rows[np.isin(episode, part)] for part in parts]
+        return [self.split(part) for part in parts]
 
     def split(self, rows: np.ndarray) -> list[np.ndarray]:
         """Return the micro-batches of one minibatch; some are empty if this rank has fewer rows than others."""

@@ -27,6 +27,7 @@ from rlrun.actor.learning_batch import (
 from rlrun.actor.update_metrics import MetricSums, RolloutGap
 from rlrun.algorithms.algorithm import Algorithm, Losses, OffPolicyAlgorithm, Outputs, Reduction, Targets, UpdateContext
 from rlrun.algorithms.losses import at_level, explained_variance, masked_mean
+from rlrun.config.schema import MinibatchOf
 from rlrun.data.messages import Trajectory
 from rlrun.policies.upload import uploaded
 
@@ -65,8 +66,7 @@ def on_policy_update(
     """Run all epochs over the trajectory. Returns metrics over all ranks."""
     config, ranks = learner.config.algorithm, learner.ranks
     batch = learning_batch(trajectory, algorithm, ranks.sum)
-    micro_batch_size = learner.config.actor.micro_batch_size
-    plan = BatchPlan.for_rows(len(batch.usable), ranks, config.global_batch_size, micro_batch_size)
+    plan = _batch_plan(learner, batch)
     if config.kl_coef > 0 and learner.reference is None:
         learner.reference = ReferenceWeights(learner.sharded)
     if learner.reference is not None:
@@ -83,6 +83,23 @@ def on_policy_update(
     return {**sums.means(ranks), **metrics, **gap.metrics(), **_batch_metrics(learner, batch)}
 
 
+def _batch_plan(learner: Learner, batch: LearningBatch) -> BatchPlan:
+    """Plan the minibatches of all epochs. All ranks call it."""
+    config, ranks, rows_of_pass = learner.config.algorithm, learner.ranks, learner.config.actor.micro_batch_size
+    if config.minibatch_of is not MinibatchOf.episodes:
+        is_by_usable = config.minibatch_of is MinibatchOf.chunk_steps
+        num_collected = None if is_by_usable else len(batch.row_mask) * ranks.world_size
+        return BatchPlan.for_rows(len(batch.usable), ranks, config.global_batch_size, rows_of_pass, num_collected)
+    generators = (_order(learner, epoch) for epoch in range(config.update_epochs))
+    num_together = config.global_batch_size // config.horizon
+    return BatchPlan.for_episodes(batch.usable_episode, ranks, num_together, rows_of_pass, generators)
+
+
+def _order(learner: Learner, epoch: int) -> np.random.Generator:
+    """Return what draws the minibatches of an epoch."""
+    return np.random.default_rng((learner.config.seed, learner.num_updates, epoch, learner.ranks.rank))
+
+
 def _epochs(
     learner: Learner,
     algorithm: Algorithm,
@@ -96,9 +113,9 @@ def _epochs(
     config = learner.config.algorithm
     num_steps = num_nonfinite = 0
     is_stopped = False
+    episode = batch.usable_episode if config.minibatch_of is MinibatchOf.episodes else None
     for epoch in range(config.update_epochs):
-        generator = np.random.default_rng((learner.config.seed, learner.num_updates, epoch, learner.ranks.rank))
-        for micro_batches in plan.epoch(batch.usable, generator):
+        for micro_batches in plan.epoch(batch.usable, _order(learner, epoch), episode):
             own_gap = gap if epoch == 0 else None
             beside = None if demonstrations is None else demonstrations(learner.num_updates, num_steps)
             kl = _accumulate_gradients(learner, algorithm, batch, plan, micro_batches, sums, own_gap, beside)
@@ -143,8 +160,9 @@ def _accumulate_gradients(
     Returns this rank's (sum of the KL, count of units).
     """
     counts_by_part = np.stack([batch.counts[rows].sum(0) for rows in micro_batches])
-    all_counts = learner.ranks.sum(torch.from_numpy(counts_by_part.sum(0))).clamp(min=1).numpy()
-    shares_by_part = counts_by_part / all_counts * learner.ranks.world_size  # FSDP averages over ranks
+    all_counts = learner.ranks.sum(torch.from_numpy(counts_by_part.sum(0))).numpy()
+    divisors = np.where(all_counts > 0, all_counts, 1)  # a part of one episode is less than 1
+    shares_by_part = counts_by_part / divisors * learner.ranks.world_size  # FSDP averages over ranks
     kl = torch.zeros(2, dtype=torch.float64, device=learner.device)  # stays there, so that nothing waits for it
     parts = zip(micro_batches, counts_by_part.tolist(), shares_by_part.tolist(), strict=True)
     for i, (rows, counts, shares) in enumerate(parts):
@@ -179,7 +197,7 @@ def _micro_batch_loss(
     """Return this micro-batch's part of the minibatch loss, and (sum of the KL, count) of its units.
 
     given: its `rows` on the device. counts: `batch.counts` of those that count. shares: of the minibatch's counts, so
-    that every token has equal weight in any micro-batch.
+    that a token has the same weight in any micro-batch.
     """
     targets = given.targets
     distribution, values = _forward(learner, batch, rows, targets.tokens)

@@ -59,6 +59,8 @@ class Targets:
     old_values: Tensor  # float32 [M]
     returns: Tensor  # float32 [M]
     row_mask: Tensor  # bool [M]
+    episode_units: Tensor | None = None  # float32 [M], valid units of the whole episode of each row
+    episode_tokens: Tensor | None = None  # float32 [M], valid tokens of the whole episode of each row
 
 
 @dataclass(frozen=True, eq=False)

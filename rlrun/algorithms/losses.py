@@ -1,6 +1,6 @@
 """Losses of PPO, GRPO and imitation, and metrics of the health of an update.
 
-Shape legend: M chunk steps (sequences), C control steps per chunk, A action dimensions, K = C*A tokens.
+Shape legend: M chunk steps, C control steps per chunk, A action dimensions, K = C*A tokens.
 Masks are bool or 0 and 1, with the shape of the tensor that they mask, or its leading dimensions. They are broadcast
 before entries are counted. Masked entries may be anything, even NaN, and affect neither a loss nor a gradient.
 """
@@ -14,9 +14,9 @@ from torch import Tensor
 from rlrun.algorithms.advantages import Reduce, on_one_rank
 from rlrun.algorithms.algorithm import Losses, LossTerm, Outputs, Reduction, Targets
 from rlrun.algorithms.spec import PPOConfig
-from rlrun.config.schema import AlgorithmConfig
+from rlrun.config.schema import Aggregation, AlgorithmConfig
 
-AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+AGGREGATIONS = tuple(one.value for one in Aggregation)
 RATIO_LEVELS = ("token", "action", "chunk")
 MAX_LOG_RATIO = 20.0  # exp(20) is still finite in float32; only broken inputs come near
 MAX_KL = 10.0  # bound of the k3 estimate, so that the exponential of one token does not dominate the mean
@@ -42,31 +42,50 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     return masked(x, mask).sum() / broadcast_to(mask, x).bool().sum().clamp(min=1)
 
 
-def aggregate(x: Tensor, mask: Tensor, aggregation: str) -> Tensor:
-    """Return a scalar from per-token numbers [M, ...]; sequences without a valid token are not part of the mean.
+def aggregate(x: Tensor, mask: Tensor, aggregation: str, episode_size: Tensor | None = None) -> Tensor:
+    """Return a scalar from per-token numbers [M, ...]; chunk steps without a valid token are not part of the mean.
 
-    token-mean: mean over all valid tokens. seq-mean-token-sum: sum per sequence, mean over sequences.
-    seq-mean-token-mean: mean per sequence, mean over sequences. Raises ValueError for other names.
+    token-mean: mean over all valid tokens. chunk-mean-token-sum: sum per chunk step, mean over chunk steps.
+    chunk-mean-token-mean: mean per chunk step, mean over chunk steps. episode-mean-token-mean: mean per episode, mean
+    over episodes; an episode of which x has a part counts as that part of one. Raises ValueError for other names.
+
+    episode_size: float [M], the valid tokens of the whole episode of each chunk step; only for a mean over episodes.
     """
-    if aggregation not in AGGREGATIONS:
-        raise ValueError(f"aggregation={aggregation!r} is unknown; choose one of {', '.join(AGGREGATIONS)}")
     if aggregation == "token-mean":
         return masked_mean(x, mask)
     mask = broadcast_to(mask, x).bool().flatten(1)
+    count = aggregation_counts(mask, aggregation, episode_size).sum()
     sums = masked(x.flatten(1), mask).sum(-1)
-    if aggregation == "seq-mean-token-mean":
+    if aggregation == "chunk-mean-token-mean":
         sums = sums / mask.sum(-1).clamp(min=1)
-    return sums.sum() / mask.any(-1).sum().clamp(min=1)
+    elif aggregation == "episode-mean-token-mean":
+        sums = sums / _given(episode_size).clamp(min=1)
+    return sums.sum() / torch.where(count > 0, count, 1)
 
 
-def aggregation_counts(mask: Tensor, aggregation: str) -> Tensor:
-    """Return how many units each sequence adds to the mean of `aggregate`: its valid tokens, or 1 if it has any.
+def aggregation_counts(mask: Tensor, aggregation: str, episode_size: Tensor | None = None) -> Tensor:
+    """Return how much each chunk step adds to the divisor of `aggregate`.
 
-    mask: bool [M, ...]. Returns integers [M]. With their sums as weights, micro-batches of unequal size add up to the
-    aggregate of the whole batch.
+    token-mean: its valid tokens. episode-mean-token-mean: its share of the valid tokens of its episode. Others: 1 if
+    it has a valid token. With their sums as weights, micro-batches of unequal size add up to the aggregate of the
+    whole batch.
+
+    mask: bool [M, ...]; episode_size: see `aggregate`. Returns integers [M], or floats for a mean over episodes.
     """
-    valid = mask.reshape(mask.shape[0], -1)
-    return valid.sum(-1) if aggregation == "token-mean" else valid.any(-1).long()
+    if aggregation not in AGGREGATIONS:
+        raise ValueError(f"aggregation={aggregation!r} is unknown; choose one of {', '.join(AGGREGATIONS)}")
+    valid = mask.reshape(mask.shape[0], -1).sum(-1)
+    if aggregation == "token-mean":
+        return valid
+    if aggregation == "episode-mean-token-mean":
+        return valid / _given(episode_size).clamp(min=1)
+    return (valid > 0).long()
+
+
+def _given(episode_size: Tensor | None) -> Tensor:
+    if episode_size is None:
+        raise ValueError("a mean over episodes needs their sizes: targets.episode_units or targets.episode_tokens")
+    return episode_size
 
 
 def at_level(logprobs_MK: Tensor, mask_MK: Tensor, level: str, num_action_chunks: int) -> tuple[Tensor, Tensor]:
@@ -94,12 +113,13 @@ def ppo_policy_loss(
     clip_ratio_high: float,
     clip_ratio_c: float,
     aggregation: str,
+    episode_size: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return (loss, metrics): the clipped surrogate with an asymmetric clip and a dual clip.
 
     logprobs, old_logprobs: float [M, ...]. advantages, mask: the same shape or its leading dimensions
-    ([M], [M, 1]). For negative advantages the loss is bounded by -clip_ratio_c * advantage, so that a token
-    that has become very likely does not dominate.
+    ([M], [M, 1]). episode_size: see `aggregate`. For negative advantages the loss is bounded by
+    -clip_ratio_c * advantage, so that a token that has become very likely does not dominate.
 
     Metrics are means over valid tokens, whatever the aggregation: approx_kl (mean of old - new), kl_k3
     (never negative, less noisy), clip_fraction, dual_clip_fraction, ratio. Raises ValueError for a
@@ -122,7 +142,8 @@ def ppo_policy_loss(
         "dual_clip_fraction": ((advantages < 0) & (worst > bound)).float(),
         "ratio": ratio,
     }
-    return aggregate(losses, mask, aggregation), {name: masked_mean(x.detach(), mask) for name, x in metrics.items()}
+    loss = aggregate(losses, mask, aggregation, episode_size)
+    return loss, {name: masked_mean(x.detach(), mask) for name, x in metrics.items()}
 
 
 def behavior_weights(proximal_logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, cap: float) -> Tensor:
@@ -238,6 +259,7 @@ def clipped_surrogate(config: AlgorithmConfig, outputs: Outputs, targets: Target
         config.clip_ratio_high,
         config.clip_ratio_c,
         config.aggregation.value,
+        targets.episode_units,
     )
     terms = [LossTerm(loss, Reduction.units, name="policy_loss")]
     exact = None if outputs.acted_logprobs is not None else _exact_kl(outputs, targets)
@@ -263,7 +285,7 @@ def entropy_bonus(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -
     metrics = {Reduction.tokens: {"entropy": masked_mean(entropy.detach(), targets.token_mask)}}
     if config.entropy_coef == 0:
         return Losses([], metrics)
-    bonus = aggregate(entropy, targets.token_mask, config.aggregation.value)
+    bonus = aggregate(entropy, targets.token_mask, config.aggregation.value, targets.episode_tokens)
     return Losses([LossTerm(bonus, Reduction.tokens, -config.entropy_coef)], metrics)
 
 
@@ -274,7 +296,7 @@ def reference_penalty(config: AlgorithmConfig, outputs: Outputs, targets: Target
     penalty = outputs.distribution.exact_kl(outputs.reference)
     if penalty is None:
         penalty = kl_penalty(outputs.logprobs, outputs.reference, config.kl_kind.value)
-    cost = aggregate(penalty, targets.token_mask, config.aggregation.value)
+    cost = aggregate(penalty, targets.token_mask, config.aggregation.value, targets.episode_tokens)
     metrics = {Reduction.tokens: {"kl_reference": masked_mean(penalty.detach(), targets.token_mask)}}
     return Losses([LossTerm(cost, Reduction.tokens, config.kl_coef)], metrics)
 

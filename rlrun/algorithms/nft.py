@@ -61,7 +61,7 @@ class Nft(Algorithm):
         good = goodness(targets.advantages, self._own.advantage_clip)[:, None]
         # The scale, the authors' too, leaves the gradient at the policy that acted the same for every beta and clip.
         weighed = (good * positive + (1.0 - good) * negative) * (self._own.advantage_clip / self._own.beta)
-        mean = aggregate(weighed, targets.token_mask, self.config.aggregation.value)
+        mean = aggregate(weighed, targets.token_mask, self.config.aggregation.value, targets.episode_tokens)
         with torch.no_grad():
             drift = 0.5 * (found.velocity - found.acting).square().flatten(1)
             metrics = {

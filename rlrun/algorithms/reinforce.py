@@ -55,8 +55,8 @@ class Rloo(CriticFree):
 class ReinforcePlusPlus(CriticFree):
     """REINFORCE++: the discounted return from each chunk step on, normalised over the batches of all ranks.
 
-    With groups, each return is first compared with the group's mean of the same quantity at the same time, the paper's
-    baseline variant.
+    With groups, each return is first compared with the group's mean of the same quantity at the same time. That is the
+    paper's baseline variant, which compares outcomes of answers, where the episodes of a group are equally long.
     """
 
     def __init__(self, config: AlgorithmConfig):

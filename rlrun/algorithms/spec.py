@@ -221,7 +221,7 @@ def _check_nft(config: RunConfig) -> Iterator[RunError]:
             value="nft",
             cause=f"policy.kind={kind}" + (f", policy.{kind}.sampling={sampling.value}" if sampling else ""),
             remedy="Take policy=smolvla_nft, or policy=pi05 algorithm.name=nft "
-            "algorithm.aggregation=seq_mean_token_mean policy.pi.sampling=nft "
+            "algorithm.aggregation=chunk_mean_token_mean policy.pi.sampling=nft "
             "policy.pi.first_noise=drawn.",
         )
     elif noise is None or noise.value != "drawn":

@@ -11,6 +11,7 @@ from rlrun.config.schema import (
     AttentionKernel,
     DemosConfig,
     LrSchedule,
+    MinibatchOf,
     Precision,
     RolloutBackendKind,
     RunConfig,
@@ -48,6 +49,36 @@ def batch_divides_among_ranks(config: RunConfig) -> Faults:
         "actor.num_workers",
         config.actor.num_workers,
     )
+
+
+def minibatches_hold_whole_episodes(config: RunConfig) -> Faults:
+    """Minibatches of episodes need an algorithm that takes whole ones; every rank has as many of them in each."""
+    algorithm = config.algorithm
+    if algorithm.minibatch_of is not MinibatchOf.episodes:
+        return
+    if not ALGORITHMS.get(algorithm.name).rollout(algorithm).one_episode:
+        yield RunError(
+            f"{algorithm.name} learns from chunk steps, not from whole episodes.",
+            key="algorithm.minibatch_of",
+            value="episodes",
+            cause="A row may have several episodes in a rollout epoch, or a part of one.",
+            remedy="Set algorithm.minibatch_of=chunk_steps, or an algorithm of whole episodes, such as "
+            "algorithm.name=grpo.",
+        )
+        return
+    ranks = max(1, config.actor.num_workers)
+    of_ranks = algorithm.horizon * ranks
+    if algorithm.global_batch_size % of_ranks:
+        num_episodes = config.env.num_envs * algorithm.rollout_epochs // ranks
+        near = nearest_divisor(max(1, num_episodes), max(1, algorithm.global_batch_size // of_ranks))
+        yield RunError(
+            f"{algorithm.global_batch_size} chunk steps are no whole number of episodes on each actor rank.",
+            key="algorithm.global_batch_size",
+            value=algorithm.global_batch_size,
+            cause="algorithm.minibatch_of=episodes: it must be a multiple of algorithm.horizon "
+            f"({algorithm.horizon}), an episode's chunk steps at full length, x actor.num_workers ({ranks}).",
+            remedy=f"Take {near * of_ranks}, or algorithm.minibatch_of=chunk_steps.",
+        )
 
 
 def micro_batches_fill_a_rank(config: RunConfig) -> Faults:

@@ -196,9 +196,20 @@ class RatioLevel(Enum):
 
 
 class Aggregation(Enum):
-    token_mean = "token-mean"
-    seq_mean_token_sum = "seq-mean-token-sum"
-    seq_mean_token_mean = "seq-mean-token-mean"
+    """How the policy's loss of all tokens becomes one number. What a training step has of an episode counts as one."""
+
+    token_mean = "token-mean"  # over all tokens, so that long episodes weigh more, as verl's token-mean
+    chunk_mean_token_sum = "chunk-mean-token-sum"  # of each chunk step's sum
+    chunk_mean_token_mean = "chunk-mean-token-mean"  # of each chunk step's mean
+    episode_mean_token_mean = "episode-mean-token-mean"  # of each episode's mean, as verl's seq-mean-token-mean
+
+
+class MinibatchOf(Enum):
+    """What a minibatch is counted in; those that are learned from are drawn evenly into all minibatches."""
+
+    chunk_steps = "chunk_steps"  # those learned from: the shorter episodes are, the fewer minibatches
+    collected_steps = "collected_steps"  # also resting ones and groups left out: always as many minibatches
+    episodes = "episodes"  # whole ones, however short: global_batch_size / horizon in each
 
 
 class KlKind(Enum):
@@ -238,8 +249,9 @@ class AlgorithmConfig(KindSection):
     reward_type: RewardType = RewardType.chunk
     update_epochs: int = bounded(2, COUNT)
     global_batch_size: int = bounded(256, COUNT)  # chunk steps per optimizer step, total over all ranks
+    minibatch_of: MinibatchOf = MinibatchOf.chunk_steps  # what fills global_batch_size
     ratio_level: RatioLevel = RatioLevel.token
-    aggregation: Aggregation = Aggregation.token_mean
+    aggregation: Aggregation = Aggregation.token_mean  # of the policy's loss; each is a mean
     clip_ratio_low: float = bounded(0.2, OPEN_SHARE)
     clip_ratio_high: float = bounded(0.28, POSITIVE)
     clip_ratio_c: float = bounded(3.0, Range(1, is_low_open=True))  # bound of the dual clip, for negative advantages

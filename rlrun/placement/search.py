@@ -12,6 +12,7 @@ from rlrun.config.checks_of_learning import (
     batch_divides_among_ranks,
     envs_divide_among_ranks,
     hybrid_groups_divide_ranks,
+    minibatches_hold_whole_episodes,
     sft_batch_divides_among_ranks,
 )
 from rlrun.config.registry import ALGORITHMS, envs_together
@@ -32,6 +33,7 @@ OF_RANKS = (
     envs_divide_among_ranks,
     batch_divides_among_ranks,
     hybrid_groups_divide_ranks,
+    minibatches_hold_whole_episodes,
     sft_batch_divides_among_ranks,
 )  # checks of the number of actor ranks
 LEAST_MFU = 0.01  # that is told: small policies wait for the host

@@ -31,6 +31,7 @@ from rlrun.config.schema import AlgorithmConfig, RunConfig
 from rlrun.testing import Breach, broken
 
 ROWS, CHUNK, CHOICES = 8, 2, 6  # B, C, K
+EPISODE = 4  # rows of one episode in a batch
 TOLERANCE = 1e-4
 TIMED_S = 0.5
 
@@ -96,7 +97,8 @@ class AlgorithmContract:
         advantages = torch.where(torch.arange(num_rows) % 2 == 0, 1.0, -1.0)
         tokens, returns = torch.zeros(num_rows, CHOICES), values + 1.0
         old_values = values.clone()
-        targets = Targets(tokens, token_mask, unit_mask, old, advantages, old_values, returns, row_mask)
+        sizes = (_episode_size(mask) for mask in (unit_mask, token_mask))
+        targets = Targets(tokens, token_mask, unit_mask, old, advantages, old_values, returns, row_mask, *sizes)
         return logprobs, values, targets
 
     def outputs(self, logprobs: Tensor, values: Tensor, targets: Targets) -> Outputs:
@@ -282,9 +284,14 @@ RULES: tuple[Callable[[AlgorithmContract], Iterator[str]], ...] = (
 )
 
 
+def _episode_size(mask: Tensor) -> Tensor:
+    """Return float32 [M], M a multiple of EPISODE: the valid entries of each row's episode."""
+    return mask.sum(-1).unflatten(0, (-1, EPISODE)).sum(-1).repeat_interleave(EPISODE).float()
+
+
 def _counts(targets: Targets, aggregation: str) -> dict[Reduction, float]:
     return {
-        Reduction.units: float(aggregation_counts(targets.unit_mask, aggregation).sum()),
-        Reduction.tokens: float(aggregation_counts(targets.token_mask, aggregation).sum()),
+        Reduction.units: float(aggregation_counts(targets.unit_mask, aggregation, targets.episode_units).sum()),
+        Reduction.tokens: float(aggregation_counts(targets.token_mask, aggregation, targets.episode_tokens).sum()),
         Reduction.rows: float(targets.row_mask.sum()),
     }

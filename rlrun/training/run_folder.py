@@ -13,7 +13,7 @@ from rlrun.config import provenance
 from rlrun.config.provenance import POLICY_CONFIG, changes, selected
 from rlrun.config.recorded import CHECKPOINTS, read_config
 from rlrun.config.reference import all_keys
-from rlrun.config.schema import LrSchedule, RunConfig
+from rlrun.config.schema import LrSchedule, MinibatchOf, RunConfig
 from rlrun.data import checkpoint_folder
 from rlrun.data.recording import RECORDING_FOLDER
 from rlrun.observability import run_files
@@ -167,7 +167,7 @@ _OF_EVERY_RESUME = ("output_dir", "checkpoint.resume")  # say where a run goes o
 _SAME_LR = 0.01  # a smaller relative change of the learning rate is none
 _BATCH = (
     *("env.num_envs", "algorithm.horizon", "algorithm.rollout_epochs"),
-    *("algorithm.update_epochs", "algorithm.global_batch_size"),
+    *("algorithm.update_epochs", "algorithm.global_batch_size", "algorithm.minibatch_of"),
 )
 _FORWARD = ("actor.num_workers", "actor.micro_batch_size")
 _LR = ("actor.lr", "actor.lr_schedule", "actor.min_lr_ratio", "num_steps")
@@ -219,13 +219,13 @@ def _of_batch(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
         yield f"the batch changes: a training step learned from {before}; from now on it learns from {after}"
 
 
-def _batch_in_words(values: list[int]) -> str:
-    num_envs, horizon, rollout_epochs, update_epochs, size = values
+def _batch_in_words(values: list[Any]) -> str:
+    num_envs, horizon, rollout_epochs, update_epochs, size, filling = values
     samples = num_envs * horizon * rollout_epochs
     optimizer_steps = update_epochs * -(-samples // max(1, size))
     return (
         f"{samples} chunk steps ({num_envs} envs x {horizon} x {rollout_epochs}) in {optimizer_steps} optimizer steps "
-        f"of {min(size, samples)}"
+        f"of {min(size, samples)}{'' if filling == MinibatchOf.chunk_steps.name else f', counted in {filling}'}"
     )
 
 

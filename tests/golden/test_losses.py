@@ -1,9 +1,8 @@
 """Policy, value, KL, entropy and imitation losses against stored cases of other trainers and slow loops.
 
 Deliberately not reproduced, each shown by a test below: sums divided by a mask that was not broadcast
-(RLinf: approx_kl and clip_fraction times the number of action tokens); a policy loss scaled by the time limit
-(RLinf `maskratio`); masked sequences that count in a mean, or make it NaN (RLinf seq-mean); a dual clip that
-the configuration names and nothing applies (RLinf's embodied path).
+(RLinf: approx_kl and clip_fraction times the number of action tokens); masked sequences that count in a mean, or make
+it NaN (RLinf seq-mean); a dual clip that the configuration names and nothing applies (RLinf's embodied path).
 """
 
 from __future__ import annotations
@@ -34,7 +33,12 @@ pytestmark = pytest.mark.order_of_sums
 CASES = Path(__file__).parents[1] / "data" / "cases"
 ARRAYS = np.load(CASES / "ppo_cases.npz")
 LISTED = {case["case"]: case["params"] for case in json.loads((CASES / "ppo_cases.json").read_text())["cases"]}
-MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+MODES = {  # verl's names: a row of the cases is a sequence, which is a chunk step here
+    "token-mean": "token-mean",
+    "seq-mean-token-sum": "chunk-mean-token-sum",
+    "seq-mean-token-mean": "chunk-mean-token-mean",
+}
+OURS = (*MODES.values(), "episode-mean-token-mean")
 
 
 def arrays(case: str) -> dict[str, torch.Tensor]:
@@ -65,7 +69,7 @@ def test_policy_loss_equals_verl(case: str) -> None:
         params["cliprange_low"],
         params["cliprange_high"],
         params["clip_ratio_c"],
-        params["loss_agg_mode"],
+        MODES[params["loss_agg_mode"]],
     )
     loss.backward()
     close(loss, expected["loss"])
@@ -87,7 +91,7 @@ def test_policy_loss_equals_rlinf(case: str) -> None:
         params["clip_ratio_low"],
         params["clip_ratio_high"],
         params["clip_ratio_c"],
-        params["loss_agg_func"],
+        MODES[params["loss_agg_func"]],
     )
     loss.backward()
     close(loss, expected["loss"])
@@ -159,7 +163,7 @@ def random_tokens(seed: int, num_rows: int = 7, num_tokens: int = 6) -> tuple[to
 @pytest.mark.parametrize("seed", range(4))
 def test_policy_loss_equals_the_slow_loop(seed: int, mode: str) -> None:
     new, old, advantages, mask = random_tokens(seed)
-    loss, metrics = ppo_policy_loss(new, old, advantages, mask, 0.2, 0.28, 3.0, mode)
+    loss, metrics = ppo_policy_loss(new, old, advantages, mask, 0.2, 0.28, 3.0, MODES[mode])
     expected, slow = slow_policy_loss(*(x.tolist() for x in (new, old, advantages, mask)), 0.2, 0.28, 3.0, mode)
     assert_norm_close(loss, expected, 1e-12)
     assert_all_norm_close({name: metrics[name] for name in slow}, slow, rounding(1))
@@ -187,11 +191,18 @@ def test_masks_are_broadcast_before_counting() -> None:
         assert_norm_close(metrics["approx_kl"], (old - new).mean(), rounding(1))
 
 
-@pytest.mark.parametrize("mode", MODES)
+def episode_sizes(mask: torch.Tensor) -> torch.Tensor:
+    """The valid tokens of the episode of each row: the first three rows are one, the others another."""
+    sizes = mask.reshape(len(mask), -1).sum(-1).double()
+    return torch.cat([sizes[:3].sum().repeat(3), sizes[3:].sum().repeat(len(mask) - 3)])
+
+
+@pytest.mark.parametrize("mode", OURS)
 def test_masked_rows_change_nothing(mode: str) -> None:
     """Padding with masked rows, whatever they hold, leaves loss, metrics and gradients as they are."""
     new, old, advantages, mask = random_tokens(1)
-    plain, before = ppo_policy_loss(new, old, advantages, mask, 0.2, 0.28, 3.0, mode)
+    sizes = episode_sizes(mask)
+    plain, before = ppo_policy_loss(new, old, advantages, mask, 0.2, 0.28, 3.0, mode, sizes)
     padded = torch.cat([new, torch.full((3, 6), torch.nan).double()]).requires_grad_()
     loss, metrics = ppo_policy_loss(
         padded,
@@ -202,6 +213,7 @@ def test_masked_rows_change_nothing(mode: str) -> None:
         0.28,
         3.0,
         mode,
+        torch.cat([sizes, torch.zeros(3)]),
     )
     loss.backward()
     assert_norm_close(loss, plain, 1e-12)
@@ -209,15 +221,28 @@ def test_masked_rows_change_nothing(mode: str) -> None:
     assert padded.grad.isfinite().all() and (padded.grad[7:] == 0).all()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", OURS)
 def test_micro_batches_add_up_to_the_whole(mode: str) -> None:
     new, old, advantages, mask = random_tokens(2)
-    whole, _ = ppo_policy_loss(new, old, advantages, mask, 0.2, 0.28, 3.0, mode)
+    sizes = episode_sizes(mask)
+    whole, _ = ppo_policy_loss(new, old, advantages, mask, 0.2, 0.28, 3.0, mode, sizes)
     total = torch.zeros(())
-    for rows in (slice(0, 2), slice(2, 3), slice(3, 7)):
-        part, _ = ppo_policy_loss(new[rows], old[rows], advantages[rows], mask[rows], 0.2, 0.28, 3.0, mode)
-        total = total + part * aggregation_counts(mask[rows], mode).sum()
-    assert_norm_close(total / aggregation_counts(mask, mode).sum(), whole, rounding(1))
+    for rows in (slice(0, 2), slice(2, 3), slice(3, 7)):  # the last cuts no episode, the first two one
+        of_rows = (x[rows] for x in (new, old, advantages, mask))
+        part, _ = ppo_policy_loss(*of_rows, 0.2, 0.28, 3.0, mode, sizes[rows])
+        total = total + part * aggregation_counts(mask[rows], mode, sizes[rows]).sum()
+    assert_norm_close(total / aggregation_counts(mask, mode, sizes).sum(), whole, rounding(1))
+
+
+def test_a_mean_over_episodes_is_verls_mean_over_sequences() -> None:
+    """A sequence is cut into four chunk steps; without the sizes of episodes there is no mean."""
+    x, mask = arrays("verl_agg_token-mean")["loss_mat"], arrays("verl_inputs")["response_mask"].bool()
+    sizes, mode = mask.sum(-1).repeat_interleave(4), "episode-mean-token-mean"
+    cut = aggregate(x.unflatten(1, (4, -1)).flatten(0, 1), mask.unflatten(1, (4, -1)).flatten(0, 1), mode, sizes)
+    whole = [row[kept].double().mean() for row, kept in zip(x, mask, strict=True) if kept.any()]
+    close(cut, torch.stack(whole).mean())
+    with pytest.raises(ValueError, match="needs their sizes"):
+        aggregate(x, mask, mode)
 
 
 def test_dual_clip_bounds_the_loss_of_a_token_that_became_likely() -> None:
@@ -252,7 +277,7 @@ def test_levels_sum_only_valid_tokens() -> None:
 @pytest.mark.parametrize("case", named("verl_agg"))
 def test_aggregation_equals_verl(case: str) -> None:
     x, mask = arrays(case), arrays("verl_inputs")["response_mask"]
-    close(aggregate(x["loss_mat"], mask, LISTED[case]["loss_agg_mode"]), x["loss"])
+    close(aggregate(x["loss_mat"], mask, MODES[LISTED[case]["loss_agg_mode"]]), x["loss"])
 
 
 # --- value loss -------------------------------------------------------------------------------

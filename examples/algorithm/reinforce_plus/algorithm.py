@@ -44,7 +44,7 @@ class ReinforcePlus(Algorithm):
         log_ratio = masked(outputs.unit_logprobs - targets.proximal_logprobs, mask)
         weights = log_ratio.exp().clamp(max=2.0).detach()  # of an importance-weighted gradient
         gain = weights * masked(outputs.unit_logprobs, mask) * targets.advantages.unsqueeze(-1)
-        mean = aggregate(-gain, mask, self.config.aggregation.value)
+        mean = aggregate(-gain, mask, self.config.aggregation.value, targets.episode_units)
         reinforce = Losses([LossTerm(mean, Reduction.units, name="policy_loss")])
         shared = (outputs, targets)
         return combine_losses(reinforce, entropy_bonus(self.config, *shared), reference_penalty(self.config, *shared))

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from rlrun.actor.learning_batch import revalued
 from rlrun.actor.updates import update
 from rlrun.algorithms.spec import PPOConfig
-from rlrun.config.schema import Aggregation, Precision, RatioLevel, RunConfig, ShardingStrategy
+from rlrun.config.schema import Aggregation, MinibatchOf, Precision, RatioLevel, RunConfig, ShardingStrategy
 from tests.numerics import assert_moved_alike
 from tests.unit.actor import tiny_run
 from tests.unit.actor.parameters import checksum_of
@@ -83,6 +83,43 @@ def test_levels_and_aggregations_do_not_depend_on_how_rows_are_cut(
     assert_learned_alike(alone[0], cut[0])
     assert alone[1]["policy_loss"] == pytest.approx(cut[1]["policy_loss"], rel=1e-3, abs=1e-5)
     assert alone[1]["kl_reference"] == pytest.approx(cut[1]["kl_reference"], rel=1e-3, abs=1e-6)
+
+
+def updated_row_by_row(aggregation: Aggregation) -> Weights:
+    config = tiny_config()
+    config.algorithm.aggregation, config.algorithm.global_batch_size = aggregation, 1
+    config.algorithm.horizon = T
+    return updated(config, num_updates=1)[0]
+
+
+@pytest.mark.order_of_sums
+def test_a_minibatch_with_a_part_of_an_episode_weighs_it_as_a_whole(one_rank: RankPool) -> None:
+    """In minibatches of one chunk step, no other has a weight: all means over its tokens are one."""
+    tokens, episodes = (
+        one_rank.run(updated_row_by_row, aggregation)[0]
+        for aggregation in (Aggregation.token_mean, Aggregation.episode_mean_token_mean)
+    )
+    assert_learned_alike(tokens, episodes)
+
+
+def updated_in_minibatches(of: MinibatchOf) -> tuple[float, int]:
+    """Return the optimizer steps of an epoch in which most episodes end before their time, and the checksum."""
+    config = tiny_config(micro_batch_size=3)
+    algorithm = config.algorithm
+    algorithm.name, algorithm.horizon, algorithm.update_epochs, algorithm.minibatch_of = "grpo", T, 1, of
+    algorithm.global_batch_size = T * tiny_run.B // 4  # two episodes
+    actor, acted = learner(config), trajectory()
+    acted.terminated[1, :6] = True
+    metrics = update(actor, share(acted))
+    return metrics["num_optimizer_steps"], checksum_of(actor)
+
+
+@pytest.mark.parametrize(("of", "num_steps"), list(zip(MinibatchOf, (2, 4, 4), strict=True)))
+def test_short_episodes_are_fewer_steps_only_if_chunk_steps_are_counted(
+    two_ranks: RankPool, of: MinibatchOf, num_steps: int
+) -> None:
+    (first, checksum), (second, other) = two_ranks.run(updated_in_minibatches, of)
+    assert first == second == num_steps and checksum == other
 
 
 def updated_off_policy(cap: float | None, level: RatioLevel) -> tuple[Weights, dict[str, float]]:

@@ -182,18 +182,89 @@ def test_every_row_is_seen_once_an_epoch_in_an_order_of_its_own() -> None:
 class TwoRanks:
     """What BatchPlan asks of the ranks: the number of rows of each."""
 
-    def __init__(self, *counts: int):
-        self.counts = list(counts)
+    def __init__(self, *counts: int | tuple[int, ...]):
+        """counts: by rank; several numbers of each rank are asked for one after the other."""
+        self.answers = [list(asked) for asked in zip(*(np.atleast_1d(count).tolist() for count in counts), strict=True)]
 
     def gather(self, value: int) -> list[int]:
-        assert value in self.counts
-        return self.counts
+        answer = self.answers.pop(0)
+        assert value in answer
+        return answer
 
 
 def test_the_plan_fits_the_fuller_rank() -> None:
     assert BatchPlan.for_rows(96, TwoRanks(100, 96), 64, 16) == BatchPlan(4, 2, 13)
     assert BatchPlan.for_rows(0, TwoRanks(128, 0), 256, 64) == BatchPlan(1, 2, 64)
     assert BatchPlan.for_rows(0, TwoRanks(0, 0), 256, 64).epoch(np.arange(0), np.random.default_rng(0)) == []
+    assert BatchPlan.for_rows(0, TwoRanks(0, 0), 256, 64, 512).num_minibatches == 0
+
+
+def test_collected_chunk_steps_fix_the_number_of_minibatches() -> None:
+    """It does not follow how many are learned from, but no minibatch is empty on all ranks."""
+    for usable in (512, 300, 40):
+        assert BatchPlan.for_rows(usable, TwoRanks(usable, usable // 2), 256, 64, 1024).num_minibatches == 4
+    assert BatchPlan.for_rows(3, TwoRanks(3, 1), 256, 64, 1024) == BatchPlan(3, 1, 1)
+
+
+def drawn(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("longest", [64, 20, 2])
+def test_minibatches_of_episodes_are_whole_and_as_many_however_short(longest: int) -> None:
+    lengths = np.random.default_rng(1).integers(1, longest + 1, 64)  # of one of eight ranks with 64 episodes each
+    episode = np.random.default_rng(2).permutation(np.arange(64).repeat(lengths)) * 3 + 1
+    rows = np.arange(len(episode)) * 2
+    minibatches = BatchPlan(4, 1, 0).epoch(rows, drawn(), episode)
+    largest = max(len(part) for (part,) in minibatches)
+    ranks = TwoRanks(*[(64, largest)] * 8)
+    plan = BatchPlan.for_episodes(episode, ranks, 128, 16, [drawn()])
+    assert plan == BatchPlan(4, -(-largest // 16), -(-largest // -(-largest // 16)))
+    epoch = plan.epoch(rows, drawn(), episode)
+    assert [len(minibatch) for minibatch in epoch] == [plan.num_micro_batches] * 4
+    assert max(len(part) for minibatch in epoch for part in minibatch) <= plan.num_rows <= 16
+    taken = [np.concatenate(minibatch) for minibatch in epoch]
+    assert sorted(np.concatenate(taken)) == list(rows)
+    found = [set(episode[part // 2]) for part in taken]
+    assert [len(one) for one in found] == [16] * 4 and len(set().union(*found)) == 64
+
+
+def test_unequal_ranks_take_the_same_minibatches_of_episodes() -> None:
+    """The largest minibatch of any rank and epoch says how many passes there are; one rank has a single episode."""
+    episode = np.repeat(np.arange(9), [1, 5, 2, 7, 3, 3, 4, 6, 5])
+    own = [max(len(part) for (part,) in BatchPlan(3, 1, 0).epoch(episode, drawn(i), episode)) for i in range(2)]
+    full = BatchPlan.for_episodes(episode, TwoRanks((9, max(own)), (1, 8)), 4, 4, [drawn(0), drawn(1)])
+    assert full == BatchPlan(3, -(-max(own) // 4), -(-max(own) // -(-max(own) // 4)))
+    single = BatchPlan.for_episodes(np.zeros(8, int), TwoRanks((9, max(own)), (1, 8)), 4, 4, [drawn(2), drawn(3)])
+    assert single == full
+    (kept,) = (x for x in single.epoch(np.arange(8), drawn(2), np.zeros(8, int)) if sum(map(len, x)))
+    assert sum(map(len, kept)) == 8
+    none = BatchPlan.for_episodes(episode[:0], TwoRanks((0, 0), (0, 0)), 4, 4, [drawn()])
+    assert none.epoch(episode[:0], drawn(), episode[:0]) == []
+    few = BatchPlan.for_episodes(episode[:1], TwoRanks((1, 1), (1, 1)), 1, 4, [drawn()])
+    assert few.num_minibatches == 1, "two would leave one empty on both ranks"
+
+
+@pytest.mark.parametrize("is_carried", [False, True])
+def test_episodes_go_from_a_begin_to_an_end(is_carried: bool) -> None:
+    whole, horizon = trajectory(), T // 2
+    found = module.episodes_of(whole, AlgorithmConfig(horizon=horizon, carry_episodes=is_carried)).reshape(T, B)
+    expected, number = np.zeros((T, B), int), 0
+    for row in range(B):
+        for t in range(T):
+            ended = t > 0 and (whole.terminated[t - 1, row] or whole.truncated[t - 1, row])
+            gap = t > 0 and not (whole.valid[t - 1, row] and whole.valid[t, row])
+            number += t == 0 or ended or gap or (not is_carried and t % horizon == 0)
+            expected[t, row] = number
+    same = expected.ravel()[:, None] == expected.ravel()
+    assert np.array_equal(found.ravel()[:, None] == found.ravel(), same)
+    assert len(np.unique(found)) > B  # rows with several episodes
+
+
+def test_an_algorithm_of_whole_episodes_has_one_for_each_row_and_rollout_epoch() -> None:
+    found = module.episodes_of(trajectory(), AlgorithmConfig(name="grpo", horizon=T // 2)).reshape(T, B)
+    assert len(np.unique(found)) == 2 * B
+    assert (found[: T // 2] == found[0]).all() and (found[T // 2 :] == found[-1]).all()
 
 
 @pytest.mark.parametrize("level", RatioLevel)
@@ -208,8 +279,26 @@ def test_counts_of_rows_are_what_the_losses_divide_by(level: RatioLevel, aggrega
     assert torch.equal(taken.tokens, batch.tokens[rows]) and torch.equal(taken.returns, batch.returns[rows])
     for count, mask in zip(batch.counts[rows].sum(0), (taken.unit_mask, taken.token_mask), strict=False):
         expected = mask.sum() if aggregation is Aggregation.token_mean else mask.any(-1).sum()
+        if aggregation is Aggregation.episode_mean_token_mean:
+            continue  # see the next test
         assert count == expected
     assert batch.counts[rows, 2].sum() == taken.row_mask.sum()
+
+
+@pytest.mark.parametrize("level", RatioLevel)
+@pytest.mark.parametrize("name", ["ppo", "grpo"])
+def test_every_episode_weighs_one_in_a_mean_over_episodes(level: RatioLevel, name: str) -> None:
+    settings = AlgorithmConfig(
+        name=name, horizon=T // 2, ratio_level=level, aggregation=Aggregation.episode_mean_token_mean
+    )
+    batch = learning_batch(trajectory(), settings, on_one_rank)
+    for over, masks in enumerate((batch.unit_mask, batch.token_mask)):
+        sizes = (batch.episode_units, batch.episode_tokens)[over]
+        for episode in np.unique(batch.usable_episode):
+            rows = np.flatnonzero(batch.episode == episode)
+            assert (sizes[rows] == masks[rows].sum()).all()
+            assert_norm_close(batch.counts[rows, over].sum(), 1.0, 1e-12)
+    assert batch.counts[~batch.row_mask.numpy()].sum() == 0
 
 
 def test_advantages_and_returns_are_clipped_and_what_is_logged_is_not() -> None:

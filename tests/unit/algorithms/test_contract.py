@@ -13,7 +13,7 @@ from rlrun.algorithms.algorithm import Algorithm, LossTerm, Reduction
 from rlrun.algorithms.ppo import PPO
 from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
 from rlrun.config.registry import ALGORITHMS
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import Aggregation, RunConfig
 from rlrun.testing.algorithms import AlgorithmContract
 
 
@@ -26,6 +26,14 @@ def breaches(spec: AlgorithmSpec) -> list[str]:
 @pytest.mark.parametrize("name", ["ppo", "grpo", "rloo", "reinforce_plus_plus", "nft"])
 def test_those_of_rlrun_keep_it(name: str) -> None:
     assert breaches(ALGORITHMS.get(name)) == []
+
+
+@pytest.mark.parametrize("aggregation", Aggregation)
+@pytest.mark.parametrize("name", ["ppo", "nft"])
+def test_they_keep_it_with_every_aggregation(name: str, aggregation: Aggregation) -> None:
+    config = RunConfig()
+    config.algorithm.name, config.algorithm.aggregation = name, aggregation
+    assert AlgorithmContract(ALGORITHMS.get(name), config).breaches() == []
 
 
 def advantages(change: Callable) -> type[Algorithm]:

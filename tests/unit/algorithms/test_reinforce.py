@@ -187,3 +187,67 @@ def test_what_whole_episodes_cannot_have_is_refused(case):
     with pytest.raises(RunError) as refusal:
         load(["policy.kind=cnn", *overrides])
     assert key in [error.key for error in getattr(refusal.value, "errors", [refusal.value])]
+
+
+# --- verl's published functions, in own words: one score for a sequence, which is an episode here; no discount ----
+
+
+def verl_rloo(scores: torch.Tensor) -> torch.Tensor:
+    """A group's scores n / (n - 1) less n / (n - 1) times their mean."""
+    n = len(scores)
+    return scores * n / (n - 1) - scores.mean() * n / (n - 1)
+
+
+def verl_grpo(scores: torch.Tensor) -> torch.Tensor:
+    """A group's scores less their mean, over their unbiased deviation."""
+    return (scores - scores.mean()) / (scores.std() + 1e-6)
+
+
+def verl_baseline(scores: torch.Tensor) -> torch.Tensor:
+    """A group's scores less their mean, before all tokens of the batch are whitened."""
+    return scores - scores.mean()
+
+
+def whitened(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """x less the masked mean, over the root of the unbiased masked variance plus 1e-8; 0 elsewhere."""
+    kept = x[mask]
+    return torch.where(mask, (x - kept.mean()) * torch.rsqrt(kept.var() + 1e-8), 0.0)
+
+
+def by_verl(given: ChunkSteps, of_group) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (advantages, mask): a function of a group's scores, repeated over the chunk steps of each episode."""
+    found, mask = torch.zeros(T, B, dtype=torch.float64), torch.zeros(T, B, dtype=torch.bool)
+    groups: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
+    for epoch, row, times in episodes(given):
+        if times:
+            groups.setdefault((epoch, row // 4), []).append((row, times))
+    for members in groups.values():
+        scores = torch.stack([given.rewards.double()[times, row].sum() for row, times in members])
+        for (row, times), advantage in zip(members, of_group(scores), strict=True):
+            found[times, row], mask[times, row] = advantage, True
+    return found, mask
+
+
+@pytest.mark.parametrize(("name", "of_group"), [("rloo", verl_rloo), ("grpo", verl_grpo)])
+def test_credit_for_whole_episodes_is_verls(name, of_group):
+    given = replace(steps(seed=3), discount=torch.ones(T, B))
+    keys = [f"algorithm.{name}.group_size=4", f"algorithm.{name}.credit=episode", "algorithm.gamma=1"]
+    expected, mask = by_verl(given, of_group)
+    found = advantages(name, given, *keys)
+    assert torch.equal(found.mask, mask)
+    assert_norm_close(found.advantages, expected, rtol=1e-5)
+
+
+def test_the_baseline_of_reinforce_plus_plus_is_verls_for_outcomes_of_equally_long_episodes():
+    """With other lengths it is not: returns to go are compared at the same time, verl's scores with all episodes."""
+    given = steps(seed=3)
+    terminated, rewards = torch.zeros(T, B, dtype=torch.bool), torch.zeros(T, B)
+    for epoch, row in ((epoch, row) for epoch in range(T // HORIZON) for row in range(B)):
+        last = epoch * HORIZON + 2 + epoch + row // 4  # alike in a group
+        terminated[last, row], rewards[last, row] = True, given.rewards[last, row]
+    outcomes = replace(given, terminated=terminated & given.valid, rewards=rewards, discount=torch.ones(T, B))
+    centred, mask = by_verl(outcomes, verl_baseline)
+    keys = ["algorithm.reinforce_plus_plus.group_size=4", "algorithm.gamma=1"]
+    found = advantages("reinforce_plus_plus", outcomes, *keys)
+    assert torch.equal(found.mask, mask)
+    assert_norm_close(found.advantages, whitened(centred, mask), rtol=1e-4)

@@ -24,6 +24,7 @@ CASES = {
     "batch_divides_samples": (["algorithm.horizon=15"], "algorithm.global_batch_size"),
     "batch_divides_among_ranks": (["actor.num_workers=3", "env.num_envs=48"], "algorithm.global_batch_size"),
     "micro_batches_fill_a_rank": (["actor.micro_batch_size=48"], "actor.micro_batch_size"),
+    "minibatches_hold_whole_episodes": (["algorithm.minibatch_of=episodes"], "algorithm.minibatch_of"),
     "cameras_exist": (["env.cameras=[]"], "env.cameras"),
     "interpreter_has_a_process": (
         ["env.own_process=false", "placement.nodes={sim: {python: /opt/simulator/bin/python}}"],
@@ -117,6 +118,11 @@ def test_check_names_the_fault_itself(check: str, repository, monkeypatch) -> No
         (["algorithm.name=grpo", "algorithm.grpo.group_size=3"], "algorithm.grpo.group_size"),
         (["algorithm.name=grpo", "algorithm.grpo.group_size=1"], "algorithm.grpo.group_size"),
         (["algorithm.name=grpo", "env.max_control_steps=100"], "algorithm.horizon"),
+        (["run=halfcheetah_sac", "algorithm.minibatch_of=episodes"], "algorithm.minibatch_of"),
+        (
+            ["algorithm.name=grpo", "algorithm.minibatch_of=episodes", "algorithm.global_batch_size=8"],
+            "algorithm.global_batch_size",
+        ),
         (["algorithm.name=grpo", "algorithm.carry_episodes=true"], "algorithm.carry_episodes"),
         (["env.image_size=72"], "env.image_size"),
         (["policy.openvla_oft.llm_num_heads=3"], "policy.openvla_oft.llm_hidden_size"),

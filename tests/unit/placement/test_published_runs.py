@@ -11,6 +11,7 @@ from rlrun.placement.budget import budget
 from rlrun.placement.choices import choose
 from rlrun.placement.inventory import GIGABYTE, Accelerator, Inventory, NodeInfo, load_inventory
 from rlrun.placement.planner import plan
+from rlrun.placement.search import ranks_of
 from rlrun.system.errors import RunError
 
 INVENTORY = Path(__file__).parents[3] / "configs" / "inventory_example.yaml"
@@ -32,6 +33,14 @@ def test_a_published_run_is_planned(run: str, episodes: int, updates: int) -> No
     assert episodes * config.algorithm.horizon == updates * config.algorithm.global_batch_size
     frames = episodes * config.algorithm.horizon * (256 * 256 * 3 + 4 * 8)
     assert sums.observation_bytes == frames
+
+
+@pytest.mark.parametrize(("unit", "most"), [("chunk_steps", 8), ("episodes", 4)])
+def test_ranks_share_whole_episodes_of_a_minibatch(unit: str, most: int) -> None:
+    """A minibatch of four episodes has parts for four ranks, though its chunk steps divide among eight."""
+    keys = (f"algorithm.minibatch_of={unit}", "algorithm.global_batch_size=256")
+    config = load(["run=libero_simplevla_rl", f"placement.inventory={INVENTORY}", *keys])
+    assert max(ranks_of(config, 8)) == most
 
 
 def test_one_card_of_24_gb_trains_the_expert_of_pi05() -> None:

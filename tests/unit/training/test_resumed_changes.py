@@ -56,6 +56,12 @@ def test_another_batch_is_told_with_numbers(checkpoint: Path) -> None:
     ]
 
 
+def test_what_fills_a_minibatch_is_told(checkpoint: Path) -> None:
+    made_by(checkpoint)
+    (told,) = changed_course(checkpoint, load([*BASE, "algorithm.minibatch_of=collected_steps"]), 40)
+    assert told.startswith("the batch changes") and told.endswith("counted in collected_steps")
+
+
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_a_learning_rate_that_rises_again_is_told(checkpoint: Path, schedule: str) -> None:
     falling = (f"actor.lr_schedule={schedule}", "actor.lr=1e-3")
