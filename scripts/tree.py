@@ -73,7 +73,6 @@ def tables(root: Path) -> dict[str, dict[str, str]]:
         "docs/doctor.md": {"checks": checks.markdown_table()},
         "docs/troubleshooting.md": {
             "alarms": problem_table(diagnosis.ALARMS),
-            "symptoms": problem_table(diagnosis.SYMPTOMS),
             "doctor": doctor_table(),
         },
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.facts import ClusterFacts, NodeFacts
@@ -12,6 +13,8 @@ from rlrun.doctor.node_request import NodeRequest
 from rlrun.placement.budget import Budget
 from rlrun.placement.plan import Plan, Slot
 from rlrun.system.errors import RunError
+
+T = TypeVar("T")
 
 
 class Status(Enum):
@@ -68,6 +71,12 @@ class ClusterState:
     def slots(self, node: str) -> tuple[Slot, ...]:
         """Return the planned workers of a node."""
         return tuple(slot for slot in self.plan.slots if slot.node == node) if self.plan else ()
+
+    def simulators(self, kind: type[T]) -> Iterator[tuple[NodeFacts, T]]:
+        """Yield the nodes whose simulator was measured as facts of this type, with these."""
+        for node in self.facts.nodes:
+            if isinstance(node.simulator, kind):
+                yield node, node.simulator
 
     def interface(self, node: NodeFacts) -> str | None:
         """Return the interface of a node's collectives, or None if no interface owns the node's address."""

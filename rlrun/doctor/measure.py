@@ -40,6 +40,7 @@ from rlrun.system.errors import RunError
 from rlrun.system.machine_load import host_memory, local_load
 from rlrun.system.network import port_holder
 from rlrun.system.nvidia_smi import UnansweredError
+from rlrun.system.storage_error import existing_parent
 
 LIMIT_S = 12.0  # for `measure`, which may ask a driver that hangs
 LONGEST_S = 30.0  # for a `measure` that imports third-party code
@@ -157,7 +158,7 @@ def measure_folder(folder: Folder, node_request: NodeRequest) -> FolderFacts:
 
     Does not create the folder: uses its nearest existing parent. Marker files stay until `remove_marker`.
     """
-    existing = _existing(Path(folder.path))
+    existing = existing_parent(Path(folder.path))
     try:
         usage = shutil.disk_usage(existing)
     except OSError as fault:
@@ -179,10 +180,6 @@ def measure_folder(folder: Folder, node_request: NodeRequest) -> FolderFacts:
     return FolderFacts(folder.purpose, folder.path, usage.total, usage.free, problem, speed)
 
 
-def _existing(path: Path) -> Path:
-    return next(parent for parent in (path, *path.parents) if parent.exists())
-
-
 def _write_speed(path: Path, num_bytes: int) -> float:
     """Return the bytes per second written to the disk, with fsync."""
     piece = b"\0" * max(4096, num_bytes // 8)
@@ -197,13 +194,15 @@ def _write_speed(path: Path, num_bytes: int) -> float:
 
 def markers_in(folder: Folder) -> tuple[str, ...]:
     """Return the nodes whose marker files are in a folder."""
-    return tuple(sorted(path.name.removeprefix(MARKER) for path in _existing(Path(folder.path)).glob(f"{MARKER}*")))
+    return tuple(
+        sorted(path.name.removeprefix(MARKER) for path in existing_parent(Path(folder.path)).glob(f"{MARKER}*"))
+    )
 
 
 def remove_marker(folder: Folder, node: str) -> None:
     """Remove the marker file that `measure_folder` wrote."""
     with contextlib.suppress(OSError):
-        (_existing(Path(folder.path)) / (MARKER + node)).unlink(missing_ok=True)
+        (existing_parent(Path(folder.path)) / (MARKER + node)).unlink(missing_ok=True)
 
 
 def _input(wanted: Input) -> InputFacts:
