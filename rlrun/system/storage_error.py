@@ -156,8 +156,8 @@ def storage_failure(
     )
 
 
-def probe_write(folder: Path, num_bytes: int) -> OSError | None:
-    """Try to write into a folder, for libraries that hide the cause of a failed write; None: the write succeeded."""
+def probe_write(folder: Path, num_bytes: int = 0) -> OSError | None:
+    """Try to write into a folder, unsynced: for libraries that hide why a write failed; None: the write succeeded."""
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
             probe.write(b"?")
@@ -249,7 +249,7 @@ def _failed_path(error: BaseException, folders: Sequence[str]) -> str:
 
 def _is_writable(folder: str) -> bool:
     """Return whether a write succeeds; statvfs may report a file system as writable after an I/O error."""
-    return probe_write(existing_parent(Path(folder)), 0) is None
+    return probe_write(existing_parent(Path(folder))) is None
 
 
 def _free_space(folder: str) -> str:

@@ -20,6 +20,7 @@ from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
 from rlrun.data.messages import EnvTally, EpisodeReport
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.training.significance import all_deviations, chance_of_none
 from rlrun.watchdog.diagnosis import format_workers
 from rlrun.workers.env_worker import Collected
 from rlrun.workers.world_facts import WorldFacts
@@ -91,7 +92,7 @@ class _Memory:
         # the past ends at an episode with a return, which tells nothing of their share
         paid = part * (self.num_paid - 1)
         unpaid = part * (self.num_before - self.num_paid)
-        return _chance_of_none(paid, unpaid, independent) < _BY_CHANCE
+        return chance_of_none(paid, unpaid, independent) < _BY_CHANCE
 
     def numbers(self, name: str, since: int = 0) -> np.ndarray:
         """Return a number of each episode that ended in step `since` or later; `paid`: of those with a return."""
@@ -440,32 +441,6 @@ _COMPARED = {
     "paid": "the mean return other than 0",
     "num_control_steps": "the mean length",
 }
-
-
-def all_deviations(parts: Sequence[np.ndarray]) -> list[float]:
-    """Return how many standard deviations the numbers of each part are above those of all others (Mann-Whitney)."""
-    whole = np.concatenate(parts)
-    total = whole.size
-    _, index, counts = np.unique(whole, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]  # equal numbers share the mean of their ranks
-    ties = 1 - float((counts.astype(float) ** 3 - counts).sum()) / max(1, total**3 - total)
-    found = []
-    for own in np.split(ranks, np.cumsum([part.size for part in parts])[:-1]):
-        num_own, num_others = own.size, total - own.size
-        if not num_own or not num_others:
-            found.append(0.0)
-            continue
-        more = (own.sum() - num_own * (num_own + 1) / 2) / (num_own * num_others)  # probability of a larger one
-        deviation = math.sqrt(max(1e-12, ties) * (total + 1) / (12 * num_own * num_others))
-        found.append((float(more) - 0.5) / deviation)
-    return found
-
-
-def _chance_of_none(num_with: float, num_without: float, count: float) -> float:
-    """Return the probability that none of `count` further episodes has what so many had, and so many had not."""
-    total = num_with + num_without
-    more = math.lgamma(num_without + 1 + count) - math.lgamma(total + 2 + count)
-    return math.exp(more + math.lgamma(total + 2) - math.lgamma(num_without + 1))
 
 
 def _faults(report: Collected) -> tuple[str, ...]:

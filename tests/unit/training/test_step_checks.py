@@ -14,7 +14,8 @@ from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
 from rlrun.data.messages import EnvTally, EpisodeReport
 from rlrun.data.starts import EpisodeStart
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.training.step_checks import StepChecks, all_deviations
+from rlrun.training.significance import all_deviations
+from rlrun.training.step_checks import StepChecks
 from rlrun.workers.env_worker import Collected
 
 WELL = {"num_optimizer_steps": 4.0, "is_kl_stopped": 0.0, "approx_kl": 0.01, "kl_k3": 0.01, "rollout_logprob_gap": 1e-6}
