@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_INEXACT = "the run does not go on bit for bit"
 _LINK_BROKE = "link-broke"  # the kind of a loss whose worker still runs
 _LOST = {ExitStatus.worker_lost, ExitStatus.stalled}
 
@@ -120,18 +119,19 @@ class Recovery:
                 worker = f"{role}/{rank}"
                 self._losses.append(WorkerLoss(worker, f"{worker}: its place changed", self._num_rows(role)))
 
-    def tell_inexact(self, cause: str) -> None:
+    def tell_inexact(self, cause: str, verb: str = "does") -> None:
         """Say, once, that the run differs from now on from one without a loss, or without the resume."""
         if self._is_exact:
             self._is_exact = False
-            self._note(f"{cause}: {_INEXACT}")
+            self._note(f"{cause}: the run {verb} not go on bit for bit")
 
     def _tell_repeated(self, rank: int) -> None:
         """Say what is not as before when an env worker collects its share again."""
         if self._carries_episodes:
             self.tell_inexact(f"running episodes of env/{rank} were dropped")
         elif not self._is_answered_alone:
-            self.tell_inexact(f"the same episodes of env/{rank} are collected again, in batches of another size")
+            cause = f"the same episodes of env/{rank} are collected again, in batches of another size"
+            self.tell_inexact(cause, "may")  # by how these are rounded
 
     def _num_rows(self, role: str) -> int:
         """Return the number of rows whose running episode is lost with a worker."""
