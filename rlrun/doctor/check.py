@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -96,11 +97,15 @@ class Check:
     """One row of the table. `run` yields faults; `measured` summarizes the measurement of a check that passed."""
 
     name: str
-    looks_at: str
     where: str
     fails_when: str
     run: Callable[[ClusterState], Iterator[Finding]]
     measured: Callable[[ClusterState], str]
+
+    @property
+    def purpose(self) -> str:
+        """What `run` checks, as its first sentence says."""
+        return inspect.cleandoc(self.run.__doc__ or "").partition("\n\n")[0].replace("\n", " ").rstrip(".")
 
     @property
     def row(self) -> str:

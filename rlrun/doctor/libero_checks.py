@@ -75,7 +75,6 @@ def _told(cluster: ClusterState, facts: WarpFacts) -> str:
 
 _WARP = Check(
     "simulator physics",
-    "MuJoCo Warp, its card, how many rows fit on it, and its compiled kernels",
     "nodes with env workers under env.libero.physics=warp",
     "it cannot be imported; warns if its CPU device steps, and if the first start compiles",
     warp,

@@ -203,7 +203,6 @@ INSPECTION = SimulatorInspection(
     (
         Check(
             "simulator interpreter",
-            "the Python that runs OmniGibson",
             "nodes with env workers under env.simulator=omnigibson",
             "it does not start, is neither 3.10 nor 3.11, or lacks numpy or msgpack",
             interpreter,
@@ -211,7 +210,6 @@ INSPECTION = SimulatorInspection(
         ),
         Check(
             "simulator packages",
-            "OmniGibson, Isaac Sim and bddl in that interpreter",
             "the same nodes",
             "one is missing, or OmniGibson is older than 3.7; warns about a version made for another Python",
             packages,
@@ -219,7 +217,6 @@ INSPECTION = SimulatorInspection(
         ),
         Check(
             "simulator graphics",
-            "RT cores, driver, Vulkan driver file, libraries that Kit loads",
             "the same nodes, and the accelerators of env workers",
             "one is missing, or the driver is older than 535",
             graphics,
@@ -227,7 +224,6 @@ INSPECTION = SimulatorInspection(
         ),
         Check(
             "simulator data",
-            "the BEHAVIOR dataset, its key, and the scene of the run",
             "the same nodes",
             "one is missing",
             data,
@@ -235,7 +231,6 @@ INSPECTION = SimulatorInspection(
         ),
         Check(
             "simulator licence",
-            "acceptance of NVIDIA's licence agreement",
             "the same nodes",
             "OMNI_KIT_ACCEPT_EULA is not YES",
             licence,

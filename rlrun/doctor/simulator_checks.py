@@ -166,7 +166,6 @@ def spaces_found(cluster: ClusterState) -> str:
 
 _RENDERER = Check(
     "renderer",
-    "the renderer of MuJoCo's cameras in the simulator's interpreter, and its images per second",
     "nodes with env workers under env.simulator=embedded or libero",
     "no renderer works; warns about a hanging driver, ray casting, and OpenGL on the CPU of a node with GPUs",
     renderer,
@@ -174,7 +173,6 @@ _RENDERER = Check(
 )
 _SPACES = Check(
     "environment spaces",
-    "the environment of env.gymnasium, and how its observation is read",
     "nodes with env workers under env.simulator=gymnasium; before a run only under a policy that needs images",
     "it cannot be made, or has no images for a policy that needs them; warns if that takes over half a minute",
     spaces,
