@@ -73,7 +73,6 @@ def tables(root: Path) -> dict[str, dict[str, str]]:
         "docs/doctor.md": {"checks": checks.markdown_table()},
         "docs/troubleshooting.md": {
             "alarms": problem_table(diagnosis.ALARMS),
-            "symptoms": problem_table(diagnosis.SYMPTOMS),
             "doctor": doctor_table(),
         },
     }
@@ -96,9 +95,9 @@ def problem_table(rows: tuple[diagnosis.Problem, ...]) -> str:
 
 def doctor_table() -> str:
     """Rows of docs/troubleshooting.md for the doctor's checks, each under its anchor."""
-    lines = ["| check | looks at | fails when |", "|---|---|---|"]
+    lines = ["| check | does what | fails when |", "|---|---|---|"]
     for check in checks.all_checks():
-        lines.append(f'| <a id="{check.row}"></a>`{check.name}` | {cell(check.looks_at)} | {cell(check.fails_when)} |')
+        lines.append(f'| <a id="{check.row}"></a>`{check.name}` | {cell(check.purpose)} | {cell(check.fails_when)} |')
     return "\n".join(lines)
 
 

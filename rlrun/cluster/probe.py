@@ -136,7 +136,7 @@ _AT_ONCE = 16
 
 def require_paths() -> None:
     """Raise RunError, naming both hosts, the sizes and a command, if large packets get lost on the way to a node."""
-    others = [node for node in ray_nodes() if not _is_here(node)]
+    others = [node for node in ray_nodes() if not is_here(node)]
     with ThreadPoolExecutor(max(1, len(others))) as pool:
         paths = list(pool.map(_path, others))
     for node, path in zip(others, paths, strict=True):
@@ -145,7 +145,7 @@ def require_paths() -> None:
 
 def path_faults(nodes: Sequence[RayNode]) -> Callable[[], list[str]]:
     """Return a function that tries the paths to other nodes and returns a sentence on each that is at fault."""
-    others = [node for node in nodes if not _is_here(node)]
+    others = [node for node in nodes if not is_here(node)]
 
     def measure() -> list[str]:
         with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(others)))) as pool:
@@ -165,7 +165,7 @@ def _fault(node: RayNode, path: PathMtu | None) -> str:
 
 def path_fault(node: RayNode) -> str | None:
     """Return a sentence if full-size packets to a node get lost; None if they arrive, or that cannot be determined."""
-    path = None if _is_here(node) else _path(node)
+    path = None if is_here(node) else _path(node)
     return path.cause(socket.gethostname(), node.name) if path is not None and path.loses_packets else None
 
 
@@ -174,11 +174,11 @@ def link_tries(nodes: Sequence[RayNode]) -> dict[str, Callable[[], bool]]:
 
     A node whose Ray has ended refuses the connection: that, too, is an answer.
     """
-    here = next((node.name for node in nodes if _is_here(node)), socket.gethostname())
+    here = next((node.name for node in nodes if is_here(node)), socket.gethostname())
     return {
         f"the link between {here} and {node.name}": partial(_answers, f"{node.address}:{node.port}")
         for node in nodes
-        if not _is_here(node)
+        if not is_here(node)
     }
 
 
@@ -199,5 +199,6 @@ def _path(node: RayNode) -> PathMtu | None:
     return measure_path(node.address, node.port)
 
 
-def _is_here(node: RayNode) -> bool:
+def is_here(node: RayNode) -> bool:
+    """Return whether a node is the one that this process runs on."""
     return any(node.address in interface.addresses for interface in interfaces())

@@ -15,7 +15,7 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from rlrun.channel.connection import ServerAddress
 from rlrun.cluster.membership import RayNode
-from rlrun.cluster.probe import known_or_live, link_tries, path_fault, path_faults, peer_of, whereabouts
+from rlrun.cluster.probe import is_here, known_or_live, link_tries, path_fault, path_faults, peer_of, whereabouts
 from rlrun.cluster.ray_session import RaySession
 from rlrun.cluster.reservation import Reservation, next_plan
 from rlrun.cluster.waits import SLOW_S, Inputs, late, slow, wait_for
@@ -27,7 +27,7 @@ from rlrun.observability.run_files import PLAN
 from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan, Slot
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.watchdog.link_history import LinkHistory
+from rlrun.watchdog.network import LinkHistory
 from rlrun.watchdog.probes import PathMonitor
 from rlrun.watchdog.supervised import ProcessExits
 from rlrun.watchdog.watchdog import Watchdog
@@ -67,7 +67,6 @@ class RayWorkers(Workers):
         self._run_dir = run_dir
         self._exits = ProcessExits(run_dir)
         self._inputs = Inputs()
-        self._links = LinkHistory({})
         self._hosts: dict[tuple[str, int], Any] = {}
         self._lifelines: dict[tuple[str, int], ray.ObjectRef] = {}
         self._num_launched = 0
@@ -87,11 +86,10 @@ class RayWorkers(Workers):
 
     def _watch_links(self) -> None:
         """Watch the links and paths to the nodes that the run has now."""
-        self._links.close()
         nodes = list(self._nodes.values())
-        self._links = self._watchdog.links = LinkHistory(link_tries(nodes))
-        self._links.open()
-        self._watchdog.paths = PathMonitor(path_faults(nodes)) if len(nodes) > 1 else None
+        paths = PathMonitor(path_faults(nodes)) if len(nodes) > 1 else None
+        others = [node.name for node in nodes if not is_here(node)]
+        self._watchdog.network.connect(others, LinkHistory(link_tries(nodes)), paths)
 
     def _launch(self, slot: Slot) -> None:
         self._num_launched += 1
@@ -131,11 +129,7 @@ class RayWorkers(Workers):
         slot = self.plan.slot(role, rank)
         self._end(slot)
         if self._is_there(slot):
-            for link in self._links.sentences():
-                self._watchdog.note(f"{slot.name} may not be the cause: {link}")
-            fault = path_fault(self._nodes[slot.node])
-            if fault is not None:
-                self._watchdog.note(f"{slot.name} was probably not the cause: {fault}")
+            self._watchdog.network.doubts(slot.name, path_fault(self._nodes[slot.node]))
             self._launch(slot)
             if self._starts(slot):
                 return [(role, rank)]
@@ -224,8 +218,8 @@ class RayWorkers(Workers):
     def _replanned(self) -> tuple[Plan, dict[str, RayNode], list[str]]:
         """Return a plan without the lost nodes, whose resources are reserved, its nodes, and the names of the lost."""
         config, note, nodes = self._config, self._watchdog.note, self._connection.nodes
-        for link in self._links.sentences(least=2):
-            note(link)
+        for link in self._watchdog.network.links.sentences(least=2):
+            self._watchdog.network.tell(link)
         while True:
             living = {node.node_id for node in nodes()}
             lost = [name for name in {slot.node for slot in self.plan.slots} if self._nodes[name].node_id not in living]
@@ -333,10 +327,10 @@ class RayWorkers(Workers):
 
     def _link_broke(self, failure: RunError) -> RunError | None:
         """Return the failure of a link in place of a lost connection to a worker that still runs; None: it is none."""
-        worker, faults = failure.worker or "", self._links.sentences()
+        worker, faults = failure.worker or "", self._watchdog.network.links.sentences()
         if failure.kind != "policy-server-lost" or not faults or not self._runs(worker):
             return None
-        self._links.wait_up(self._config.node.lost_after_s)  # else the next try would fail at once
+        self._watchdog.network.links.wait_up(self._config.node.lost_after_s)  # else the next try would fail at once
         return RunError(
             f"{'; '.join(faults)}: the connection to {worker} was lost, which still runs",
             cause=failure.cause,
@@ -401,7 +395,7 @@ class RayWorkers(Workers):
 
     def close(self) -> None:
         self._watchdog.close()
-        self._links.close()
+        self._watchdog.network.links.close()
         if self._connection.is_alive:
             self._end_workers()
             for reservation in () if self._connection.is_private else self._reservations:

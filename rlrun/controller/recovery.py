@@ -42,6 +42,9 @@ class Recovery:
         self._workers = workers
         self._note = note
         self._num_envs = config.env.num_envs // config.env.num_workers
+        self._carries_episodes = config.algorithm.carry_episodes
+        self._is_answered_alone = config.rollout.num_workers == config.env.num_workers  # each env worker
+        self._is_exact = True  # whether the run is still that of its seed, bit for bit
         self._limits = {
             "env": ("recovery.max_env_restarts", config.recovery.max_env_restarts),
             "rollout": ("recovery.max_rollout_restarts", config.recovery.max_rollout_restarts),
@@ -62,6 +65,8 @@ class Recovery:
         role, rank = self._check_restart_limit(failure, ("env", "rollout"))
         if failure.kind == _LINK_BROKE:
             self._replaced.append(f"{role}/{rank}")  # the same break may reach it from other workers, too
+            if role == "env":
+                self._tell_repeated(rank)
             return
         try:
             started = self._workers.replace(role, rank)
@@ -95,6 +100,8 @@ class Recovery:
         try:
             for rank in range(self._workers.sizes["actor"]):
                 self._began(self._workers.replace("actor", rank))
+            if self._carries_episodes:
+                self.tell_inexact("steps are repeated with other running episodes")
         except RunError as another:
             if _role(another) != "actor":
                 raise
@@ -102,6 +109,8 @@ class Recovery:
 
     def _began(self, started: list[tuple[str, int]], missed: tuple[str, int] | None = None) -> None:
         """Register new processes. missed: the worker whose loss is counted; the others moved from a lost node."""
+        for rank in [rank for role, rank in started if role == "env"]:
+            self._tell_repeated(rank)
         for role, rank in started:
             if role == "actor":
                 continue  # the actor group is loaded as a whole
@@ -109,6 +118,20 @@ class Recovery:
             if (role, rank) != missed:
                 worker = f"{role}/{rank}"
                 self._losses.append(WorkerLoss(worker, f"{worker}: its place changed", self._num_rows(role)))
+
+    def tell_inexact(self, cause: str, verb: str = "does") -> None:
+        """Say, once, that the run differs from now on from one without a loss, or without the resume."""
+        if self._is_exact:
+            self._is_exact = False
+            self._note(f"{cause}: the run {verb} not go on bit for bit")
+
+    def _tell_repeated(self, rank: int) -> None:
+        """Say what is not as before when an env worker collects its share again."""
+        if self._carries_episodes:
+            self.tell_inexact(f"running episodes of env/{rank} were dropped")
+        elif not self._is_answered_alone:
+            cause = f"the same episodes of env/{rank} are collected again, in batches of another size"
+            self.tell_inexact(cause, "may")  # by how these are rounded
 
     def _num_rows(self, role: str) -> int:
         """Return the number of rows whose running episode is lost with a worker."""

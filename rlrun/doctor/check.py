@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.facts import ClusterFacts, NodeFacts
@@ -12,6 +14,8 @@ from rlrun.doctor.node_request import NodeRequest
 from rlrun.placement.budget import Budget
 from rlrun.placement.plan import Plan, Slot
 from rlrun.system.errors import RunError
+
+T = TypeVar("T")
 
 
 class Status(Enum):
@@ -69,6 +73,12 @@ class ClusterState:
         """Return the planned workers of a node."""
         return tuple(slot for slot in self.plan.slots if slot.node == node) if self.plan else ()
 
+    def simulators(self, kind: type[T]) -> Iterator[tuple[NodeFacts, T]]:
+        """Yield the nodes whose simulator was measured as facts of this type, with these."""
+        for node in self.facts.nodes:
+            if isinstance(node.simulator, kind):
+                yield node, node.simulator
+
     def interface(self, node: NodeFacts) -> str | None:
         """Return the interface of a node's collectives, or None if no interface owns the node's address."""
         return self.request(node.node).interface or node.interface_of(node.address)
@@ -87,11 +97,15 @@ class Check:
     """One row of the table. `run` yields faults; `measured` summarizes the measurement of a check that passed."""
 
     name: str
-    looks_at: str
     where: str
     fails_when: str
     run: Callable[[ClusterState], Iterator[Finding]]
     measured: Callable[[ClusterState], str]
+
+    @property
+    def purpose(self) -> str:
+        """What `run` checks, as its first sentence says."""
+        return inspect.cleandoc(self.run.__doc__ or "").partition("\n\n")[0].replace("\n", " ").rstrip(".")
 
     @property
     def row(self) -> str:

@@ -1,4 +1,4 @@
-"""All checks of the doctor in one table: what each looks at, where, and when it fails."""
+"""All checks of the doctor in one table: where each looks, and when it fails."""
 
 from __future__ import annotations
 
@@ -110,7 +110,6 @@ def _skew(cluster: ClusterState) -> str:
 CHECKS = (
     Check(
         "mtu",
-        "whether packets of the interface's full size arrive; runs before all other checks",
         "planned pairs, both ways; in every program from its node to each other node, and on a node before it joins",
         "large packets are lost and smaller ones arrive; reports the largest size that arrives",
         cross_node_checks.mtu,
@@ -118,7 +117,6 @@ CHECKS = (
     ),
     Check(
         "answers",
-        "whether a process can be started on the node",
         "every node",
         "the process does not start, or does not answer in time",
         node_checks.unresponsive_nodes,
@@ -126,7 +124,6 @@ CHECKS = (
     ),
     Check(
         "placement",
-        "the plan of the run on the machines that exist",
         "the whole cluster",
         "the planner refuses: too few accelerators on a node, RT cores, unlike accelerators in one process; or its "
         "budget: accelerator memory, host memory, room for the objects of a training step. What stays idle is shown",
@@ -135,7 +132,6 @@ CHECKS = (
     ),
     Check(
         "interface",
-        "the interface that Gloo and NCCL are bound to",
         "every node",
         "it is missing or down, or reaches no other node (lo, docker0)",
         node_checks.interface,
@@ -143,7 +139,6 @@ CHECKS = (
     ),
     Check(
         "host name",
-        "what the host name resolves to",
         "every node of several",
         "never; warns about loopback, and about a name that does not resolve",
         node_checks.host_name,
@@ -151,7 +146,6 @@ CHECKS = (
     ),
     Check(
         "route",
-        "the source address and interface of packets to a peer",
         "planned pairs, both ways",
         "there is no route, or it uses another interface than the collectives",
         cross_node_checks.route,
@@ -159,8 +153,6 @@ CHECKS = (
     ),
     Check(
         "ports",
-        "cluster.store_port and the next one, before workers open them; TCP connections to Ray's ports, to the store "
-        "of the process group, and to a port that was free",
         "the node of actor rank 0; planned pairs, both ways",
         "a port is taken, or a connection is refused, dropped or answered by another node; warns above 200 ms",
         cross_node_checks.ports,
@@ -168,7 +160,6 @@ CHECKS = (
     ),
     Check(
         "gloo",
-        "an all-reduce of two processes",
         "pairs of nodes with actor ranks, and with rollout workers under weight_sync.transport=collective; two "
         "processes if one of several nodes has all of them",
         "it fails, or does not finish within twice doctor.link_timeout_s after both are ready; that time grows with "
@@ -178,7 +169,6 @@ CHECKS = (
     ),
     Check(
         "nccl",
-        "an all-reduce of two accelerators",
         "the same pairs, if the plan chooses NCCL; two accelerators of a single node; skipped for a single accelerator",
         "it fails, or does not finish within a minute after both are ready",
         cross_node_checks.nccl,
@@ -186,7 +176,6 @@ CHECKS = (
     ),
     Check(
         "temp disk",
-        "Ray's temporary folder",
         "every node",
         "it cannot be written, or is fuller than Ray's threshold of 95 % (on a single machine: warns)",
         node_checks.temp_disk,
@@ -194,7 +183,6 @@ CHECKS = (
     ),
     Check(
         "spill disk",
-        "Ray's spill folder",
         "every node",
         "it cannot be written, or is fuller than Ray's threshold (on a single machine: warns); warns below 20 MB/s",
         node_checks.spill_disk,
@@ -202,7 +190,6 @@ CHECKS = (
     ),
     Check(
         "shared memory",
-        "/dev/shm against Ray's object store",
         "every node",
         "the store does not fit (on a single machine: warns)",
         node_checks.shared_memory,
@@ -210,7 +197,6 @@ CHECKS = (
     ),
     Check(
         "run disk",
-        "run and cache folder",
         "every node",
         "one of them cannot be written; warns below 500 MB",
         node_checks.run_disk,
@@ -218,7 +204,6 @@ CHECKS = (
     ),
     Check(
         "shared folders",
-        "whether other nodes see a file that one node writes",
         "nodes that exchange checkpoints, demonstrations or policies",
         "a node does not see it",
         cross_node_checks.shared_folders,
@@ -226,7 +211,6 @@ CHECKS = (
     ),
     Check(
         "memory",
-        "free host memory against the largest worker that loads",
         "every node",
         "the worker does not fit",
         accelerator_checks.memory,
@@ -234,7 +218,6 @@ CHECKS = (
     ),
     Check(
         "accelerators",
-        "the planned accelerators, driver, CUDA of torch",
         "nodes with accelerators",
         "one is missing, torch has no CUDA, or the driver is too old for it; warns about drivers that differ",
         accelerator_checks.accelerators,
@@ -242,7 +225,6 @@ CHECKS = (
     ),
     Check(
         "accelerator memory",
-        "free device memory, the processes that hold memory, and the spread",
         "the planned accelerators",
         "less is free than the plan needs; warns about leftover processes and about a spread over 10 %",
         accelerator_checks.accelerator_memory,
@@ -250,7 +232,6 @@ CHECKS = (
     ),
     Check(
         "versions",
-        "Python, torch, ray, transformers, rlrun and its sources",
         "every node; torch and transformers where models run",
         "rlrun, ray, torch or transformers differ, or another package differs in its minor version; warns about "
         "smaller differences, and about versions that rlrun does not run with",
@@ -259,8 +240,6 @@ CHECKS = (
     ),
     Check(
         "optional packages",
-        "SGLang, bitsandbytes, flash-attn and the trackers, as the configuration needs them, and interpreters of "
-        "simulators; each is imported in its interpreter",
         "the nodes whose workers use them; trackers: where the run is started, by rlrun.doctor",
         "one cannot be imported; warns if that takes over half a minute",
         node_checks.optional_packages,
@@ -268,7 +247,6 @@ CHECKS = (
     ),
     Check(
         "inputs",
-        "policy, dataset, checkpoint and interpreter of the configuration",
         "the nodes that read them",
         "one is missing, or differs between nodes",
         cross_node_checks.inputs,
@@ -276,7 +254,6 @@ CHECKS = (
     ),
     Check(
         "data and policy",
-        "the data set of demos.path and the policy folder, beside the world: cameras, numbers, rate, units, sentences",
         "where the doctor runs, by rlrun.doctor; a run compares them once its simulators are up",
         "they do not fit each other, or cannot be read; warns about what may be meant",
         cross_node_checks.fit,
@@ -284,7 +261,6 @@ CHECKS = (
     ),
     Check(
         "clock",
-        "the clock difference of two nodes, measured over their link",
         "planned pairs",
         "the clocks differ by more than 60 s; warns above 5 s",
         cross_node_checks.clock,
@@ -292,8 +268,6 @@ CHECKS = (
     ),
     Check(
         "environment",
-        "SGLang's legacy switches, GLOO_SOCKET_IFNAME with a list or ^, proxies, hidden devices, niceness of workers, "
-        "settings of NCCL and Ray that differ",
         "every node, in the environment of its Ray processes",
         "never; warns",
         node_checks.environment,
@@ -354,5 +328,5 @@ def _excused(finding: Finding, load: float) -> Finding:
 
 def markdown_table() -> str:
     """Return the table of docs/doctor.md."""
-    rows = [f"| `{c.name}` | {c.looks_at} | {c.where} | {c.fails_when} |" for c in all_checks()]
-    return "\n".join(["| check | looks at | where | fails when |", "|---|---|---|---|", *rows])
+    rows = [f"| `{c.name}` | {c.purpose} | {c.where} | {c.fails_when} |" for c in all_checks()]
+    return "\n".join(["| check | does what | where | fails when |", "|---|---|---|---|", *rows])

@@ -19,7 +19,7 @@ LEARNERS_ONLY = ("torch", "torch CUDA", "transformers", "sglang")  # a simulatio
 
 
 def versions(cluster: ClusterState) -> Iterator[Finding]:
-    """Check that nodes have the same Python, and the same versions of the packages that they use."""
+    """Check that nodes have the same Python, torch, ray, transformers, rlrun and sources of it, where they use them."""
     nodes = cluster.facts.nodes
     for package in dict.fromkeys(name for node in nodes for name in node.versions):
         users = nodes
@@ -80,7 +80,7 @@ def _same_minor(found: str, usual: str) -> bool:
 
 
 def fit(cluster: ClusterState) -> Iterator[Finding]:
-    """Check that the data set and the policy folder fit the world, as far as it is known before it runs."""
+    """Check that the data set and the policy folder fit the world: cameras, numbers, rate, units, sentences."""
     found = cluster.facts.fit
     if found is None:
         return
@@ -92,7 +92,7 @@ def fit(cluster: ClusterState) -> Iterator[Finding]:
 
 
 def inputs(cluster: ClusterState) -> Iterator[Finding]:
-    """Check that models and datasets exist, and are equal, on the nodes that read them."""
+    """Check that policy, dataset, checkpoint and interpreter exist, and are equal, on the nodes that read them."""
     for key in dict.fromkeys(wanted.key for node in cluster.facts.nodes for wanted in node.inputs):
         found = {node.node: wanted for node in cluster.facts.nodes for wanted in node.inputs if wanted.key == key}
         there = {node: facts for node, facts in found.items() if facts.num_files}
@@ -143,7 +143,7 @@ def _sharing(cluster: ClusterState) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def clock(cluster: ClusterState) -> Iterator[Finding]:
-    """Compare the clocks of nodes over their links."""
+    """Compare the clocks of two nodes over their link."""
     worst: dict[str, LinkFacts] = {}
     for link in cluster.facts.links:
         if link.skew_s is not None and abs(link.skew_s) > MAX_SKEW_S:
@@ -206,7 +206,7 @@ def route(cluster: ClusterState) -> Iterator[Finding]:
 
 
 def mtu(cluster: ClusterState) -> Iterator[Finding]:
-    """Check that packets of the interface's full size arrive, in both directions."""
+    """Check that packets of the interface's full size arrive, in both directions; this runs before all others."""
     for facts in cluster.facts.paths:
         path = facts.path
         if path.loses_packets:
@@ -215,7 +215,7 @@ def mtu(cluster: ClusterState) -> Iterator[Finding]:
 
 
 def ports(cluster: ClusterState) -> Iterator[Finding]:
-    """Check that ports of workers are free, and that the ports of Ray, store and collectives can be reached."""
+    """Check that cluster.store_port and the next are free, and that ports of Ray, store and collectives are reached."""
     yield from _taken(cluster)
     for link in cluster.facts.links:
         if link.error is not None:

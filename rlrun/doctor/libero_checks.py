@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.doctor.check import Check, ClusterState, Finding, Status
-from rlrun.doctor.facts import NodeFacts
 from rlrun.doctor.measure import LONGEST_S, SimulatorInspection
 from rlrun.doctor.node_request import SimulatorRequest
 from rlrun.doctor.simulator_checks import MUJOCO_RENDERER, RendererFacts, measure_mujoco_renderer, run_trial
@@ -36,13 +35,13 @@ def measure_world(request: SimulatorRequest) -> RendererFacts | WarpFacts:
         return measure_mujoco_renderer(request)
     trial = run_trial(request, "find_warp", {}, LONGEST_S)
     late = f"its import was not finished within {LONGEST_S:.0f} s" if trial.is_late else trial.error
-    return WarpFacts(**trial.answer) if trial.answer else WarpFacts(error=late)
+    return WarpFacts(**trial.value) if trial.value else WarpFacts(error=late)
 
 
 def warp(cluster: ClusterState) -> Iterator[Finding]:
     """Check that MuJoCo Warp can be imported, has a card, and whether its kernels are compiled."""
     name = "simulator physics"
-    for node, facts in _found(cluster):
+    for node, facts in cluster.simulators(WarpFacts):
         if facts.error:
             fix = "pip install 'rlrun[warp]' in the interpreter of the env workers, or env.libero.physics=mujoco"
             yield Finding(name, Status.failed, node.node, facts.error, fix)
@@ -60,14 +59,8 @@ def warp(cluster: ClusterState) -> Iterator[Finding]:
 
 def found(cluster: ClusterState) -> str:
     """Example: "sim-0: MuJoCo Warp 4.0.0 on NVIDIA H100, room for some 90000 rows, 61 compiled modules in /data"."""
-    told = [f"{node.node}: {_told(cluster, facts)}" for node, facts in _found(cluster)]
+    told = [f"{node.node}: {_told(cluster, facts)}" for node, facts in cluster.simulators(WarpFacts)]
     return "; ".join(told[:8]) or "not looked at"
-
-
-def _found(cluster: ClusterState) -> Iterator[tuple[NodeFacts, WarpFacts]]:
-    for node in cluster.facts.nodes:
-        if isinstance(node.simulator, WarpFacts):
-            yield node, node.simulator
 
 
 def _told(cluster: ClusterState, facts: WarpFacts) -> str:
@@ -82,7 +75,6 @@ def _told(cluster: ClusterState, facts: WarpFacts) -> str:
 
 _WARP = Check(
     "simulator physics",
-    "MuJoCo Warp, its card, how many rows fit on it, and its compiled kernels",
     "nodes with env workers under env.libero.physics=warp",
     "it cannot be imported; warns if its CPU device steps, and if the first start compiles",
     warp,

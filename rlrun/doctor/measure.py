@@ -10,6 +10,7 @@ import platform
 import re
 import shutil
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from rlrun.system.errors import RunError
 from rlrun.system.machine_load import host_memory, local_load
 from rlrun.system.network import port_holder
 from rlrun.system.nvidia_smi import UnansweredError
+from rlrun.system.storage_error import existing_parent, probe_write
 
 LIMIT_S = 12.0  # for `measure`, which may ask a driver that hangs
 LONGEST_S = 30.0  # for a `measure` that imports third-party code
@@ -157,53 +159,46 @@ def measure_folder(folder: Folder, node_request: NodeRequest) -> FolderFacts:
 
     Does not create the folder: uses its nearest existing parent. Marker files stay until `remove_marker`.
     """
-    existing = _existing(Path(folder.path))
+    existing = existing_parent(Path(folder.path))
     try:
         usage = shutil.disk_usage(existing)
     except OSError as fault:
         return FolderFacts(folder.purpose, folder.path, 0, 0, str(fault))
     problem, speed = None, None
-    probe = existing / f".rlrun-doctor-{os.getpid()}"
     try:
+        if (refused := probe_write(existing)) is not None:
+            raise refused
         if node_request.is_thorough and folder.purpose != "shared memory":
-            speed = _write_speed(probe, min(_SPEED_BYTES, usage.free // 2))
-        else:
-            probe.touch()
+            speed = _write_speed(existing, min(_SPEED_BYTES, usage.free // 2))
         if node_request.writes_markers and folder.purpose in SHARED:
             (existing / (MARKER + node_request.node)).touch()
     except OSError as fault:
         problem = fault.strerror or str(fault)
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink(missing_ok=True)
     return FolderFacts(folder.purpose, folder.path, usage.total, usage.free, problem, speed)
 
 
-def _existing(path: Path) -> Path:
-    return next(parent for parent in (path, *path.parents) if parent.exists())
-
-
-def _write_speed(path: Path, num_bytes: int) -> float:
+def _write_speed(folder: Path, num_bytes: int) -> float:
     """Return the bytes per second written to the disk, with fsync."""
     piece = b"\0" * max(4096, num_bytes // 8)
     started, written = time.perf_counter(), 0
-    with path.open("wb") as stream:
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as stream:
         while written < num_bytes and time.perf_counter() - started < _SPEED_S:
             written += stream.write(piece)
-            stream.flush()
             os.fsync(stream.fileno())
     return max(1, written) / max(1e-9, time.perf_counter() - started)
 
 
 def markers_in(folder: Folder) -> tuple[str, ...]:
     """Return the nodes whose marker files are in a folder."""
-    return tuple(sorted(path.name.removeprefix(MARKER) for path in _existing(Path(folder.path)).glob(f"{MARKER}*")))
+    return tuple(
+        sorted(path.name.removeprefix(MARKER) for path in existing_parent(Path(folder.path)).glob(f"{MARKER}*"))
+    )
 
 
 def remove_marker(folder: Folder, node: str) -> None:
     """Remove the marker file that `measure_folder` wrote."""
     with contextlib.suppress(OSError):
-        (_existing(Path(folder.path)) / (MARKER + node)).unlink(missing_ok=True)
+        (existing_parent(Path(folder.path)) / (MARKER + node)).unlink(missing_ok=True)
 
 
 def _input(wanted: Input) -> InputFacts:

@@ -75,7 +75,7 @@ def host_name(cluster: ClusterState) -> Iterator[Finding]:
 
 
 def optional_packages(cluster: ClusterState) -> Iterator[Finding]:
-    """Check that the optional packages of the configuration can be imported where they are used."""
+    """Check that SGLang, bitsandbytes, flash-attn and trackers can be imported where the configuration uses them."""
     found = [(node.node, facts) for node in cluster.facts.nodes for facts in node.packages]
     found += [("", facts) for facts in cluster.facts.driver_packages]
     for where, facts in found:
@@ -196,7 +196,7 @@ def _below_threshold(
 
 
 def environment(cluster: ClusterState) -> Iterator[Finding]:
-    """Report harmful variables of the shell that started Ray."""
+    """Report harmful variables of the shell that started Ray: of SGLang, Gloo, NCCL, proxies, devices, niceness."""
     for node in cluster.facts.nodes:
         for cause, fix in (*_switches(node), *_folders_of_shell(node), *_devices(node), *_niceness(node)):
             yield Finding("environment", Status.warning, node.node, cause, fix)

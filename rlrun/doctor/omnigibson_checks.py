@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
-import json
 import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +12,9 @@ from rlrun.doctor.check import Check, ClusterState, Finding, Status
 from rlrun.doctor.facts import NodeFacts
 from rlrun.doctor.measure import SimulatorInspection
 from rlrun.doctor.node_request import SimulatorRequest
+from rlrun.doctor.optional_packages import ask
 from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.placement.inventory import WITHOUT_RT_CORES
-from rlrun.system.import_path import question
 from rlrun.system.nvidia_smi import major_version
 
 # --- measurement --------------------------------------------------------------------------------
@@ -62,7 +60,8 @@ class SimulatorFacts:
 def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
     """Return the facts for `request`; takes as long as its interpreter takes to start."""
     environment = {**os.environ, **request.environment}
-    answer, error = _ask(request.python, environment)
+    found = ask(request.python, _QUESTION, [], _QUESTION_S, request.environment)
+    answer, late = found.value or {}, f"no answer within {_QUESTION_S:.0f} s"
     data = environment.get("OMNIGIBSON_DATA_PATH", "")
     if not data and answer.get("folder"):
         data = str(Path(answer["folder"]) / "data")  # OmniGibson's own default
@@ -70,7 +69,7 @@ def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
     scene = request.env.section(OmniGibsonConfig).scene
     return SimulatorFacts(
         python=request.python,
-        error=error,
+        error=late if found.is_late else found.error.removeprefix(f"{request.python} does not start: ") or None,
         python_version=str(answer.get("python", "")),
         packages=dict(answer.get("packages", {})),
         isaac_path=environment.get("ISAAC_PATH", ""),
@@ -81,24 +80,6 @@ def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
         has_key=any(found for place in places for found in place.glob(f"**/{KEY}")),
         eula=environment.get("OMNI_KIT_ACCEPT_EULA", ""),
     )
-
-
-def _ask(python: str, environment: Mapping[str, str]) -> tuple[dict, str | None]:
-    """Return the interpreter's versions and packages, and an error message or None."""
-    try:
-        done = subprocess.run(
-            question(python, _QUESTION),
-            env=dict(environment),
-            capture_output=True,
-            text=True,
-            timeout=_QUESTION_S,
-            check=False,
-        )
-        return json.loads(done.stdout.splitlines()[-1]), None
-    except (OSError, subprocess.TimeoutExpired) as failure:
-        return {}, str(failure)
-    except (IndexError, json.JSONDecodeError):
-        return {}, (done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1]
 
 
 def _icds(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -118,7 +99,7 @@ PAGE = "docs/omnigibson.md"
 
 def interpreter(cluster: ClusterState) -> Iterator[Finding]:
     """Check that the interpreter starts, has a version that Isaac Sim supports, and has rlrun's dependencies."""
-    for node, simulator in _simulators(cluster):
+    for node, simulator in cluster.simulators(SimulatorFacts):
         if simulator.error is not None:
             cause = f"{simulator.python} does not start: {simulator.error}"
             yield _failed("simulator interpreter", node, cause, "placement.nodes.<group>.python=<OmniGibson's Python>")
@@ -135,7 +116,7 @@ def interpreter(cluster: ClusterState) -> Iterator[Finding]:
 
 def packages(cluster: ClusterState) -> Iterator[Finding]:
     """Check that OmniGibson, Isaac Sim and BDDL are installed, in versions that fit together."""
-    for node, simulator in _simulators(cluster):
+    for node, simulator in cluster.simulators(SimulatorFacts):
         if simulator.error is not None:
             continue  # reported by the interpreter's check
         found = simulator.packages
@@ -160,7 +141,7 @@ def packages(cluster: ClusterState) -> Iterator[Finding]:
 
 def graphics(cluster: ClusterState) -> Iterator[Finding]:
     """Check RT cores, driver, Vulkan, and the libraries that Kit loads."""
-    for node, simulator in _simulators(cluster):
+    for node, simulator in cluster.simulators(SimulatorFacts):
         used = {index for slot in cluster.slots(node.node) if slot.role == "env" for index in slot.accelerators}
         for gpu in node.gpus:
             if gpu.index not in used:
@@ -188,7 +169,7 @@ def graphics(cluster: ClusterState) -> Iterator[Finding]:
 def data(cluster: ClusterState) -> Iterator[Finding]:
     """Check the dataset, its key, and the scene of the run."""
     scene = cluster.config.env.section(OmniGibsonConfig).scene
-    for node, simulator in _simulators(cluster):
+    for node, simulator in cluster.simulators(SimulatorFacts):
         where = simulator.data_path or "nowhere"
         fix = f"download it ({PAGE}), then {ENVIRONMENT}.OMNIGIBSON_DATA_PATH=<the folder>"
         if not simulator.has_scene:
@@ -200,16 +181,10 @@ def data(cluster: ClusterState) -> Iterator[Finding]:
 
 def licence(cluster: ClusterState) -> Iterator[Finding]:
     """Check that a variable accepts NVIDIA's licence agreement: OmniGibson sets it by itself, without asking you."""
-    for node, simulator in _simulators(cluster):
+    for node, simulator in cluster.simulators(SimulatorFacts):
         if simulator.eula.lower() not in ("yes", "y", "1"):
             cause = "OMNI_KIT_ACCEPT_EULA is not YES: nobody has accepted Isaac Sim's licence for this node"
             yield _failed("simulator licence", node, cause, f"read it, then {ENVIRONMENT}.OMNI_KIT_ACCEPT_EULA=YES")
-
-
-def _simulators(cluster: ClusterState) -> Iterator[tuple[NodeFacts, SimulatorFacts]]:
-    for node in cluster.facts.nodes:
-        if isinstance(node.simulator, SimulatorFacts):
-            yield node, node.simulator
 
 
 def _failed(check: str, node: NodeFacts, cause: str, fix: str, measured: str = "") -> Finding:
@@ -218,7 +193,7 @@ def _failed(check: str, node: NodeFacts, cause: str, fix: str, measured: str = "
 
 def measured(cluster: ClusterState) -> str:
     """Example: "2 nodes, OmniGibson 3.7.2"."""
-    found = [simulator for _, simulator in _simulators(cluster)]
+    found = [simulator for _, simulator in cluster.simulators(SimulatorFacts)]
     versions = dict.fromkeys(one.packages.get("omnigibson", "?") for one in found)
     return f"{len(found)} nodes, OmniGibson {', '.join(versions)}" if found else "no node was measured"
 
@@ -228,7 +203,6 @@ INSPECTION = SimulatorInspection(
     (
         Check(
             "simulator interpreter",
-            "the Python that runs OmniGibson",
             "nodes with env workers under env.simulator=omnigibson",
             "it does not start, is neither 3.10 nor 3.11, or lacks numpy or msgpack",
             interpreter,
@@ -236,7 +210,6 @@ INSPECTION = SimulatorInspection(
         ),
         Check(
             "simulator packages",
-            "OmniGibson, Isaac Sim and bddl in that interpreter",
             "the same nodes",
             "one is missing, or OmniGibson is older than 3.7; warns about a version made for another Python",
             packages,
@@ -244,7 +217,6 @@ INSPECTION = SimulatorInspection(
         ),
         Check(
             "simulator graphics",
-            "RT cores, driver, Vulkan driver file, libraries that Kit loads",
             "the same nodes, and the accelerators of env workers",
             "one is missing, or the driver is older than 535",
             graphics,
@@ -252,7 +224,6 @@ INSPECTION = SimulatorInspection(
         ),
         Check(
             "simulator data",
-            "the BEHAVIOR dataset, its key, and the scene of the run",
             "the same nodes",
             "one is missing",
             data,
@@ -260,7 +231,6 @@ INSPECTION = SimulatorInspection(
         ),
         Check(
             "simulator licence",
-            "acceptance of NVIDIA's licence agreement",
             "the same nodes",
             "OMNI_KIT_ACCEPT_EULA is not YES",
             licence,

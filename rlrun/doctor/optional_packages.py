@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from rlrun.config.schema import AttentionKernel, OptimizerKind, RolloutBackendKind, RunConfig
 from rlrun.system.import_path import question
@@ -117,23 +120,51 @@ def interpreter_environment(python: str) -> dict[str, str]:
 
 
 def _opened(python: str, requests: list[PackageRequest], limit_s: float) -> list[PackageFacts]:
-    command = question(python, _PROGRAM, json.dumps([request.statement for request in requests]))
+    found = ask(python, _PROGRAM, [json.dumps([request.statement for request in requests])], limit_s)
+    faults = found.value if isinstance(found.value, list) else [found.error] * len(requests)
+    return [PackageFacts(request, fault, found.is_late) for request, fault in zip(requests, faults, strict=True)]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a program in another interpreter found. Example: Answer({"kind": "egl"}), Answer(error="killed by …")."""
+
+    value: Any = None  # of the JSON in its last line
+    error: str = ""  # why there is none; "" if there is one, or none in time
+    is_late: bool = False
+
+
+def ask(
+    python: str,
+    program: str,
+    arguments: Sequence[str],
+    limit_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> Answer:
+    """Run the text of a program in an interpreter, and read the JSON that it prints last; one that hangs is killed.
+
+    limit_s: on an idle machine. environment: beside this process's variables.
+    """
     try:
-        done = subprocess.run(
-            command,
-            env=interpreter_environment(python),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
+        child = subprocess.Popen(
+            question(python, program, *arguments),
+            env=interpreter_environment(python) | dict(environment or {}),
+            stdin=subprocess.DEVNULL,  # a question is an error
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=local_load_factor() * limit_s,
-            check=False,
+            start_new_session=True,
         )
-        faults = json.loads(done.stdout.strip().splitlines()[-1])
-    except subprocess.TimeoutExpired:
-        return [PackageFacts(request, "", is_late=True) for request in requests]
     except OSError as error:
-        faults = [f"{python} does not start: {error.strerror}"] * len(requests)
-    except (ValueError, IndexError):
-        last = done.stderr.strip().splitlines()
-        faults = [last[-1] if last else f"{python} ended with status {done.returncode}"] * len(requests)
-    return [PackageFacts(request, fault) for request, fault in zip(requests, faults, strict=True)]
+        return Answer(error=f"{python} does not start: {error.strerror}")
+    try:
+        output, errors = child.communicate(timeout=local_load_factor() * limit_s)
+    except subprocess.TimeoutExpired:
+        child.kill()  # no wait: a process that hangs in a driver does not end
+        return Answer(is_late=True)
+    if child.returncode < 0:
+        return Answer(error=f"killed by {signal.Signals(-child.returncode).name}")
+    with suppress(ValueError, IndexError):
+        return Answer(json.loads(output.strip().splitlines()[-1]))
+    last = errors.strip().splitlines()
+    return Answer(error=last[-1] if last else f"{python} ended with status {child.returncode}")

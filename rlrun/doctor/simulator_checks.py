@@ -5,13 +5,10 @@ OmniGibson has its own file. Specs name the inspections at the end of this one, 
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +16,9 @@ from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import to_dict
 from rlrun.doctor.check import Check, ClusterState, Finding, Status
-from rlrun.doctor.facts import NodeFacts
 from rlrun.doctor.measure import LIMIT_S, LONGEST_S, SimulatorInspection
 from rlrun.doctor.node_request import SimulatorRequest
-from rlrun.doctor.optional_packages import interpreter_environment
-from rlrun.system.import_path import question
-from rlrun.system.machine_load import local_load_factor
+from rlrun.doctor.optional_packages import Answer, ask
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # The interpreter may lack rlrun; it imports the package as env workers under another interpreter do.
@@ -42,45 +36,10 @@ importlib.import_module("rlrun.doctor.simulator_trials").main(question)
 # --- trials in the simulator's interpreter -------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Trial:
-    """The outcome. Example: Trial({"kind": "egl"}), Trial(error="killed by SIGSEGV"), Trial(is_late=True)."""
-
-    answer: dict[str, Any] = field(default_factory=dict)
-    error: str = ""  # why there is no answer; "" if there is one, or none in time
-    is_late: bool = False
-
-
-def run_trial(request: SimulatorRequest, trial: str, arguments: dict[str, Any], limit_s: float) -> Trial:
-    """Run a function of `simulator_trials` under the request's interpreter; a process that hangs is killed.
-
-    Waits `limit_s` at most, and longer on a busy machine.
-    """
-    program = question(request.python, _PROGRAM, str(_PACKAGE / "pipe" / "bootstrap.py"), str(_PACKAGE))
-    pipe, environment = subprocess.PIPE, interpreter_environment(request.python) | dict(request.environment)
-    try:
-        child = subprocess.Popen(
-            [*program, json.dumps({"trial": trial} | arguments)],
-            env=environment,
-            stdin=subprocess.DEVNULL,  # a question is an error
-            stdout=pipe,
-            stderr=pipe,
-            text=True,
-            start_new_session=True,
-        )
-    except OSError as error:
-        return Trial(error=f"{request.python} does not start: {error.strerror}")
-    try:
-        output, errors = child.communicate(timeout=local_load_factor() * limit_s)
-    except subprocess.TimeoutExpired:
-        child.kill()  # no wait: a process that hangs in a driver does not end
-        return Trial(is_late=True)
-    if child.returncode < 0:
-        return Trial(error=f"killed by {signal.Signals(-child.returncode).name}")
-    with contextlib.suppress(ValueError, IndexError):
-        return Trial(dict(json.loads(output.splitlines()[-1])))
-    last = errors.strip().splitlines()
-    return Trial(error=last[-1] if last else f"ended with status {child.returncode}")
+def run_trial(request: SimulatorRequest, trial: str, arguments: dict[str, Any], limit_s: float) -> Answer:
+    """Run a function of `simulator_trials` under the request's interpreter; see `ask`."""
+    words = [str(_PACKAGE / "pipe" / "bootstrap.py"), str(_PACKAGE), json.dumps({"trial": trial} | arguments)]
+    return ask(request.python, _PROGRAM, words, limit_s, request.environment)
 
 
 # --- renderers of cameras ------------------------------------------------------------------------
@@ -114,8 +73,8 @@ def measure_mujoco_renderer(request: SimulatorRequest, limit_s: float = LONGEST_
 def _renderer(request: SimulatorRequest, trial: str, remedy: str, limit_s: float) -> RendererFacts:
     arguments = {"renderer": request.env.renderer.value, "image_size": request.env.image_size}
     outcome = run_trial(request, trial, arguments, limit_s)
-    if outcome.answer:
-        return RendererFacts(**outcome.answer, remedy=remedy)
+    if outcome.value:
+        return RendererFacts(**outcome.value, remedy=remedy)
     warning = f"no image within {limit_s:.0f} s: the graphics driver hangs, or the node is very busy"
     error = f"the renderer gave no image: {outcome.error}"
     late = outcome.is_late
@@ -124,7 +83,7 @@ def _renderer(request: SimulatorRequest, trial: str, remedy: str, limit_s: float
 
 def renderer(cluster: ClusterState) -> Iterator[Finding]:
     """Check that OpenGL renders the cameras, on a GPU if the node has one."""
-    for node, facts in _renderers(cluster):
+    for node, facts in cluster.simulators(RendererFacts):
         if facts.error:
             fix = f"{PACKAGES}; {facts.remedy}"
             yield Finding("renderer", Status.failed, node.node, facts.error, fix)
@@ -140,14 +99,8 @@ def renderer(cluster: ClusterState) -> Iterator[Finding]:
 
 def rendered(cluster: ClusterState) -> str:
     """Example: "sim-0: NVIDIA GeForce RTX 4090, 833 images/s"."""
-    speeds = [f"{node.node}: {_speed(facts)}" for node, facts in _renderers(cluster)]
+    speeds = [f"{node.node}: {_speed(facts)}" for node, facts in cluster.simulators(RendererFacts)]
     return "; ".join(speeds[:8]) or "not looked at"
-
-
-def _renderers(cluster: ClusterState) -> Iterator[tuple[NodeFacts, RendererFacts]]:
-    for node in cluster.facts.nodes:
-        if isinstance(node.simulator, RendererFacts):
-            yield node, node.simulator
 
 
 def _speed(facts: RendererFacts) -> str:
@@ -174,7 +127,7 @@ def measure_spaces(request: SimulatorRequest, limit_s: float = LONGEST_S) -> Spa
     """Make one environment in the interpreter of the env workers."""
     path = [folder for folder in sys.path if folder] if request.python == sys.executable else []
     trial = run_trial(request, "make_environment", {"env": to_dict(request.env), "path": path}, limit_s)
-    return SpacesFacts(**trial.answer) if trial.answer else SpacesFacts(0, 0, "", trial.error, trial.is_late)
+    return SpacesFacts(**trial.value) if trial.value else SpacesFacts(0, 0, "", trial.error, trial.is_late)
 
 
 def needs_images(config: RunConfig) -> bool:
@@ -185,10 +138,7 @@ def needs_images(config: RunConfig) -> bool:
 def spaces(cluster: ClusterState) -> Iterator[Finding]:
     """Check that the environment is made, and has images for a policy that sees by them."""
     name = "environment spaces"
-    for node in cluster.facts.nodes:
-        facts = node.simulator
-        if not isinstance(facts, SpacesFacts):
-            continue
+    for node, facts in cluster.simulators(SpacesFacts):
         if facts.is_late:
             cause = f"the environment was not made within {LONGEST_S:.0f} s"
             fix = "rlrun check-simulator with the same keys"
@@ -204,13 +154,11 @@ def spaces(cluster: ClusterState) -> Iterator[Finding]:
 
 def spaces_found(cluster: ClusterState) -> str:
     """Example: "1 image, 8 proprioceptive numbers; image -> camera, state -> proprioception"."""
-    for node in cluster.facts.nodes:
-        facts = node.simulator
-        if isinstance(facts, SpacesFacts):
-            counts = f"{facts.num_images} images, {facts.num_proprio} proprioceptive numbers"
-            if facts.images_per_second:
-                counts += f", {facts.images_per_second:.0f} images/s"
-            return f"{counts}; {facts.observed}" if facts.observed else counts
+    for _, facts in cluster.simulators(SpacesFacts):
+        counts = f"{facts.num_images} images, {facts.num_proprio} proprioceptive numbers"
+        if facts.images_per_second:
+            counts += f", {facts.images_per_second:.0f} images/s"
+        return f"{counts}; {facts.observed}" if facts.observed else counts
     return "not looked at"
 
 
@@ -218,7 +166,6 @@ def spaces_found(cluster: ClusterState) -> str:
 
 _RENDERER = Check(
     "renderer",
-    "the renderer of MuJoCo's cameras in the simulator's interpreter, and its images per second",
     "nodes with env workers under env.simulator=embedded or libero",
     "no renderer works; warns about a hanging driver, ray casting, and OpenGL on the CPU of a node with GPUs",
     renderer,
@@ -226,7 +173,6 @@ _RENDERER = Check(
 )
 _SPACES = Check(
     "environment spaces",
-    "the environment of env.gymnasium, and how its observation is read",
     "nodes with env workers under env.simulator=gymnasium; before a run only under a policy that needs images",
     "it cannot be made, or has no images for a policy that needs them; warns if that takes over half a minute",
     spaces,

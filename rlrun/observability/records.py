@@ -5,6 +5,7 @@ Success rates have 95 % Wilson intervals. `RunRecord` is all that a run folder h
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -27,6 +28,8 @@ from rlrun.observability.run_files import (
 )
 from rlrun.observability.timeline import seconds_by_phase
 from rlrun.system.local_files import read_json, read_yaml
+
+MAX_FAULTS = 20  # void episodes that a report lists
 
 
 def wilson_interval(successes: int, episodes: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -321,7 +324,8 @@ class RunRecord:
     metrics: list[dict[str, Any]] = field(default_factory=list)  # by step
     evaluations: list[EvaluationRecord] = field(default_factory=list)  # by step
     notes: list[dict[str, Any]] = field(default_factory=list)
-    faulty_episodes: list[dict[str, Any]] = field(default_factory=list)  # infra faults
+    num_faulty_episodes: int = 0  # infra faults
+    faulty_episodes: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_FAULTS))  # the last ones
     losses: list[dict[str, Any]] = field(default_factory=list)  # workers that were replaced
     worker_seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # worker -> phase -> seconds
     videos: list[Path] = field(default_factory=list)  # in order of steps
@@ -367,8 +371,9 @@ def read_run(folder: Path) -> RunRecord:
     record.metrics = run_files.read_metrics(folder)
     record.evaluations = read_evaluations(folder)
     record.notes = list(run_files.read_json_lines(folder / run_files.NOTES))
-    episodes = run_files.read_json_lines(folder / run_files.EPISODES)
-    record.faulty_episodes = [episode for episode in episodes if episode.get("infra_fault")]
+    for episode in run_files.read_json_lines(folder / run_files.EPISODES, holding='"infra_fault": true'):
+        record.num_faulty_episodes += 1
+        record.faulty_episodes.append(episode)
     record.losses = list(run_files.read_json_lines(folder / run_files.LOSSES))
     timeline = folder / run_files.TIMELINE
     record.worker_seconds = seconds_by_phase(timeline) if timeline.exists() else {}

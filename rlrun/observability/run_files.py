@@ -71,12 +71,17 @@ def _last_byte(path: Path) -> bytes:
         return file.read(1)
 
 
-def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of `path`, without the incomplete lines of killed writers; nothing if there is no file."""
+def read_json_lines(path: Path, holding: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the objects of `path`, without the incomplete lines of killed writers; nothing if there is no file.
+
+    holding: lines without this text are skipped before they are parsed.
+    """
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
+            if holding not in line:
+                continue
             try:
                 record = parse_json(line)
             except ValueError:

@@ -24,6 +24,7 @@ from rlrun.system.machine_load import BUSY_LOAD
 
 SETTLING_STEPS, SETTLING_S = 10, 60.0  # caches and buffers of a new process grow in this time
 MIN_GROWTH_STEPS = 20  # further ones, before a growth is called steady
+_REACH = 20  # times the steps in which a growth was seen: what a young run's caches take says nothing of a distant step
 _SERIES_STEPS = 120  # steps
 _DISTANT_PART = 3  # steady growth is tested on pairs of steps at least a third of the series apart
 _MAX_FLAT_SHARE = 0.1  # of those pairs may show no growth
@@ -104,25 +105,27 @@ class MemoryGrowth:
         step: training steps done, of `num_steps`. step_s: usual duration of a step.
         """
         with self._lock:
-            growing: dict[str, dict[int, tuple[float, str]]] = defaultdict(dict)  # host -> pid -> bytes a step, worker
+            # host -> pid -> bytes a step, steps in which that was seen, worker
+            growing: dict[str, dict[int, tuple[float, float, str]]] = defaultdict(dict)
             for name, worker in self._workers.items():
                 slope = steady_slope(list(worker.points))
                 if slope > 0:
-                    growing[worker.host][worker.pid] = (slope, name)
+                    growing[worker.host][worker.pid] = (slope, worker.points[-1][0] - worker.points[0][0], name)
             sentences = [
                 self._sentence(host, list(found.values()), step_s, num_steps - step) for host, found in growing.items()
             ]
         return [sentence for sentence in sentences if sentence]
 
-    def _sentence(self, host: str, growing: Sequence[tuple[float, str]], step_s: float, steps_left: int) -> str:
+    def _sentence(self, host: str, growing: Sequence[tuple[float, float, str]], step_s: float, steps_left: int) -> str:
         growing = [one for one in growing if one[0] >= _MIN_GROWTH_SHARE * max(growing)[0]]
-        total = sum(slope for slope, _ in growing)
+        slope, num_seen, worker = max(growing)
+        total = sum(each for each, _, _ in growing)
         left = self._latest_free.get(host, 0) / total  # steps
         left_s = left * step_s
-        if left > steps_left or left_s > _REPEAT_WARNING_SHARE * self._told_s.get(host, float("inf")):
+        is_far = left > min(steps_left, _REACH * num_seen)
+        if is_far or left_s > _REPEAT_WARNING_SHARE * self._told_s.get(host, float("inf")):
             return ""
         self._told_s[host] = left_s
-        slope, worker = max(growing)
         others = f" ({len(growing)} workers there by {total / 1e6:.3g} MB)" if len(growing) > 1 else ""
         return (
             f"{worker} grows by {slope / 1e6:.3g} MB a step{others}: node {host} will be full in about "
@@ -138,12 +141,16 @@ def theil_sen_slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def steady_slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return `theil_sen_slope` if nearly all pairs of distant steps show growth; else, or for few points, 0."""
+    """Return the slope of the newer half if nearly all pairs of distant steps show growth; else, or for few points, 0.
+
+    Caches fill ever more slowly, and a leak does not.
+    """
     if len(points) < MIN_GROWTH_STEPS:
         return 0.0
     distant = _slopes(points, len(points) // _DISTANT_PART)
     num_flat = np.count_nonzero(distant <= 0)
-    return theil_sen_slope(points) if num_flat <= int(_MAX_FLAT_SHARE * len(distant)) else 0.0
+    is_steady = num_flat <= int(_MAX_FLAT_SHARE * len(distant))
+    return theil_sen_slope(points[len(points) // 2 :]) if is_steady else 0.0
 
 
 def _slopes(points: Sequence[tuple[float, float]], apart: int) -> np.ndarray:

@@ -156,8 +156,8 @@ def storage_failure(
     )
 
 
-def probe_write(folder: Path, num_bytes: int) -> OSError | None:
-    """Try to write into a folder, for libraries that hide the cause of a failed write; None: the write succeeded."""
+def probe_write(folder: Path, num_bytes: int = 0) -> OSError | None:
+    """Try to write into a folder, unsynced: for libraries that hide why a write failed; None: the write succeeded."""
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
             probe.write(b"?")
@@ -232,7 +232,7 @@ def _is_refused(error: BaseException, folder: str) -> bool:
 
 def _lacks_inodes(place: str) -> bool:
     try:
-        found = os.statvfs(_existing_parent(Path(place)))
+        found = os.statvfs(existing_parent(Path(place)))
     except OSError:
         return False
     return found.f_files > 0 and found.f_favail == 0 and found.f_bavail > 0
@@ -249,23 +249,19 @@ def _failed_path(error: BaseException, folders: Sequence[str]) -> str:
 
 def _is_writable(folder: str) -> bool:
     """Return whether a write succeeds; statvfs may report a file system as writable after an I/O error."""
-    try:
-        with tempfile.TemporaryFile(dir=_existing_parent(Path(folder)), buffering=0) as probe:
-            probe.write(b"?")
-    except OSError:
-        return False
-    return True
+    return probe_write(existing_parent(Path(folder))) is None
 
 
 def _free_space(folder: str) -> str:
     """Describe the free space on the disk of a folder, which may not exist yet. Example: "12.3 MB free"."""
     try:
-        return f"{shutil.disk_usage(_existing_parent(Path(folder))).free / 1e6:.1f} MB free"
+        return f"{shutil.disk_usage(existing_parent(Path(folder))).free / 1e6:.1f} MB free"
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
 
 
-def _existing_parent(folder: Path) -> Path:
+def existing_parent(folder: Path) -> Path:
+    """Return the folder, or the next one above it that exists."""
     while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     return folder

@@ -124,7 +124,7 @@ class Run:
             again = steps_to_repeat(self.session.run_dir, self.progress.step)
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}{again}")
             if self.config.algorithm.carry_episodes:
-                self.session.console.note("running episodes were dropped: the run does not go on bit for bit")
+                self.controller.recovery.tell_inexact("running episodes were dropped")
             self.session.sinks.resumed(self.progress.step)
         self.controller.sync_weights(self.progress.policy_version)
 

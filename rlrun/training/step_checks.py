@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
@@ -20,6 +20,8 @@ from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
 from rlrun.data.messages import EnvTally, EpisodeReport
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.training.significance import all_deviations, chance_of_none
+from rlrun.watchdog.diagnosis import format_workers
 from rlrun.workers.env_worker import Collected
 from rlrun.workers.world_facts import WorldFacts
 
@@ -32,6 +34,8 @@ _VOID_SHARE = 0.1
 _EPISODES = 200  # newest ones of an env worker that are compared
 _STEPS = 100  # newest ones whose cameras are compared
 _SURE = 5.5  # standard deviations; 4e-8 by chance
+_ACTS_OTHERWISE = "that worker may act with other weights, or for other observations, than it says"
+_LEARNS_OTHERWISE = "actor/0 may learn with other weights than it sent"
 _ALIKE = 3.5  # standard deviations; peers that differ more from one another are not compared
 _BY_CHANCE = 1e-8
 _EVERY = 50  # steps between two equal warnings
@@ -49,6 +53,12 @@ class _Memory:
     tallies: deque[tuple[int, EnvTally]] = field(default_factory=lambda: deque(maxlen=_STEPS))  # with steps
     num_chunk_steps: int = 0
     num_odd: int = 0
+    # of its past until the last step in which an episode had a return, and of the episodes since
+    num_before: int = 0
+    num_paid: int = 0
+    sum_of_returns: float = 0.0
+    num_since: int = 0
+    last_paid: int = 0  # that step; 0: none was
 
     def add(self, step: int, report: Collected) -> None:
         """Remember a training step."""
@@ -58,6 +68,31 @@ class _Memory:
         self.tallies.append((step, report.tally))
         self.num_chunk_steps += report.tally.num_chunk_steps
         self.num_odd += report.tally.num_odd
+        self._count_paid(step, [one.episode_return for one in report.episodes if not one.infra_fault])
+
+    def _count_paid(self, step: int, returns: Sequence[float]) -> None:
+        num_paid = sum(map(bool, returns))
+        self.num_since += len(returns)
+        self.num_paid += num_paid
+        self.sum_of_returns += sum(returns)
+        if num_paid:
+            self.num_before, self.num_since, self.last_paid = self.num_before + self.num_since, 0, step
+
+    def is_unpaid(self, step: int, group_size: int) -> bool:
+        """Return whether its episodes have no return any more, beyond chance by its own past.
+
+        A group of one start counts as one episode, and all of a step's that begin alike, since one policy acts in them.
+        Returns that were negative may end because the policy is good now, unless each episode had one.
+        """
+        if not self.num_paid or (self.sum_of_returns <= 0 and self.num_paid < self.num_before):
+            return False
+        num_starts = max(1, len(set(self.starts)))
+        independent = min(self.num_since / group_size, num_starts * (step - self.last_paid))
+        part = independent / max(1, self.num_since)
+        # the past ends at an episode with a return, which tells nothing of their share
+        paid = part * (self.num_paid - 1)
+        unpaid = part * (self.num_before - self.num_paid)
+        return chance_of_none(paid, unpaid, independent) < _BY_CHANCE
 
     def numbers(self, name: str, since: int = 0) -> np.ndarray:
         """Return a number of each episode that ended in step `since` or later; `paid`: of those with a return."""
@@ -170,20 +205,20 @@ class StepChecks:
         bound = scale * self._gap_bound
         rank = metrics.get("rollout_logprob_gap_worker", 0.0)
         worker = f"rollout/{int(rank)}" if math.isfinite(rank) else "a rollout worker"
+        is_alone = self._config.rollout.num_workers == 1 or least == gap  # equal: only one was measured
         if metrics.get("policy_age", 0.0) > 0:
             pass  # then the policies do differ
         elif not gap <= bound:
-            are_all = not least <= bound and least != gap  # equal: only one of them was measured
+            if is_alone:
+                cause = f"{_ACTS_OTHERWISE}, or {_LEARNS_OTHERWISE}: of one rollout worker nothing tells which"
+            elif not least <= bound:
+                cause = f"all rollout workers differ from it, by at least {least:.3g}, so {_LEARNS_OTHERWISE}"
+            else:
+                cause = _ACTS_OTHERWISE
             yield (
                 "gap",
                 f"{worker} and the actor differ by {gap:.3g} in the log-probabilities of the same actions, where at "
-                f"most {bound:g} is rounding: "
-                + (
-                    f"all rollout workers differ from it, by at least {least:.3g}, so actor/0 may learn with other "
-                    "weights than it sent"
-                    if are_all
-                    else "that worker may act with other weights, or for other observations, than it says"
-                ),
+                f"most {bound:g} is rounding: {cause}",
             )
         elif not largest <= scale * _GAP_OF_ONE:
             yield (
@@ -306,6 +341,7 @@ class StepChecks:
         for rank, own in self._memory.items():
             by_tasks[frozenset(own.tasks)][rank] = own
         groups = {tasks: _Group(memories) for tasks, memories in by_tasks.items()}
+        yield from self._unpaid(by_tasks.values())
         for rank, report in enumerate(reports):
             longest = max((episode.num_control_steps for episode in report.episodes), default=0)
             if longest > limit:
@@ -315,6 +351,21 @@ class StepChecks:
             if group.peers(rank):
                 yield from self._constant(rank, group)
                 yield from self._unlike(rank, group)
+
+    def _unpaid(self, groups: Iterable[Mapping[int, _Memory]]) -> Iterator[tuple[str, str]]:
+        """Yield a warning for workers of a task whose episodes have all lost their returns: no peer could show it."""
+        for group in groups:
+            if not all(one.is_unpaid(self._step, self._group_size) for one in group.values()):
+                continue
+            names = format_workers([f"env/{rank}" for rank in group])
+            before = sum(one.num_before for one in group.values())
+            since = sum(one.num_since for one in group.values())
+            paid = sum(one.num_paid for one in group.values())
+            yield (
+                f"unpaid {names}",
+                f"the last {since} episodes of {names} had no reward, and {paid / before:.0%} of the {before} before "
+                "had one: the simulator may pay none any more, or the policy has lost what it could",
+            )
 
     def _unlike(self, rank: int, group: _Group) -> Iterator[tuple[str, str]]:
         """Yield a warning for each number of an env worker's episodes that is beyond chance unlike its peers'."""
@@ -390,25 +441,6 @@ _COMPARED = {
     "paid": "the mean return other than 0",
     "num_control_steps": "the mean length",
 }
-
-
-def all_deviations(parts: Sequence[np.ndarray]) -> list[float]:
-    """Return how many standard deviations the numbers of each part are above those of all others (Mann-Whitney)."""
-    whole = np.concatenate(parts)
-    total = whole.size
-    _, index, counts = np.unique(whole, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]  # equal numbers share the mean of their ranks
-    ties = 1 - float((counts.astype(float) ** 3 - counts).sum()) / max(1, total**3 - total)
-    found = []
-    for own in np.split(ranks, np.cumsum([part.size for part in parts])[:-1]):
-        num_own, num_others = own.size, total - own.size
-        if not num_own or not num_others:
-            found.append(0.0)
-            continue
-        more = (own.sum() - num_own * (num_own + 1) / 2) / (num_own * num_others)  # probability of a larger one
-        deviation = math.sqrt(max(1e-12, ties) * (total + 1) / (12 * num_own * num_others))
-        found.append((float(more) - 0.5) / deviation)
-    return found
 
 
 def _faults(report: Collected) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, Transit, transit
 
 @dataclass(frozen=True)
 class Problem:
-    """Row of the troubleshooting table. `predicate`: of the alarm's sentence; of a symptom: the texts to look for."""
+    """Row of the troubleshooting table. `predicate`: of the alarm's sentence."""
 
     name: str  # anchor of the row
     symptom: str
@@ -142,66 +142,7 @@ ALARMS = (
     ),
 )
 
-SYMPTOMS = (
-    Problem(
-        "frozen-first-rollout",
-        "frozen at the first rollout: GPU memory held, 0 W, no error",
-        "one of the alarms above, within the time printed at start",
-        "often a full spill disk on the simulation node together with a network interface that reaches no peer; "
-        "collectives wait five times their timeout before they fail",
-        "`python -m rlrun.doctor` before the run; rlrun forms and tries all meshes before it loads a model",
-    ),
-    Problem(
-        "ray-disk-95",
-        "`/tmp/ray … over 95% full, available space: 0 GB … Object creation will fail if spilling is required`",
-        "doctor: `temp disk`, `spill disk`; alarm: disk-full",
-        "Ray's temporary folder lies on a small or full disk, often with sessions that were left behind",
-        "cluster.temp_dir and placement.nodes.<group>.spill_dirs on a large disk; `rlrun.node` removes what dead "
-        "nodes left",
-    ),
-    Problem(
-        "gloo-full-mesh",
-        "`Gloo connectFullMesh failed … Connection refused, remote=[127.0.1.1]`",
-        "doctor: `interface`, `gloo`; else status 8 with the missing ranks",
-        "the host name resolves to loopback, or GLOO_SOCKET_IFNAME names an interface that the peers do not reach",
-        "unset GLOO_SOCKET_IFNAME: rlrun chooses, on every node, the interface that owns the route to the head",
-    ),
-    Problem(
-        "no-shard-warning",
-        "`When using NO_SHARD for ShardingStrategy, full_state_dict will be returned`",
-        "nothing: rlrun uses FSDP2, which has no such strategy",
-        "FSDP1 falls back to NO_SHARD where a shard group has one rank; with HYBRID_SHARD the ranks then train apart",
-        "actor.sharding=no_shard or hybrid_shard are meshes of FSDP2: gradients are averaged over all ranks",
-    ),
-    Problem(
-        "windowing-plugin",
-        "OmniGibson: warnings on a windowing plug-in, `LdrColorSDhost`",
-        "nothing",
-        "Isaac warns that there is no display, and renders all the same",
-        "ignore them; OMNIGIBSON_HEADLESS is set by the plan",
-    ),
-    Problem(
-        "driver-killed",
-        "the console ends with `driver/0@… ended without closing the run`",
-        "killed by SIGKILL, or by the kernel at so many GB; then the command that resumes the run",
-        "a person, a scheduler after its grace period, the kernel for memory, or a fault in C code killed the driver, "
-        "which could save nothing; its guard reports that, and ends what is left of its Ray",
-        "run the printed command: at most the work since the last checkpoint is lost (checkpoint.every_steps); for "
-        "memory, give the job more",
-    ),
-    Problem(
-        "out-of-memory",
-        "`CUDA out of memory`, or a worker killed by the kernel",
-        "`rlrun.plan` prints the budget; alarm: process-ended",
-        "parameters, gradients and optimizer take 16 bytes a parameter in fp32, shared by the shards; activations grow "
-        "with micro_batch_size",
-        "in this order: actor.micro_batch_size lower (activations), actor.activation_checkpointing=true (activations, "
-        "a third more time), actor.param_precision=bf16 (half of parameters and gradients), actor.cpu_offload=true "
-        "(parameters and optimizer into host memory, slower)",
-    ),
-)
-
-_BY_NAME = {row.name: row for row in ALARMS + SYMPTOMS}
+_BY_NAME = {row.name: row for row in ALARMS}
 
 
 def problem(name: str) -> Problem:

@@ -5,13 +5,13 @@ Their threads are daemons: a probe that hangs in the kernel delays neither its c
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from rlrun.system.storage_error import probe_write
 
 
 def run_with_timeout(name: str, work: Callable[[], Any], default: Any, failed: list[str], timeout_s: float) -> Any:
@@ -37,22 +37,10 @@ def run_with_timeout(name: str, work: Callable[[], Any], default: Any, failed: l
 DISK_PERIOD_S = 2.0
 
 
-def write_small_file(folder: Path) -> None:
-    """Write a small file to `folder` and remove it. Raises OSError.
-
-    The file is not synced to the device, which may be busy with a checkpoint.
-    """
-    path = folder / f".disk_probe-{os.getpid()}"
-    try:
-        path.write_bytes(b"rlrun\n")
-    finally:
-        path.unlink(missing_ok=True)
-
-
 def is_responsive(folder: Path, timeout_s: float) -> bool:
     """Return whether a write of a small file to `folder` succeeds or fails within `timeout_s`."""
     failed: list[str] = []
-    run_with_timeout("disk", lambda: write_small_file(folder), None, failed, timeout_s)
+    run_with_timeout("disk", lambda: probe_write(folder), None, failed, timeout_s)
     return failed != ["disk"]
 
 
@@ -65,7 +53,8 @@ class DiskProbe:
         probe.check()     # 0.0 while the disk responds; 12.0: it has not responded for 12 s
     """
 
-    def __init__(self, folder: Path, write: Callable[[Path], None] = write_small_file):
+    def __init__(self, folder: Path, write: Callable[[Path], object] = probe_write):
+        """write: tries to; a disk that is full, read-only or removed responds, and the next writer reports that."""
         self._folder, self._write = folder, write
         self._thread: threading.Thread | None = None
         self._begun = -DISK_PERIOD_S  # monotonic time
@@ -77,13 +66,9 @@ class DiskProbe:
             return now - self._begun
         if now - self._begun >= DISK_PERIOD_S:
             self._begun = now
-            self._thread = threading.Thread(target=self._try, name="disk probe", daemon=True)
+            self._thread = threading.Thread(target=self._write, args=(self._folder,), name="disk probe", daemon=True)
             self._thread.start()
         return 0.0
-
-    def _try(self) -> None:
-        with suppress(OSError):  # full, read-only or removed: it responds, and the next writer reports the error
-            self._write(self._folder)
 
 
 _CLOCK_PERIOD_S = 1.0

@@ -119,11 +119,7 @@ class SupervisedProcess:
 
 def describe_exit(status: int) -> str:
     """Describe a return code. Example: describe_exit(-9) == "killed by SIGKILL"."""
-    if status >= 0:
-        return f"status {status}"
-    with suppress(ValueError):
-        return f"killed by {signal.Signals(-status).name}"
-    return f"killed by signal {-status}"
+    return f"status {status}" if status >= 0 else f"killed by {_signal_name(-status)}"
 
 
 _PR_SET_PDEATHSIG = 1
@@ -230,12 +226,11 @@ def describe_end(pid: int, descriptor: int) -> str:
         return _out_of_memory(pid) if pid and node_state.state(pid) in ("gone", "Z") else ""
     if os.WIFEXITED(status):
         return f"it exited with status {os.WEXITSTATUS(status)}"
-    name = _signal_name(status)
+    name = _signal_name(os.WTERMSIG(status))
     return (_out_of_memory(pid) if name == "SIGKILL" else "") or f"killed by {name}"
 
 
-def _signal_name(status: int) -> str:
-    number = os.WTERMSIG(status)
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -17,8 +17,8 @@ from rlrun.system.run_queue import QueueTime, queue_seconds
 from rlrun.watchdog.budgets import MIN_REPORT_S, Budgets, Slowness, warning_after_s
 from rlrun.watchdog.diagnosis import Stall, diagnose, finished_peers, format_workers, problem
 from rlrun.watchdog.evidence import Evidence
-from rlrun.watchdog.link_history import LinkHistory
-from rlrun.watchdog.probes import PAUSE_S, DriverClock, PathMonitor, is_responsive, run_with_timeout
+from rlrun.watchdog.network import Network
+from rlrun.watchdog.probes import PAUSE_S, DriverClock, is_responsive, run_with_timeout
 from rlrun.watchdog.wait_graph import IDLE, Board, Incoming, Leaf, Process, Transfers, format_incoming, leaves
 
 logger = logging.getLogger(__name__)
@@ -27,9 +27,7 @@ _ROUND_S = 1.0  # maximal age of the board when a decision is made
 _BUSY_SHARE = 0.5  # of a silence, for which the worker waited for a core
 _OWN_WORK_S = 45.0  # least budget for the driver's own work between two waits
 _HOST_UNRESPONSIVE_S = 8.0
-_PATH_S = 3.0  # duration of a wait after which the paths to other nodes are probed
 _DISK_S = 5.0  # for a small file to be written to the run folder
-_FLAPS = 3  # failures of a link in a minute that are reported although the run continues
 _ALERT_S = 10.0  # for the metrics sinks, whose disk or server may be the problem
 
 
@@ -65,9 +63,7 @@ class Watchdog:
         self._queue_time = QueueTime()
         self._busy_hosts: set[str] = set()  # hosts that were reported as too busy
         self._starved: set[str] = set()  # workers that wait for a core now
-        self.paths: PathMonitor | None = None  # paths to other nodes; None: there are no other nodes
-        self.links: LinkHistory | None = None  # as `paths`
-        self._is_path_reported = self._is_link_reported = False
+        self.network = Network(self.note)
         self._is_open = True
         self._warned: set[str] = set()
         self._noticed: set[tuple[str, str]] = set()  # (host, notice) of those that were told
@@ -114,7 +110,7 @@ class Watchdog:
     @property
     def num_disturbances(self) -> int:
         """Number of events so far that make a phase of the driver take longer than usual."""
-        return self._num_warnings + self.board.num_forgotten + self.clock.num_pauses
+        return self._num_warnings + self.network.num_noticed + self.board.num_forgotten + self.clock.num_pauses
 
     def learn_phase(self, phase: str, seconds: float, num_disturbances: int) -> None:
         """Learn the duration of a phase of the driver.
@@ -165,7 +161,9 @@ class Watchdog:
             self._check(subject, pending, watched_s)
             processes = self.board.processes()
             late = leaves(pending, processes)
-            is_known = any(leaf.worker in self._warned | self._starved for leaf in late) or self._is_path_reported
+            is_known = (
+                any(leaf.worker in self._warned | self._starved for leaf in late) or self.network.has_faulty_paths
+            )
             sentence = slowness.check(late, processes, now - started, is_known)
             if sentence is not None:
                 self.note(sentence)
@@ -180,35 +178,12 @@ class Watchdog:
         processes = self.board.processes()
         for sentence in self._transfers.check(processes, self.clock.seconds()):
             self.note(sentence)
-        self._report_links()
-        is_excused = self._check_paths(waited_s)
+        is_excused = self.network.check(waited_s, self.budgets.step_s)
         if not is_excused:
             self._warn_of_hosts(processes)
         late = self._late_leaves(pending, processes, waited_s, is_excused)
         if late:
             self._alarm(Stall(subject, pending, late, processes))
-
-    def _check_paths(self, waited_s: float) -> bool:
-        """Return whether the network may be the cause of silent workers; faults are reported once."""
-        if self.paths is None or waited_s < _PATH_S:
-            return False
-        faults = self.paths.check()
-        if faults and not self._is_path_reported:
-            limit_s = self.budgets.step_s
-            self._num_warnings += 1
-            self.note(f"{'; '.join(faults)}; no worker is blamed, waiting up to {limit_s:.0f} s")
-        elif self._is_path_reported and not faults:
-            self.note("the network carries packets of all sizes in time again")
-        self._is_path_reported = bool(faults)
-        return self.paths.excuses_silence
-
-    def _report_links(self) -> None:
-        """Report links that fail repeatedly, once per episode."""
-        flapping = self.links.sentences(_FLAPS) if self.links is not None else []
-        if flapping and not self._is_link_reported:
-            self._num_warnings += 1
-            self.note(f"{'; '.join(flapping)}; no worker is blamed")
-        self._is_link_reported = bool(flapping)
 
     def _learn(self, statuses: Mapping[str, WorkerStatus]) -> None:
         for worker, status in statuses.items():
@@ -306,11 +281,12 @@ class Watchdog:
             name, alarm = f"{process.worker}@{process.host}", f"alarm {budget_s:.0f} s"
             if process.incoming is not None:
                 what = f"its input of {format_incoming(process.incoming, processes)} is on its way"
-                self.note(f"{name}: {what} for {silence_s:.0f} s; waiting up to {self.budgets.step_s:.0f} s")
+                self.network.tell(f"{name}: {what} for {silence_s:.0f} s; waiting up to {self.budgets.step_s:.0f} s")
             elif not process.is_answering:
                 self.note(f"{name}: has not answered for {silence_s:.0f} s; {alarm}")
-            elif process.phase == IDLE and self.links is not None and (broken := self.links.sentences()):
-                self.note(f"{'; '.join(broken)}: what {name} waits for may be lost, for {silence_s:.0f} s; {alarm}")
+            elif process.phase == IDLE and (broken := self.network.links.sentences()):
+                lost = f"what {name} waits for may be lost, for {silence_s:.0f} s; {alarm}"
+                self.network.tell(f"{'; '.join(broken)}: {lost}")
             elif process.phase == IDLE:
                 producers = (
                     f"; its input is produced by {format_workers(process.producers)}" if process.producers else ""
@@ -337,16 +313,18 @@ class Watchdog:
         """Warn about another node on which no worker answers: no worker is at fault then."""
         hosts: dict[str, list[Process]] = {}
         for process in processes.values():
-            hosts.setdefault(process.host, []).append(process)
+            if process.incoming is None:  # else it does not answer because it waits for its input
+                hosts.setdefault(process.host, []).append(process)
         for host, there in hosts.items():
             silent_s = min(process.status_age_s for process in there)
             if silent_s < _HOST_UNRESPONSIVE_S or host == socket.gethostname():
                 self._warned.discard(host)
             elif host not in self._warned:
                 self._warned |= {host, *(process.worker for process in there)}
-                self._num_warnings += 1
                 workers = format_workers([process.worker for process in there])
-                self.note(f"node {host} has not answered for {silent_s:.0f} s, nor has {workers}: its link or power?")
+                self.network.tell(
+                    f"node {host} has not answered for {silent_s:.0f} s, nor has {workers}: its link or power?"
+                )
 
     def _usual(self, process: Process) -> float | None:
         """Return the usual silence of the phase that a process is in; None if it is unknown."""
@@ -395,7 +373,7 @@ class Watchdog:
         found = diagnose(collected.stall)
         if found.problem.name == "on-its-way" and found.culprit not in self._on_its_way:
             self._on_its_way.add(found.culprit)
-            self.note(f"{found.sentence}; waiting up to {self.budgets.step_s:.0f} s for it")
+            self.network.tell(f"{found.sentence}; waiting up to {self.budgets.step_s:.0f} s for it")
             return
         archive, remark = self._evidence.pack(collected, found)
         self.note(f"alarm, evidence in {archive}{remark}")

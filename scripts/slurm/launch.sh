@@ -18,12 +18,17 @@ quoted() {
 }
 output_dir="output_dir=$(quoted "$run")"
 program="${RLRUN_PROGRAM:-rlrun.train}"
+command="${program#rlrun.}"
+command="${command//_/-}"
+# As the command `rlrun` does it: modules of the working folder come after all packages. `-m` and `-c` put them first.
+start='import sys; sys.path[:] = [entry for entry in sys.path if entry]; from rlrun.command import main; main()'
+rlrun=("$python" -c "$start")
 logs="$run/attempts/${SLURM_RESTART_COUNT:-0}"
 mkdir -p "$logs/status"
 token="$logs/ray_token" # lets a process join the job's Ray: readable by this user only, removed with the attempt
-(umask 077 && "$python" -c 'import secrets; print(secrets.token_hex(32))' >"$token")
+(umask 077 && "$python" -P -c 'import secrets; print(secrets.token_hex(32))' >"$token")
 trap 'rm -f "$token"' EXIT
-"$python" -m "$program" "$@" "$output_dir" --cfg job >"$logs/config.yaml" # an invalid configuration ends here
+"${rlrun[@]}" "$command" "$@" "$output_dir" --cfg job >"$logs/config.yaml" # an invalid configuration ends here
 
 components=()
 nodelists=("$SLURM_JOB_NODELIST")
@@ -45,9 +50,9 @@ echo "attempt ${SLURM_RESTART_COUNT:-0}: head ${hosts[0]}:$port, nodes $expected
 trap : USR1 TERM
 status=0
 srun "${components[@]}" --kill-on-bad-exit=1 --cpu-bind=none --label --output="$logs/nodes.log" \
-    env --block-signal=USR1 RAY_AUTH_MODE=token RAY_AUTH_TOKEN= "RAY_AUTH_TOKEN_PATH=$token" "$python" -m rlrun.node start "address=${hosts[0]}:$port" "node.expected=[$expected]" \
+    env --block-signal=USR1 RAY_AUTH_MODE=token RAY_AUTH_TOKEN= "RAY_AUTH_TOKEN_PATH=$token" "${rlrun[@]}" node start "address=${hosts[0]}:$port" "node.expected=[$expected]" \
     "node.status_dir=$(quoted "$logs/status")" "$@" \
-    -- "$python" -m "$program" "$@" "$output_dir" || status=$?
+    -- "${rlrun[@]}" "$command" "$@" "$output_dir" || status=$?
 
 # The status of the first node that failed counts; --kill-on-bad-exit has ended the others.
 for file in $(ls -tr "$logs/status"); do

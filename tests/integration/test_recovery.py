@@ -129,6 +129,8 @@ def test_an_env_worker_and_an_actor_worker_are_replaced(run):
     assert all(line["num_worker_restarts"] for line in metrics)
     assert all(line["rollout_logprob_gap"] < 1e-5 for line in metrics)
     assert seeds(folder, 2) != []
+    log = (folder / "logs" / "driver-0.log").read_text()
+    assert log.count("env/1 are collected again, in batches of another size: the run may not go on bit for bit") == 1
 
 
 @pytest.mark.long

@@ -62,11 +62,13 @@ def test_a_task_of_an_array_takes_the_arguments_of_its_run(tmp_path):
     tasks.mkdir()
     (tasks / "1.txt").write_text(f"{run}\nseed=1\nname='a b'\n")
     python = tmp_path / "python"
-    python.write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\nprintf "%s|" "$@" >&2\nexit 7\n')
+    python.write_text('#!/bin/sh\n[ "$1" = -P ] && exit 0\nprintf "%s|" "$@" >&2\nexit 7\n')
     python.chmod(0o755)
     given = {"PYTHON": str(python), "SLURM_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_NODELIST": "here"}
     launch = [str(ROOT / "scripts/slurm/launch.sh"), "+placement=single_node", str(tasks)]
     done = subprocess.run(launch, check=False, env=os.environ | given, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 7
     words = ["+placement=single_node", "seed=1", "name='a b'", f"output_dir='{run}'", "--cfg", "job"]
-    assert done.stderr.split("|")[:-1] == ["-m", "rlrun.train", *words]
+    option, start, *given = done.stderr.split("|")[:-1]
+    assert (option, given) == ("-c", ["train", *words])
+    assert "sys.path[:] = [entry for entry in sys.path if entry]; from rlrun.command import main" in start

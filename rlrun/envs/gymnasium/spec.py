@@ -98,14 +98,20 @@ def splits(env: EnvConfig) -> Splits:
     return Splits(deviations=tuple(_deviations(env)))
 
 
+def own_limit(env: EnvConfig) -> int | None:
+    """Return the registered time limit. None: there is none, or its module was not imported in this process."""
+    import gymnasium  # here, since a plan reads this file and must start at once
+
+    own = env.section(GymnasiumConfig)
+    registered = None if own.maker is not None else gymnasium.registry.get(own.id.rpartition(":")[2])
+    return None if registered is None else registered.max_episode_steps
+
+
 def _deviations(env: EnvConfig) -> Iterator[str]:
     own = env.section(GymnasiumConfig)
     if own.maker is not None or ":" in own.id:
         return  # its registration is a module of somebody else, which only env workers import
-    import gymnasium  # here, since a plan reads this file and must start at once
-
-    registered = gymnasium.registry.get(own.id)
-    limit = None if registered is None else registered.max_episode_steps
+    limit = own_limit(env)
     if limit is not None and env.max_control_steps < limit:
         yield f"episodes end after {env.max_control_steps} control steps, as registered after {limit}"
     if own.kwargs:
@@ -127,6 +133,7 @@ SPEC = SimulatorSpec(
     meaning_of_success=lambda env: meaning_of_success(env.section(GymnasiumConfig)),
     checks=checks,
     splits=splits,
+    own_limit=own_limit,
     variables=opengl.VARIABLES,
     environment=opengl.environment,
     node_checks="rlrun.doctor.simulator_checks:SPACES",

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -215,11 +216,17 @@ def _read_json(file: Path, folder: Path, asked: str) -> dict[str, Any]:
     digest = described.pop(export.OWN_DIGEST, None)
     if digest is not None and digest != export.digest_of(described):
         raise _changed_file(file, "its content does not have the digest that stands in it")
-    if digest is None and file.name == _SUITE_FILE:
-        log.warning("%s has no digest: an older rlrun exported it, and changes of it are not noticed", file)
+    if digest is None:
+        _tell_unprotected(file)
     if described.get("format") != export.FORMAT:
         raise _changed_file(file, f"its format is {described.get('format')}, and this rlrun reads {export.FORMAT}")
     return described
+
+
+@cache
+def _tell_unprotected(file: Path) -> None:
+    """Warn once of a description without a digest: other versions may have exported the tasks than the suite."""
+    log.warning("%s has no digest: an older rlrun exported it, and changes of it are not noticed", file)
 
 
 def _checked(file: Path, digest: str) -> bytes:

@@ -210,12 +210,18 @@ def _deviations(env: EnvConfig, test: range | None) -> Iterator[str]:
         yield f"of each task's {NUM_PUBLISHED} published starts, the test takes {_words(test)}"
     if own.task_ids:
         yield f"of the suite {own.suite}, tasks {own.task_ids}"
-    published = next((n for suite, n in PUBLISHED_STEPS.items() if re.fullmatch(rf"{suite}(_\D.*)?", own.suite)), None)
+    published = own_limit(env)
     if published not in (None, env.max_control_steps):
         yield f"episodes end after {env.max_control_steps} control steps, in OpenVLA's evaluation after {published}"
     if own.settle_steps != PUBLISHED_SETTLE_STEPS:
         there = f"in OpenVLA's evaluation for {PUBLISHED_SETTLE_STEPS}"
         yield f"objects settle for {own.settle_steps} control steps, {there}"
+
+
+def own_limit(env: EnvConfig) -> int | None:
+    """Return the control steps of an episode in OpenVLA's evaluation of the suite; None: it has another suite."""
+    suite = env.section(LiberoConfig).suite
+    return next((n for name, n in PUBLISHED_STEPS.items() if re.fullmatch(rf"{name}(_\D.*)?", suite)), None)
 
 
 def _words(starts: range | None) -> str:
@@ -285,6 +291,7 @@ SPEC = SimulatorSpec(
     cameras=CAMERAS,
     packages=("mujoco", "robosuite", "mujoco-warp", "warp-lang"),
     splits=splits,
+    own_limit=own_limit,
     perturbations=perturbations,
     conventions=conventions,
     has_expert=lambda env: env.section(LiberoConfig).expert is not None,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from html import escape
 from pathlib import Path
 
 from rlrun.observability.metrics import CATALOGUE, MetricGroup
-from rlrun.observability.records import RunRecord, read_run
+from rlrun.observability.records import MAX_FAULTS, RunRecord, read_run
 from rlrun.observability.report import curves
 from rlrun.observability.report.charts import STYLE
 from rlrun.observability.report.result import placement_picture, result_section
@@ -22,7 +22,6 @@ from rlrun.system.errors import visible
 MAX_VIDEOS = 6
 NUM_PHASES, OTHER = 8, "other work"  # phases with a colour of their own, and the sum of the rest
 MAX_VIDEO_BYTES = 24 * 1024 * 1024  # of all embedded videos
-MAX_FAULTS = 20  # rows of the table
 
 
 def write_report(folder: Path) -> Path:
@@ -190,7 +189,7 @@ def _placement(record: RunRecord) -> str:
 
 def _faults(record: RunRecord) -> str:
     logged = sum(int(value or 0) for value in record.values("num_infra_faults"))
-    count = max(logged, len(record.faulty_episodes))
+    count = max(logged, record.num_faulty_episodes)
     if not record.metrics and not count and not record.losses:
         return missing_card("Unknown: no training step was logged.")
     if not count and not record.losses:
@@ -204,11 +203,11 @@ def _faults(record: RunRecord) -> str:
     return f'<div class="card"><p class="lead">{lead}</p>{episodes}{lost}</div>'
 
 
-def _fault_table(records: list[dict], keys: tuple[str, ...]) -> str:
+def _fault_table(records: Collection[dict], keys: tuple[str, ...]) -> str:
     """Return a table of the last records, with a column per key; "" without records."""
     if not records:
         return ""
-    rows = _rows((record.get(key, "") for key in keys) for record in records[-MAX_FAULTS:])
+    rows = _rows((record.get(key, "") for key in keys) for record in list(records)[-MAX_FAULTS:])
     head = "".join(f"<th class=num>{escape(key.removeprefix('num_').replace('_', ' '))}</th>" for key in keys)
     return f'<table class="narrow"><tr>{head}</tr>{rows}</table>'
 

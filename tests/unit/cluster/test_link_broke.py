@@ -19,7 +19,8 @@ def workers(monkeypatch, faults: list[str], has_ended: bool) -> RayWorkers:
     """Workers with one rollout worker, whose process has ended or not, and a link with these faults."""
     made = RayWorkers.__new__(RayWorkers)
     made._config, made._lifelines = RunConfig(), {("rollout", 0): "lifeline"}
-    made._links = SimpleNamespace(sentences=lambda: faults, wait_up=lambda limit_s: None)
+    links = SimpleNamespace(sentences=lambda: faults, wait_up=lambda limit_s: None)
+    made._watchdog = SimpleNamespace(network=SimpleNamespace(links=links))
     monkeypatch.setattr(ray_workers.ray, "wait", lambda refs, timeout: (refs, []) if has_ended else ([], refs))
     return made
 

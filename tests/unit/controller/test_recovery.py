@@ -33,6 +33,11 @@ class Workers:
 def recovery():
     config = RunConfig()
     config.env.num_envs, config.env.num_workers = 8, 2
+    config.rollout.num_workers = 2
+    return made(config)
+
+
+def made(config: RunConfig) -> SimpleNamespace:
     config.recovery.max_env_restarts, config.recovery.max_rollout_restarts, config.recovery.max_actor_restarts = 2, 1, 1
     workers, notes = Workers(), []
     return SimpleNamespace(of=Recovery(config, workers, notes.append), workers=workers, notes=notes)
@@ -177,3 +182,37 @@ def test_new_actor_processes_are_told_how_much_room_they_need(monkeypatch):
     monkeypatch.setattr(startup, "_load_in_waves", lambda group, request: request(actor))
     assert startup.load_actor("policy") == (2, 1)
     assert asked == [("policy", 45)]
+
+
+BATCHES = "the same episodes of env/1 are collected again, in batches of another size"
+DROPPED = "running episodes of env/1 were dropped"
+REPEATED = "steps are repeated with other running episodes"
+
+
+@pytest.mark.parametrize(
+    ("carries", "num_rollouts", "worker", "cause"),
+    [
+        (False, 1, "env/1", BATCHES),
+        (False, 2, "env/1", ""),  # each env worker is answered alone
+        (False, 1, "rollout/0", ""),  # what it had not answered is asked again
+        (False, 1, "actor/0", ""),  # the steps since the checkpoint are repeated, equal to the bit
+        (True, 2, "env/1", DROPPED),
+        (True, 2, "rollout/0", ""),
+        (True, 2, "actor/0", REPEATED),
+    ],
+)
+def test_what_is_not_repeatable_after_a_replacement_is_said_once(carries, num_rollouts, worker, cause):
+    config = RunConfig()
+    config.env.num_envs, config.env.num_workers, config.rollout.num_workers = 8, 2, num_rollouts
+    config.algorithm.carry_episodes = carries
+    recovery = made(config)
+    replace = recovery.of.replace_actors if worker == "actor/0" else recovery.of.replace
+    replace(failure(worker))
+    told = [note for note in recovery.notes if "bit for bit" in note]
+    verb = "may" if cause == BATCHES else "does"
+    assert told == ([f"{cause}: the run {verb} not go on bit for bit"] if cause else [])
+    if worker == "env/1":
+        replace(failure("env/0"))
+        assert [note for note in recovery.notes if "bit for bit" in note] == told
+    recovery.of.tell_inexact("running episodes were dropped")  # by the resume of the actor, for example
+    assert sum("bit for bit" in note for note in recovery.notes) == 1

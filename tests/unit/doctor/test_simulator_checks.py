@@ -47,7 +47,7 @@ def test_this_machine_renders() -> None:
     ],
 )
 def test_hangs_and_crashes_are_reported(tmp_path: Path, body: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlrun.doctor.simulator_checks.local_load_factor", lambda: 1.0)
+    monkeypatch.setattr("rlrun.doctor.optional_packages.local_load_factor", lambda: 1.0)
     facts = measure_world_renderer(stand_in(tmp_path, body), limit_s=1.0)
     assert error in facts.error + facts.warning and facts.device == ""
 

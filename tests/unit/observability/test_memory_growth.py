@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import subprocess
 import sys
@@ -84,6 +85,17 @@ def test_several_that_grow_on_a_node_count_together() -> None:
 )
 def test_what_is_no_leak_is_not_told(used_mb) -> None:
     assert told(used_mb, 120) == {}
+
+
+def test_a_young_run_s_caches_are_no_leak() -> None:
+    """As in a run of a small world: 0.2 MB a step in its first hundred steps, of a million."""
+    assert told(lambda step: 300 + 0.22 * step, 120, last=1_000_000, free_mb=20_000) == {}
+    assert told(lambda step: 300 + 60 * math.log(step), 400, last=1_000_000) == {}
+
+
+def test_a_slow_leak_is_told_once_it_was_seen_for_a_while() -> None:
+    found = told(lambda step: 300 + 5 * step, 120, last=1_000_000)
+    assert 80 < min(found) < 120 and "1600 steps" in found[min(found)][0]
 
 
 def test_a_leak_that_the_run_outlives_is_not_told() -> None:

@@ -4,10 +4,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from rlrun.data.messages import EnvTally, EpisodeReport, WorkerLoss
+from rlrun.observability import run_files
 from rlrun.observability.records import (
     episode_metrics,
     read_evaluations,
+    read_run,
     record_episodes,
     record_evaluation,
     summarize_evaluation,
@@ -81,3 +85,16 @@ def test_a_line_after_a_torn_one_is_whole(tmp_path: Path) -> None:
         lines.write({"step": 2})
         lines.close()
         assert path.read_text() == whole + '{"step": 2}\n'
+
+
+def test_void_episodes_are_counted_and_others_are_not_even_parsed(
+    episode: Callable[..., EpisodeReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in range(100):
+        record_episodes(tmp_path, step, [episode(), episode(infra_fault=step % 2 == 0), episode(success=False)])
+    parsed: list[str] = []
+    parse = run_files.parse_json
+    monkeypatch.setattr(run_files, "parse_json", lambda line: (parsed.append(line), parse(line))[1])
+    record = read_run(tmp_path)
+    assert record.num_faulty_episodes == len(parsed) == 50
+    assert [one["step"] for one in record.faulty_episodes] == list(range(60, 100, 2))

@@ -1,5 +1,6 @@
 """Tests of rlrun.system.import_path: files of the working folder never replace packages."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,16 @@ def test_nor_do_the_children(folder: Path, module: str) -> None:
     ran(["-P", "-m", module], folder)
     ran(["-m", module], folder)
     assert not (folder.parent / "marker").exists()
+
+
+def test_nor_do_the_programs_of_a_slurm_job(folder: Path, tmp_path: Path) -> None:
+    (start,) = re.findall(r"^start='(.*)'$", (Path(ROOT) / "scripts/slurm/launch.sh").read_text(), re.M)
+    for name in ("rlrun", "runpy", "__future__"):
+        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'a').write({name!r})\n")
+    (folder / "own_module.py").write_text("")
+    said = ran(["-c", start, "train", "--cfg", "job", "callbacks=[own_module:called]"], folder)
+    assert "own_module:called" in said and "Traceback" not in said
+    assert not (tmp_path / "marker").exists()
 
 
 def test_nor_do_the_runs_of_a_sweep(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

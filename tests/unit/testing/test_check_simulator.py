@@ -88,6 +88,36 @@ def test_resets_that_take_most_of_the_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert notes(monkeypatch, reset_s=0.6, limit=1000) == []  # one reset in so many control steps
 
 
+gymnasium.register(
+    "Limited-v0", f"{__name__}:Walk", disable_env_checker=True, max_episode_steps=7, reward_threshold=-1e9
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "limit"), [((), 7), (("env.max_control_steps=5",), 5), (("env.gymnasium.id=Walk-v0",), 44)]
+)
+def test_episodes_have_the_limit_that_the_environment_is_registered_with(
+    words: tuple[str, ...], limit: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random_play, "SECONDS", 0.0)
+    with pytest.raises(SystemExit):
+        own = ["env.gymnasium.id=Limited-v0", "env.gymnasium.success_return=1e9"]
+        check(["policy.kind=mlp", "gymnasium", *own, *words])
+    assert f"in {NUM_ENVS} envs, episodes of at most {limit}\n" in capsys.readouterr().out
+
+
+def test_the_time_limit_of_the_checks_is_not_blamed(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MountainCar and others: their registered threshold holds for longer episodes than those of the checks."""
+    monkeypatch.setattr(random_play, "SECONDS", 0.0)
+    gymnasium.register("Long-v0", f"{__name__}:Walk", None, -1e9, max_episode_steps=30, disable_env_checker=True)
+    with pytest.raises(SystemExit):
+        check(["policy.kind=mlp", "gymnasium", "env.gymnasium.id=Long-v0"])
+    assert "the contract holds" in capsys.readouterr().out
+    assert "set env.max_control_steps" not in caplog.text
+
+
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     with pytest.raises(SystemExit) as ended:
         check(["policy.kind=mlp", "gymnasium", "env.gymnasium.id=Walk-v0", "env.gymnasium.success_return=1e9", *words])

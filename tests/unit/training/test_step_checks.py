@@ -14,7 +14,8 @@ from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
 from rlrun.data.messages import EnvTally, EpisodeReport
 from rlrun.data.starts import EpisodeStart
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.training.step_checks import StepChecks, all_deviations
+from rlrun.training.significance import all_deviations
+from rlrun.training.step_checks import StepChecks
 from rlrun.workers.env_worker import Collected
 
 WELL = {"num_optimizer_steps": 4.0, "is_kl_stopped": 0.0, "approx_kl": 0.01, "kl_k3": 0.01, "rollout_logprob_gap": 1e-6}
@@ -215,6 +216,59 @@ def test_rewards_twice_as_large_as_the_peers_are_found_with_their_size(draw: str
     assert found and all(" of env/1 " in text and "standard deviations" in text for text in found)
 
 
+def returns_of(*returns: float, num_starts: int = 4) -> Collected:
+    """A step of a worker whose episodes had these returns, and which begins at so many places."""
+    ended = report([episode(episode_return=one, success=one > 0) for one in returns])
+    ended.starts.extend(EpisodeStart(seed, str(seed)) for seed in range(num_starts))
+    return ended
+
+
+@pytest.mark.parametrize(("num_workers", "names"), [(1, "env[0]"), (2, "env[0-1]")])
+def test_rewards_that_stop_without_a_peer_that_is_paid_are_told_by_the_past(num_workers: int, names: str) -> None:
+    judge, generator = checks(), np.random.default_rng(0)
+    for _ in range(30):
+        draws = [[float(one) for one in generator.random(4) < 0.5] for _ in range(num_workers)]
+        assert said(judge, [returns_of(*draw) for draw in draws]) == []
+    found = [text for _ in range(20) for text in said(judge, [returns_of(0.0, 0.0, 0.0, 0.0)] * num_workers)]
+    assert len(found) == 1 and f"episodes of {names} had no reward, and " in found[0]
+    assert "the simulator may pay none any more, or the policy has lost what it could" in found[0]
+
+
+def test_rewards_of_one_task_that_stop_are_told_beside_another_task() -> None:
+    judge = checks()
+    tasks = [dataclasses.replace(EnvTally(20, 5, 20, (0, 0), 0.0, ("go",)), instructions=(task,)) for task in "ab"]
+    found = []
+    for step in range(60):
+        ended = [returns_of(1.0, 2.0), returns_of(*([3.0, 4.0] if step < 30 else [0.0, 0.0]))]
+        found += said(judge, [dataclasses.replace(one, tally=tally) for one, tally in zip(ended, tasks, strict=True)])
+    assert len(found) == 1 and "env[1] had no reward" in found[0]
+
+
+UNPAID = {
+    "a sparse world": lambda rng, step: [float(rng.random() < 0.02) for _ in range(4)],
+    "one that is paid in bursts": lambda rng, step: [float(rng.random() < 0.5 * (step % 40 == 0)) for _ in range(4)],
+    "penalties that the policy learns to avoid": lambda rng, step: [
+        -float(rng.random() > step / 100) for _ in range(4)
+    ],
+}
+
+
+@pytest.mark.parametrize("name", UNPAID)
+@pytest.mark.parametrize("seed", range(5))
+def test_worlds_that_pay_seldom_or_no_longer_fine_are_well(name: str, seed: int) -> None:
+    judge, generator = checks(), np.random.default_rng(seed)
+    for step in range(300):
+        paid = UNPAID[name](generator, step)
+        assert not any("had no reward" in text for text in said(judge, [returns_of(*paid)]))
+
+
+def test_episodes_of_one_start_under_one_policy_count_once() -> None:
+    judge = checks()
+    for step in range(40):
+        same = [1.0] * 16 if step % 5 == 0 else [0.0] * 16
+        assert said(judge, [returns_of(*same, num_starts=1)]) == []
+
+
 def test_a_world_that_pays_nothing_yet_is_well() -> None:
     assert said(checks(), [report(num_paid=0)] * 2, steps=200) == []
     assert said(checks(), [report(num_paid=0)], steps=200) == []
@@ -309,11 +363,21 @@ def test_a_metric_that_is_absent_is_within_every_bound() -> None:
 
 
 def test_a_gap_of_all_rollout_workers_is_the_actors() -> None:
-    judge = checks()
+    judge = checks(rollout__num_workers=2)
     (text,) = said(judge, [report()], rollout_logprob_gap=0.5, rollout_logprob_gap_least=0.4)
-    assert "actor/0 may learn with other weights than it sent" in text
-    (text,) = said(checks(), [report()], rollout_logprob_gap=0.5, rollout_logprob_gap_least=1e-6)
-    assert "that worker may act with other weights" in text
+    assert "actor/0 may learn with other weights than it sent" in text and "that worker" not in text
+    (text,) = said(checks(rollout__num_workers=2), [report()], rollout_logprob_gap=0.5, rollout_logprob_gap_least=1e-6)
+    assert "that worker may act with other weights" in text and "actor/0" not in text
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "gap", "least"), [(1, 0.5, 0.5), (2, 0.5, 0.5), (1, float("nan"), float("nan"))]
+)
+def test_a_gap_of_the_only_rollout_worker_is_its_own_or_the_actors(num_workers: int, gap: float, least: float) -> None:
+    """Also of the only one of two that answered."""
+    judge = checks(rollout__num_workers=num_workers)
+    (text,) = said(judge, [report()], rollout_logprob_gap=gap, rollout_logprob_gap_least=least)
+    assert "that worker may act with other weights" in text and "or actor/0 may learn with other weights" in text
 
 
 # --- facts about all workers ------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def test_a_disk_that_hangs_and_recovers(tmp_path, clock):
 @pytest.mark.parametrize("error", [OSError("full"), FileNotFoundError("gone")])
 def test_an_error_is_a_response(tmp_path, clock, error):
     def write(folder):
-        raise error
+        return error
 
     probe = DiskProbe(tmp_path, write)
     probe.check()
@@ -64,7 +64,7 @@ def test_an_error_is_a_response(tmp_path, clock, error):
 def test_a_single_try(tmp_path, monkeypatch):
     thawed = threading.Event()
     assert is_responsive(tmp_path, 10.0) and is_responsive(tmp_path / "not there", 10.0)
-    monkeypatch.setattr("rlrun.watchdog.probes.write_small_file", lambda folder: thawed.wait(timeout=30))
+    monkeypatch.setattr("rlrun.watchdog.probes.probe_write", lambda folder: thawed.wait(timeout=30))
     assert not is_responsive(tmp_path, 0.2)
     thawed.set()
 

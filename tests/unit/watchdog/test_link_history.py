@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from rlrun.watchdog.link_history import LinkHistory
+from rlrun.watchdog.network import LinkHistory
 
 LINK = "the link between train and sim"
 

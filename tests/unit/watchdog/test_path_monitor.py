@@ -77,7 +77,7 @@ def test_no_worker_is_blamed_for_a_link_that_loses_large_packets(tmp_path) -> No
     watchdog.budgets.learn_driver("idle", 1.0)
     network = Network()
     network.faults = [LOST]
-    watchdog.paths = network.monitor
+    watchdog.network.paths = network.monitor
 
     def check(silence_s: float) -> None:
         watchdog.board.put([WorkerStatus("env/0", "sim", 4711, "idle", 0.0, silence_s=silence_s)])
@@ -91,7 +91,7 @@ def test_no_worker_is_blamed_for_a_link_that_loses_large_packets(tmp_path) -> No
     with pytest.raises(RunError):
         check(601.0)
     network.now, network.faults = network.now + PATH_PERIOD_S, []
-    watchdog._check_paths(5.0)
+    watchdog.network.check(5.0, 600.0)
     network.monitor._thread.join(10)
-    watchdog._check_paths(5.0)
+    watchdog.network.check(5.0, 600.0)
     assert notes[-1] == "the network carries packets of all sizes in time again"

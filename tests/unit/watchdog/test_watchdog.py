@@ -15,7 +15,7 @@ from rlrun.data.messages import OpenWait, WorkerStatus
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.watchdog import watchdog as watchdog_module
-from rlrun.watchdog.link_history import LinkHistory
+from rlrun.watchdog.network import LinkHistory
 from rlrun.watchdog.wait_graph import Board, Incoming
 from rlrun.watchdog.watchdog import Watchdog
 
@@ -269,8 +269,8 @@ def test_the_warning_about_an_idle_worker_names_the_producers(tmp_path):
 def test_the_warning_about_an_idle_worker_names_a_link_that_broke(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
-    watchdog.links = LinkHistory({"the link between train and sim": lambda: False})
-    watchdog.links.update()
+    watchdog.network.links = LinkHistory({"the link between train and sim": lambda: False})
+    watchdog.network.links.update()
     watchdog.budgets.learn_driver("idle", 1.0)
     watchdog.board.put([status("actor/0", "idle", 12.0)])
     watchdog._late_leaves(["actor/0"], watchdog.board.processes(), 12.0, False)
@@ -388,10 +388,12 @@ def test_a_link_that_flaps_is_reported_once_although_nobody_is_late(tmp_path):
     notes, ups = [], iter([*[True, False] * 4, *[True] * 200])
     watchdog = Watchdog(config, tmp_path, Telemetry("driver/0"), notes.append)
     clock = iter(range(1000))
-    watchdog.links = LinkHistory({"the link between train and sim": lambda: next(ups)}, lambda: float(next(clock)))
+    watchdog.network.links = LinkHistory(
+        {"the link between train and sim": lambda: next(ups)}, lambda: float(next(clock))
+    )
     look = watchdog.watch("trajectories", lambda: watchdog.board.put([status("env/0")]))
     for _ in range(80):
-        watchdog.links.update()
+        watchdog.network.links.update()
         look(["env/0"])
     told = "the link between train and sim broke 3 times in 60 s (3 of 6 tries failed); no worker is blamed"
     assert notes == [told]
