@@ -202,6 +202,13 @@ class Algorithm(BaseAlgorithm, ABC):
     def loss(self, outputs: Outputs, targets: Targets) -> Losses:
         """Return the losses of one forward pass. Masked entries may be NaN, and must not affect loss or gradient."""
 
+    def as_weighed(self, advantages: Tensor, weights: Tensor, reduce: Reduce) -> Tensor:
+        """Return the advantages that the loss takes, float32 [M], of those of all chunk steps, after clipping.
+
+        weights: float64 [M], of each chunk step in the loss's mean; 0: it does not count. A collective.
+        """
+        return advantages
+
     def trains_policy(self, num_updates: int) -> bool:
         """Return whether the update after `num_updates` others trains the whole policy; False: its value head only."""
         return True

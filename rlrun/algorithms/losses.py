@@ -69,6 +69,16 @@ def aggregation_counts(mask: Tensor, aggregation: str) -> Tensor:
     return valid.sum(-1) if aggregation == "token-mean" else valid.any(-1).long()
 
 
+def aggregation_weights(mask: Tensor, aggregation: str) -> Tensor:
+    """Return what a number that all tokens of a sequence share weighs in `aggregate`, float64 [M], up to one factor.
+
+    mask: bool [M, ...]. Example: two sequences with 1 and 3 valid tokens: [1, 3]; with seq-mean-token-mean [1, 1].
+    """
+    valid = mask.reshape(mask.shape[0], -1)
+    weights = valid.any(-1) if aggregation == "seq-mean-token-mean" else valid.sum(-1)
+    return weights.double()
+
+
 def at_level(logprobs_MK: Tensor, mask_MK: Tensor, level: str, num_action_chunks: int) -> tuple[Tensor, Tensor]:
     """Return log-probabilities and mask of the units that have one ratio each.
 

@@ -35,6 +35,8 @@ _SURE = 5.5  # standard deviations; 4e-8 by chance
 _ALIKE = 3.5  # standard deviations; peers that differ more from one another are not compared
 _BY_CHANCE = 1e-8
 _EVERY = 50  # steps between two equal warnings
+_FIRST_ERRORS = 5  # steps whose mean own_flow_error is the first value; as many newest ones are compared
+_GROWN = 2.0  # times the first value
 _FACT_EPISODES, _FACT_CHUNK_STEPS, _FACT_STEPS = 100, 200, 5  # before a fact is told
 
 
@@ -144,6 +146,8 @@ class StepChecks:
         self._said: dict[str, int] = {}  # step of the last warning of a kind
         self._world = WorldFacts(_FACT_EPISODES, _FACT_CHUNK_STEPS)
         self._reset_shares: deque[float] = deque(maxlen=_FACT_STEPS)
+        self._first_errors: list[float] = []
+        self._errors: deque[float] = deque(maxlen=_FIRST_ERRORS)
 
     def check(self, metrics: Mapping[str, float], reports: Sequence[Collected]) -> list[str]:
         """Return the warnings of a step, most of them once in a while. reports: by env rank.
@@ -154,7 +158,8 @@ class StepChecks:
         for rank, report in enumerate(reports):
             self._memory.setdefault(rank, _Memory()).add(self._step, report)
         found = [*self._of_update(metrics), *self._of_pictures(), *self._of_episodes(reports), *self._of_tasks(reports)]
-        found += [(kind, text) for kind, text in self._facts(metrics, reports) if kind not in self._said]
+        once = [*self._facts(metrics, reports), *self._of_own_error(metrics)]
+        found += [(kind, text) for kind, text in once if kind not in self._said]
         self._check_voids(reports)
         said = [text for kind, text in found if self._step - self._said.get(kind, -_EVERY) >= _EVERY]
         self._said |= dict.fromkeys((kind for kind, text in found if text in said), self._step)
@@ -219,6 +224,25 @@ class StepChecks:
                     f"the policy moved by a KL of {moved:.3g} in one update, more than {limit:g}: lower actor.lr",
                 )
                 break
+
+    def _of_own_error(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+        """Yield a warning if a policy has come to predict its own actions much worse than at first."""
+        error = metrics.get("own_flow_error")
+        if error is None or not math.isfinite(error):
+            return
+        if len(self._first_errors) < _FIRST_ERRORS:
+            self._first_errors.append(error)
+            return
+        self._errors.append(error)
+        first, now = statistics.mean(self._first_errors), statistics.median(self._errors)
+        if len(self._errors) == _FIRST_ERRORS and now > _GROWN * first:
+            yield (
+                "own flow error",
+                f"the flow-matching error of the policy on its own actions (own_flow_error) is {now:.3g}, and was "
+                f"{first:.3g} in the first {_FIRST_ERRORS} steps: if the success rate falls too, the policy loses its "
+                "own actions, and the error will go on growing; lower actor.lr or raise algorithm.kl_coef, and take "
+                "the best checkpoint (checkpoint.best_on)",
+            )
 
     @property
     def _gap_bound(self) -> float:

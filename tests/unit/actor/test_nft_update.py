@@ -25,6 +25,7 @@ NFT = (
     *("policy.smolvla.sampling=nft", "policy.smolvla.num_points=2", "policy.smolvla.first_noise=drawn"),
     *("algorithm.name=nft", "algorithm.horizon=22", f"algorithm.global_batch_size={2 * T * B}", "actor.eps=1e-3"),
     *("algorithm.update_epochs=2", "algorithm.target_kl=null", "algorithm.kl_coef=0.1"),
+    "algorithm.aggregation=seq_mean_token_mean",
 )
 
 Weights = dict[str, np.ndarray]
@@ -63,6 +64,7 @@ def test_ranks_and_micro_batches_change_nothing(one_rank: RankPool, two_ranks: R
     (shared, of_shared), _ = two_ranks.run(learned, str(tmp_path), 4)
     assert metrics["num_optimizer_steps"] == 2 and metrics["rollout_logprob_gap"] < 1e-5
     assert metrics["positive_loss"] > 0 < metrics["negative_loss"] and metrics["kl_exact"] > 0
+    assert metrics["own_flow_error"] > 0
     before = {name: tensor.detach().numpy() for name, tensor in first.module.named_parameters() if name in whole}
     moved = {name for name in whole if np.linalg.norm(whole[name] - before[name]) > 1e-4}
     assert len(moved) > 20 and not any("value_head" in name for name in moved)
