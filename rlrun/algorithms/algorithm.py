@@ -164,6 +164,14 @@ class BaseAlgorithm:
     def __init__(self, config: AlgorithmConfig):
         self.config = config
 
+    def acting_share(self, num_steps: int) -> float | None:
+        """Return the share that the policy which acts keeps of its weights after an update; the rest comes from the
+        policy that learns. None: the newest policy acts, and the learner keeps no other weights.
+
+        num_steps: optimizer steps done, counted over resumes.
+        """
+        return None
+
     def state_dict(self) -> Mapping[str, Tensor]:
         """Return the state that a resumed run needs besides the policy, by name; saved for each rank."""
         return {}

@@ -32,6 +32,7 @@ from rlrun.algorithms.losses import aggregate, combine_losses, masked_mean, refe
 from rlrun.algorithms.spec import NftConfig
 from rlrun.config.schema import AlgorithmConfig
 
+MOST_KEPT = 0.5  # share that the acting policy keeps at most in an update, as in the authors' code
 LEAST_ERROR = 1e-5  # absolute error by which a squared one is divided at least, as in the authors' code
 
 
@@ -52,6 +53,10 @@ class Nft(Algorithm):
             found.append((*chunk_step_advantages(returns, mask, steps.group), mask))
         advantages, raw, masks = (torch.cat(part) for part in zip(*found, strict=True))
         return Advantages(advantages, masks, raw)
+
+    def acting_share(self, num_steps: int) -> float | None:
+        rate = self._own.acting_rate
+        return min(rate * num_steps, MOST_KEPT) if rate > 0 else None
 
     def as_weighed(self, advantages: Tensor, weights: Tensor, reduce: Reduce) -> Tensor:
         """Return the advantages within `advantage_clip`, of weighed mean 0.

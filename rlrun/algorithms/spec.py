@@ -61,6 +61,8 @@ class AlgorithmSpec:
     # Host memory that each actor rank keeps between steps, such as a replay buffer; the integer: bytes of a choice in a
     # trajectory.
     kept_bytes: Callable[[RunConfig, int], int] = lambda config, choice_bytes: 0
+    # Whether `acting_share` is ever a number, so that the learner keeps the trained weights twice.
+    has_slow_policy: Callable[[AlgorithmConfig], bool] = lambda config: False
     # Optimizer steps of small networks, such as critics, in a training step, for the plan's estimate; None: an update
     # passes the policy over all chunk steps, `algorithm.update_epochs` times.
     small_steps: Callable[[RunConfig], float] | None = None
@@ -145,6 +147,9 @@ class NftConfig(GroupSection):
     group_size: int = bounded(8, COUNT)  # envs that share a reset seed
     beta: float = bounded(1.0, POSITIVE)  # how far the two implicit velocities are from that of the policy that acted
     advantage_clip: float = bounded(5.0, POSITIVE)  # absolute advantage of an episode that is wholly good or bad
+    # the policy that acts follows slowly: after k optimizer steps it keeps acting_rate * k of itself in an update, at
+    # most a half; 0: the newest policy acts; 0.001: as the authors have it
+    acting_rate: float = bounded(0.0, NOT_NEGATIVE)
     adaptive_weighting: bool = True  # divide each squared error by its absolute one, as for a predicted action
 
 
@@ -295,4 +300,5 @@ NFT = AlgorithmSpec(
     has_critic=False,
     unread=(*OF_RATIOS, "entropy_coef", "kl_kind"),
     check=_check_nft,
+    has_slow_policy=lambda config: config.section(NftConfig).acting_rate > 0,
 )
