@@ -1,6 +1,6 @@
 """Checkpoints of the actor, restored by any number of ranks; `checkpoint_writing` writes them atomically.
 
-A checkpoint folder holds `shards/` (torch DCP: parameters, optimizer state, reference weights), `policy/` (a Hugging
+A checkpoint folder holds `shards/` (torch DCP: parameters, optimizer state, other weights), `policy/` (a Hugging
 Face folder), `rng_rank<r>.pt` (random generators, and the state of the algorithm), `state.json` (counters and the
 driver's own state), `checksums.json` of all of these and, last, the marker. The folder has a temporary name until all
 its files are flushed to the disk, and is then renamed: even a power cut leaves no marker beside incomplete files.
@@ -225,11 +225,13 @@ def _tensors_like(learner: Learner, saved: dict[str, Any]) -> dict[str, Tensor]:
             tensors |= {f"optimizer/{name}/{key}": tensor for key, tensor in blank.items()}
         if f"reference/{name}" in saved:
             tensors[f"reference/{name}"] = parameter.detach().to(learner.sharded.param_dtype, copy=True)
+        if f"learned/{name}" in saved and learner.algorithm.acting_share(0) is not None:
+            tensors[f"learned/{name}"] = parameter.detach().clone()
     return tensors
 
 
 def _take(learner: Learner, tensors: dict[str, Tensor]) -> None:
-    """Give loaded tensors to optimizer and reference; the model's shards were loaded in place."""
+    """Give loaded tensors to optimizer, reference and `learned`; the model's shards were loaded in place."""
     optimizer = learner.optimizer.inner
     optimizer.state.clear()
     for name, parameter in learner.sharded.module.named_parameters():
@@ -239,6 +241,8 @@ def _take(learner: Learner, tensors: dict[str, Tensor]) -> None:
             optimizer.take_moments(parameter, moments)
     reference = {name[len("reference/") :]: t for name, t in tensors.items() if name.startswith("reference/")}
     learner.restore_reference(reference)
+    learned = {name[len("learned/") :]: t for name, t in tensors.items() if name.startswith("learned/")}
+    learner.learned = learned or None
 
 
 # --- random numbers ---------------------------------------------------------------------------

@@ -177,6 +177,7 @@ def _tensors(learner: Learner) -> dict[str, Tensor]:
             tensors[f"optimizer/{name}/{key}"] = value
     if learner.reference is not None:
         tensors |= {f"reference/{name}": shard for name, shard in learner.reference.shards.items()}
+    tensors |= {f"learned/{name}": shard for name, shard in (learner.learned or {}).items()}
     return tensors
 
 

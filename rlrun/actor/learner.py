@@ -69,6 +69,18 @@ class ReferenceWeights:
                 local(parameters[name].detach()).copy_(master)
 
 
+def trained_shards(sharded: ShardedPolicy) -> dict[str, Tensor]:
+    """Return the trained shards themselves; drops gathered copies of them."""
+    sharded.reshard()
+    return {name: held.detach() for name, held in sharded.module.named_parameters() if held.requires_grad}
+
+
+def _exchange(one: Tensor, other: Tensor) -> None:
+    held = one.clone()
+    one.copy_(other)
+    other.copy_(held)
+
+
 class Learner:
     """Training state of one actor rank, which the functions of `actor.updates` and `actor.imitation` change.
 
@@ -121,12 +133,37 @@ class Learner:
         self.optimizer = GuardedOptimizer(policy.module, actor, *rates, decay=self._decay)
         self.imitation_optimizer = GuardedOptimizer(policy.module, actor, sft.lr, sft.lr, sft.lr_warmup_steps)
         self.reference: ReferenceWeights | None = None
+        # Shards of the policy that learns, if another one acts; between updates the module has the one that acts, so
+        # that it is sent, evaluated and exported. Within an update the two are exchanged. None: they are one.
+        self.learned: dict[str, Tensor] | None = None
         self.num_updates = 0  # training steps done, counted over resumes
 
     def _decay(self) -> float:
         """Return the factor of the learning rates in this training step."""
         actor = self.config.actor
         return actor.lr_schedule.factor(self.num_updates / max(1, self.config.num_steps), actor.min_lr_ratio)
+
+    @contextmanager
+    def learning(self) -> Iterator[bool]:
+        """Inside, the module has the policy that learns; afterwards the policy that acts has followed it.
+
+        Yields whether it is the policy that acted.
+        """
+        if self.algorithm.acting_share(0) is None:
+            yield True
+            return
+        is_first = self.learned is None
+        if self.learned is None:
+            self.learned = {name: shard.clone() for name, shard in trained_shards(self.sharded).items()}
+        acting, held = self.learned, trained_shards(self.sharded)
+        for name, shard in held.items():
+            _exchange(local(shard), local(acting[name]))
+        yield is_first
+        share = self.algorithm.acting_share(self.optimizer.num_steps) or 0.0
+        for name, shard in trained_shards(self.sharded).items():
+            kept = local(acting[name])
+            kept.mul_(share).add_(local(shard), alpha=1.0 - share)
+            _exchange(local(shard), kept)
 
     def rows_of_pass(self, wanted: int) -> int:
         """Return the rows that each forward pass must have: `wanted` if it is compiled, else any number, 0.
@@ -192,6 +229,7 @@ class Learner:
             optimizer.clear()
             tensors += [t for state in optimizer.inner.state.values() for t in state.values() if isinstance(t, Tensor)]
         tensors += [] if self.reference is None else self.reference.shards.values()
+        tensors += [] if self.learned is None else self.learned.values()
         return self.sharded.offloader.offload(tensors)
 
     def onload(self) -> Move:

@@ -17,7 +17,7 @@ from torch import Tensor
 from rlrun.actor.process_group import Ranks
 from rlrun.algorithms.advantages import Reduce, chunk_rewards
 from rlrun.algorithms.algorithm import Algorithm, ChunkSteps, Reduction, Targets
-from rlrun.algorithms.losses import aggregation_counts, at_level
+from rlrun.algorithms.losses import aggregation_counts, aggregation_weights, at_level
 from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import AlgorithmConfig, RewardType
 from rlrun.data.messages import Trajectory
@@ -134,6 +134,8 @@ def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce)
         Reduction.tokens: aggregation_counts(token_mask, config.aggregation.value, episode_tokens),
         Reduction.rows: row_mask,
     }
+    clipped = _clipped(estimates.advantages.flatten(), config.clip_advantages)
+    weights = aggregation_weights(token_mask, config.aggregation.value, episode_tokens)
     returns = torch.zeros_like(estimates.raw) if estimates.returns is None else estimates.returns
     return LearningBatch(
         images=_flat(trajectory.images),
@@ -145,7 +147,7 @@ def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce)
         unit_logprobs=unit_logprobs,
         proximal_logprobs=unit_logprobs,
         old_values=steps.values.flatten(),
-        advantages=_clipped(estimates.advantages.flatten(), config.clip_advantages),
+        advantages=algorithm.as_weighed(clipped, weights, reduce),
         returns=_clipped(returns.flatten(), config.clip_returns),
         raw_advantages=estimates.raw.flatten(),
         row_mask=row_mask,

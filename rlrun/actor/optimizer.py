@@ -112,34 +112,37 @@ class GuardedOptimizer:
         warmup_steps: int,
         decay: Callable[[], float] = lambda: 1.0,
     ):
-        """decay: returns the present factor of the learning rates, which the warm-up multiplies."""
+        """warmup_steps: steps of the policy in which its rate rises; a value head begins at its own rate.
+        decay: returns the present factor of the learning rates, which the warm-up multiplies.
+        """
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         self.parameters = [p for _, p in named]
         self._policy_parameters = [p for name, p in named if VALUE_HEAD not in name]
-        groups: list[dict[str, Any]] = [
-            {"params": self._policy_parameters, "lr": lr},
-            {"params": [p for name, p in named if VALUE_HEAD in name], "lr": value_lr},
-        ]
+        own: dict[str, Any] = {"params": self._policy_parameters, "lr": lr}
+        of_value_head: dict[str, Any] = {"params": [p for name, p in named if VALUE_HEAD in name], "lr": value_lr}
+        groups = [group for group in (own, of_value_head) if group["params"]]
         first_beta, second_beta = config.betas
         self.inner = _optimizer_class(config)(
-            [group for group in groups if group["params"]],
+            groups,
             betas=(first_beta, second_beta),
             eps=config.eps,
             weight_decay=config.weight_decay,
             fused=True,
         )
-        self.num_steps = 0  # steps taken; a resumed run needs only this and the states of `inner`
+        self.num_steps = 0  # of the policy; a resumed run needs only this and the states of `inner`
+        self._lr = lr
         self._base_lrs = [group["lr"] for group in self.inner.param_groups]
+        self._are_warmed_up = [group is own for group in groups]
         self._warmup_steps, self._decay = max(1, warmup_steps), decay
         self._max_norm = config.clip_grad_norm
 
     @property
     def lr(self) -> float:
         """Learning rate of the next step for all parameters but the value head."""
-        return self._base_lrs[0] * self._factor()
+        return self._lr * self._factor(is_warmed_up=True)
 
-    def _factor(self) -> float:
-        return self._decay() * min(1.0, (self.num_steps + 1) / self._warmup_steps)
+    def _factor(self, is_warmed_up: bool) -> float:
+        return self._decay() * (min(1.0, (self.num_steps + 1) / self._warmup_steps) if is_warmed_up else 1.0)
 
     def step(self, ranks: Ranks) -> tuple[float, bool]:
         """Clip by global norm and step. Returns (norm before clipping, whether it stepped).
@@ -149,10 +152,11 @@ class GuardedOptimizer:
         norm = clip_to_norm(self.parameters, self._max_norm, ranks)
         is_finite = math.isfinite(norm)
         if is_finite:
-            for group, base_lr in zip(self.inner.param_groups, self._base_lrs, strict=True):
-                group["lr"] = base_lr * self._factor()
+            rates = zip(self.inner.param_groups, self._base_lrs, self._are_warmed_up, strict=True)
+            for group, base_lr, is_warmed_up in rates:
+                group["lr"] = base_lr * self._factor(is_warmed_up)
             self.inner.step()
-            self.num_steps += 1
+            self.num_steps += any(parameter.grad is not None for parameter in self._policy_parameters)
         self.clear()
         return norm, is_finite
 

@@ -53,6 +53,9 @@ def _numbers(column: Sequence[Tensor | float]) -> Tensor:
     return torch.stack(tensors).double().cpu() if tensors else torch.tensor(column, dtype=torch.float64)
 
 
+GAP = "rollout_logprob_gap"  # the names of the gap's metrics begin with it
+
+
 class RolloutGap:
     """Sums over the rows that an update learns from before its first optimizer step moves the policy.
 

@@ -24,7 +24,7 @@ from rlrun.actor.learning_batch import (
     padded,
     revalued,
 )
-from rlrun.actor.update_metrics import MetricSums, RolloutGap
+from rlrun.actor.update_metrics import GAP, MetricSums, RolloutGap
 from rlrun.algorithms.algorithm import Algorithm, Losses, OffPolicyAlgorithm, Outputs, Reduction, Targets, UpdateContext
 from rlrun.algorithms.losses import at_level, explained_variance, masked_mean
 from rlrun.config.schema import MinibatchOf
@@ -49,7 +49,10 @@ def update(
     if isinstance(learner.algorithm, OffPolicyAlgorithm):
         metrics = off_policy_update(learner, learner.algorithm, trajectory)
     else:
-        metrics = on_policy_update(learner, learner.algorithm, trajectory, version, demonstrations)
+        with learner.learning() as is_acting:
+            metrics = on_policy_update(learner, learner.algorithm, trajectory, version, demonstrations)
+        if not is_acting:  # the gap to the policy that acted is no fault
+            metrics = {name: value for name, value in metrics.items() if not name.startswith(GAP)}
     learner.settle_kernels()
     learner.policy.observe(trajectory.proprio[trajectory.valid], learner.ranks.sum)
     learner.num_updates += 1

@@ -117,18 +117,35 @@ def group_sums_by_step(returns_TB: Tensor, mask_TB: Tensor, group_B: Tensor) -> 
     return total.view_as(returns_TB), count.view_as(returns_TB)
 
 
-def chunk_step_advantages(returns_TB: Tensor, mask_TB: Tensor, group_B: Tensor, eps: float = 1e-6) -> Tensor:
-    """Return the advantages of chunk steps, float [T, B]: returns to go relative to the group's at the same time.
+def chunk_step_advantages(
+    returns_TB: Tensor, mask_TB: Tensor, group_B: Tensor, eps: float = 1e-6
+) -> tuple[Tensor, Tensor]:
+    """Return (advantages, the same before normalisation) of chunk steps, both float [T, B].
 
-    The deviation of a group's chunk steps is 1. With one number for a whole episode, only failures, which are longer
-    than successes, would have late chunk steps, and the mean advantage there would be below 0.
-    0 where no other episode of the group goes on.
+    They are returns to go relative to the group's at the same time; 0 where no other episode of the group goes on. The
+    deviation of a group's chunk steps is normalised to 1. With one number for a whole episode, only failures, which are
+    longer than successes, would have late chunk steps, and the mean advantage there would be below 0.
     """
     total, count = group_sums_by_step(returns_TB, mask_TB, group_B)
     centred = torch.where(mask_TB & (count > 1), returns_TB - total / count.clamp(min=1), 0.0)
     square, _ = group_sums(centred.square().sum(0), group_B, mask_TB.any(0))
     size, _ = group_sums(mask_TB.sum(0).to(returns_TB.dtype), group_B, mask_TB.any(0))
-    return torch.where(mask_TB, centred / ((square / size.clamp(min=1)).sqrt() + eps), 0.0)
+    return torch.where(mask_TB, centred / ((square / size.clamp(min=1)).sqrt() + eps), 0.0), centred
+
+
+def balanced(x: Tensor, weights: Tensor, reduce: Reduce = on_one_rank) -> Tensor:
+    """Return `x` with its larger side, above or below 0, scaled down so that the weighted mean over all ranks is 0.
+
+    x: float [M]; weights: float64 [M], not negative. 0 stays 0, and no number changes its sign or grows.
+    Entries without weight may be anything, and become 0.
+
+    Example: [3, -1, -1], all of weight 1 -> [2, -1, -1].
+    """
+    kept = torch.where(weights > 0, x.double(), 0.0)
+    above, below = reduce(torch.stack([(side * weights).sum() for side in (kept.clamp(min=0), -kept.clamp(max=0))]))
+    least = torch.minimum(above, below)
+    scale = torch.where(kept > 0, least / above.clamp(min=1e-30), least / below.clamp(min=1e-30))
+    return (kept * scale).to(x.dtype)
 
 
 def group_sums(scores_B: Tensor, group_B: Tensor, valid_B: Tensor) -> tuple[Tensor, Tensor]:

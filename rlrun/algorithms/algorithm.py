@@ -166,6 +166,14 @@ class BaseAlgorithm:
     def __init__(self, config: AlgorithmConfig):
         self.config = config
 
+    def acting_share(self, num_steps: int) -> float | None:
+        """Return the share that the policy which acts keeps of its weights after an update; the rest comes from the
+        policy that learns. None: the newest policy acts, and the learner keeps no other weights.
+
+        num_steps: optimizer steps done, counted over resumes.
+        """
+        return None
+
     def state_dict(self) -> Mapping[str, Tensor]:
         """Return the state that a resumed run needs besides the policy, by name; saved for each rank."""
         return {}
@@ -203,6 +211,13 @@ class Algorithm(BaseAlgorithm, ABC):
     @abstractmethod
     def loss(self, outputs: Outputs, targets: Targets) -> Losses:
         """Return the losses of one forward pass. Masked entries may be NaN, and must not affect loss or gradient."""
+
+    def as_weighed(self, advantages: Tensor, weights: Tensor, reduce: Reduce) -> Tensor:
+        """Return the advantages that the loss takes, float32 [M], of those of all chunk steps, after clipping.
+
+        weights: float64 [M], of each chunk step in the loss's mean; 0: it does not count. A collective.
+        """
+        return advantages
 
     def trains_policy(self, num_updates: int) -> bool:
         """Return whether the update after `num_updates` others trains the whole policy; False: its value head only."""

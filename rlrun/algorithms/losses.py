@@ -88,6 +88,17 @@ def _given(episode_size: Tensor | None) -> Tensor:
     return episode_size
 
 
+def aggregation_weights(mask: Tensor, aggregation: str, episode_size: Tensor | None = None) -> Tensor:
+    """Return what a number that all tokens of a chunk step share weighs in `aggregate`, float64 [M], up to one factor.
+
+    Arguments as of `aggregation_counts`. Example: two chunk steps with 1 and 3 valid tokens: [1, 3]; with
+    chunk-mean-token-mean [1, 1].
+    """
+    if aggregation == "chunk-mean-token-sum":
+        return mask.reshape(mask.shape[0], -1).sum(-1).double()
+    return aggregation_counts(mask, aggregation, episode_size).double()
+
+
 def at_level(logprobs_MK: Tensor, mask_MK: Tensor, level: str, num_action_chunks: int) -> tuple[Tensor, Tensor]:
     """Return log-probabilities and mask of the units that have one ratio each.
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlrun.algorithms.advantages import Reduce, chunk_step_advantages, returns_of_episodes
+from rlrun.algorithms.advantages import Reduce, balanced, chunk_step_advantages, returns_of_episodes
 from rlrun.algorithms.algorithm import (
     Advantages,
     Algorithm,
@@ -32,6 +32,7 @@ from rlrun.algorithms.losses import aggregate, combine_losses, masked_mean, refe
 from rlrun.algorithms.spec import NftConfig
 from rlrun.config.schema import AlgorithmConfig
 
+MOST_KEPT = 0.5  # share that the acting policy keeps at most in an update, as in the authors' code
 LEAST_ERROR = 1e-5  # absolute error by which a squared one is divided at least, as in the authors' code
 
 
@@ -49,9 +50,22 @@ class Nft(Algorithm):
         found = []
         for epoch in zip(*parts, strict=True):
             returns, mask = returns_of_episodes(*epoch)
-            found.append((chunk_step_advantages(returns, mask, steps.group), mask))
-        advantages, masks = (torch.cat(part) for part in zip(*found, strict=True))
-        return Advantages(advantages, masks, advantages)
+            found.append((*chunk_step_advantages(returns, mask, steps.group), mask))
+        advantages, raw, masks = (torch.cat(part) for part in zip(*found, strict=True))
+        return Advantages(advantages, masks, raw)
+
+    def acting_share(self, num_steps: int) -> float | None:
+        rate = self._own.acting_rate
+        return min(rate * num_steps, MOST_KEPT) if rate > 0 else None
+
+    def as_weighed(self, advantages: Tensor, weights: Tensor, reduce: Reduce) -> Tensor:
+        """Return the advantages within `advantage_clip`, of weighed mean 0.
+
+        An update changes the error of the policy on its own actions by a factor of about 1 - mean / advantage_clip. So
+        any constant below 0, which policy gradients do not mind, makes it grow without bound.
+        """
+        bound = self._own.advantage_clip
+        return balanced(advantages.clamp(-bound, bound), weights, reduce)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Losses:
         found = outputs.distribution.matched(targets.tokens)
@@ -64,9 +78,11 @@ class Nft(Algorithm):
         mean = aggregate(weighed, targets.token_mask, self.config.aggregation.value, targets.episode_tokens)
         with torch.no_grad():
             drift = 0.5 * (found.velocity - found.acting).square().flatten(1)
+            own_error = (found.velocity - found.target).square().flatten(1)
             metrics = {
                 "positive_loss": masked_mean(positive, targets.token_mask),
                 "negative_loss": masked_mean(negative, targets.token_mask),
+                "own_flow_error": masked_mean(own_error, targets.token_mask),
                 "kl_exact": masked_mean(drift, targets.token_mask),
             }
         own = Losses(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
+from rlrun.algorithms.spec import OF_RATIOS, AlgorithmSpec, RolloutRule, take_sampling
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import (
@@ -41,7 +41,9 @@ class SoftSection(Section):
     tau: float = bounded(0.005, POSITIVE_SHARE)  # share of the critics that goes into their targets per step
     initial_alpha: float = bounded(1.0, POSITIVE)  # weight of the entropy at first
     alpha_lr: float = bounded(3e-4, NOT_NEGATIVE)  # 0: the weight stays
-    target_entropy: float = bounded(-1.0, FINITE)  # per number of an action between -1 and 1, in nats
+    # per number of an action between -1 and 1, in nats. In simulator units, as CleanRL counts, it is larger by the log
+    # of half the number's range: CleanRL's -1 is -1.69 where actions reach from -2 to 2
+    target_entropy: float = bounded(-1.0, FINITE)
 
 
 @dataclass
@@ -56,7 +58,8 @@ class DsrlConfig(SoftSection):
     activation: CriticActivation = CriticActivation.gelu  # of the critics
     initial_alpha: float = bounded(0.01, POSITIVE)  # weight of the entropy at first
     alpha_lr: float = bounded(1e-3, NOT_NEGATIVE)  # 0: the weight stays
-    target_entropy: float = bounded(-0.5, FINITE)  # per number of the noise over its bound, in nats
+    # per number of the noise over its bound, which is between -1 and 1, in nats
+    target_entropy: float = bounded(-0.5, FINITE)
 
 
 @dataclass
@@ -80,7 +83,8 @@ class RlpdConfig(SacConfig):
     update_ratio: float = bounded(20.0, POSITIVE)  # steps of the critics per collected transition
     critic_steps: int = bounded(20, COUNT)  # steps of the critics per step of the policy
     is_entropy_target: bool = True  # the entropy of what follows counts in the targets
-    target_entropy: float = bounded(-0.5, FINITE)  # per number of an action between -1 and 1, in nats
+    # per number of an action between -1 and 1, in nats; see algorithm.sac.target_entropy for simulator units
+    target_entropy: float = bounded(-0.5, FINITE)
 
 
 def _check_steerable(config: RunConfig) -> Iterator[RunError]:
@@ -93,7 +97,7 @@ def _check_steerable(config: RunConfig) -> Iterator[RunError]:
             key="algorithm.name",
             value="dsrl",
             cause=f"policy.kind={kind}" + (f", policy.{kind}.sampling={sampling.value}" if sampling else ""),
-            remedy="Take policy=smolvla_dsrl, or policy=pi05 policy.pi.sampling=dsrl.",
+            remedy=take_sampling(config, "dsrl"),
         )
 
 
@@ -185,6 +189,10 @@ def _steps_of_states(section: type[SacConfig]) -> Callable[[RunConfig], float]:
     return small_steps
 
 
+# what on-policy updates alone read; `global_batch_size` must still divide the chunk steps of a training step
+OF_UPDATES = ("update_epochs", "aggregation", "entropy_coef", "kl_coef", "kl_kind", "clip_advantages", "target_kl")
+UNREAD = (*OF_RATIOS, *OF_UPDATES)
+
 DSRL = AlgorithmSpec(
     "dsrl",
     "rlrun.algorithms.dsrl:Dsrl",
@@ -192,6 +200,7 @@ DSRL = AlgorithmSpec(
     DsrlConfig,
     is_on_policy=False,
     has_critic=False,
+    unread=UNREAD,
     check=_check_steerable,
     kept_bytes=_kept_by_dsrl,
     small_steps=_steps_of_dsrl,
@@ -203,6 +212,7 @@ SAC = AlgorithmSpec(
     SacConfig,
     is_on_policy=False,
     has_critic=False,
+    unread=UNREAD,
     check=_check_squashed,
     kept_bytes=_kept_of_states(SacConfig),
     small_steps=_steps_of_states(SacConfig),
@@ -214,6 +224,7 @@ RLPD = AlgorithmSpec(
     RlpdConfig,
     is_on_policy=False,
     has_critic=False,
+    unread=UNREAD,
     needs_demonstrations=True,
     check=_check_demonstrated,
     kept_bytes=_kept_of_states(RlpdConfig),

@@ -13,6 +13,7 @@ from rlrun.algorithms.advantages import (
     chunk_step_advantages,
     gae,
     group_advantages,
+    group_sums,
     normalize,
     returns_of_episodes,
 )
@@ -69,9 +70,9 @@ class GRPO(Algorithm):
         found = []
         for rewards, discount, ends, valid in zip(*parts, strict=True):
             returns, mask = returns_of_episodes(rewards, discount, ends, valid)
-            found.append((compare(returns, mask, steps.group), mask))
-        advantages, masks = (torch.cat(part) for part in zip(*found, strict=True))
-        return Advantages(advantages, masks, advantages)
+            found.append((*compare(returns, mask, steps.group), mask))
+        advantages, raw, masks = (torch.cat(part) for part in zip(*found, strict=True))
+        return Advantages(advantages, masks, raw)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Losses:
         return combine_losses(
@@ -81,6 +82,13 @@ class GRPO(Algorithm):
         )
 
 
-def _of_whole_episodes(returns: Tensor, mask: Tensor, group: Tensor) -> Tensor:
-    """Return the advantages of one rollout epoch, float [T, B]; all chunk steps of an episode have its advantage."""
-    return torch.where(mask, group_advantages(returns[0], group, mask.any(0)), 0.0)
+def _of_whole_episodes(returns: Tensor, mask: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (advantages, the same before normalisation) of one rollout epoch, both float [T, B].
+
+    All chunk steps of an episode have its advantage.
+    """
+    taken = mask.any(0)
+    total, count = group_sums(returns[0], group, taken)
+    centred = torch.where(count > 1, returns[0] - total / count.clamp(min=1), 0.0)
+    advantages = group_advantages(returns[0], group, taken)
+    return torch.where(mask, advantages, 0.0), torch.where(mask, centred, 0.0)

@@ -11,8 +11,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, cast
 
 from rlrun.config.faults import nearest_divisor
-from rlrun.config.registry import ALGORITHMS, no_faults
-from rlrun.config.schema import AlgorithmConfig, RunConfig
+from rlrun.config.registry import ALGORITHMS, POLICIES, no_faults
+from rlrun.config.schema import Aggregation, AlgorithmConfig, RunConfig
 from rlrun.config.sections import (
     COUNT,
     NOT_NEGATIVE,
@@ -54,14 +54,24 @@ class AlgorithmSpec:
     section: type[Section] | None = None  # keys of algorithm.<name>; None: no keys of its own
     is_on_policy: bool = True  # the class is an Algorithm; False: an OffPolicyAlgorithm
     has_critic: bool = True  # False: no value head is trained, and the optimizer keeps no state for it
+    unread: tuple[str, ...] = ()  # keys of `algorithm` that it does not read, although all algorithms share them
+    lr_warmup_steps: int = 0  # actor.lr_warmup_steps by default, for a policy that is trained already
     needs_demonstrations: bool = False  # it learns from the transitions of `demos` beside those that are collected
     check: Callable[[RunConfig], Iterator[RunError]] = no_faults  # checks beyond the ranges of single keys
     # Host memory that each actor rank keeps between steps, such as a replay buffer; the integer: bytes of a choice in a
     # trajectory.
     kept_bytes: Callable[[RunConfig, int], int] = lambda config, choice_bytes: 0
+    # Whether `acting_share` is ever a number, so that the learner keeps the trained weights twice.
+    has_slow_policy: Callable[[AlgorithmConfig], bool] = lambda config: False
     # Optimizer steps of small networks, such as critics, in a training step, for the plan's estimate; None: an update
     # passes the policy over all chunk steps, `algorithm.update_epochs` times.
     small_steps: Callable[[RunConfig], float] | None = None
+
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """Paths of the keys that change nothing under this algorithm, the critic's rate included if it has none."""
+        of_critic = () if self.has_critic else ("actor.value_lr",)
+        return (*(f"algorithm.{key}" for key in self.unread), *of_critic)
 
     def make(self, config: AlgorithmConfig) -> Algorithm | OffPolicyAlgorithm:
         """Import the class, and return a new instance. Raises RunError if it cannot be imported."""
@@ -137,6 +147,9 @@ class NftConfig(GroupSection):
     group_size: int = bounded(8, COUNT)  # envs that share a reset seed
     beta: float = bounded(1.0, POSITIVE)  # how far the two implicit velocities are from that of the policy that acted
     advantage_clip: float = bounded(5.0, POSITIVE)  # absolute advantage of an episode that is wholly good or bad
+    # the policy that acts follows slowly: after k optimizer steps it keeps acting_rate * k of itself in an update, at
+    # most a half; 0: the newest policy acts; 0.001: as the authors have it
+    acting_rate: float = bounded(0.0, NOT_NEGATIVE)
     adaptive_weighting: bool = True  # divide each squared error by its absolute one, as for a predicted action
 
 
@@ -209,6 +222,14 @@ def _check_episodes(name: str, section: type[GroupSection], least: int) -> Calla
     return check
 
 
+def take_sampling(config: RunConfig, sampling: str) -> str:
+    """Return the remedy of a policy that samples otherwise: a file for the kind at hand, or for one that can."""
+    file = POLICIES.get(config.policy.kind).shipped_as(config)
+    if file is not None:
+        return f"Take policy={file}_{sampling}."
+    return f"Take a flow policy: policy=smolvla_{sampling}, or that of another kind in configs/policy."
+
+
 def _check_nft(config: RunConfig) -> Iterator[RunError]:
     yield from _check_episodes("nft", NftConfig, least=2)(config)
     kind = config.policy.kind
@@ -220,9 +241,7 @@ def _check_nft(config: RunConfig) -> Iterator[RunError]:
             key="algorithm.name",
             value="nft",
             cause=f"policy.kind={kind}" + (f", policy.{kind}.sampling={sampling.value}" if sampling else ""),
-            remedy="Take policy=smolvla_nft, or policy=pi05 algorithm.name=nft "
-            "algorithm.aggregation=chunk_mean_token_mean policy.pi.sampling=nft "
-            "policy.pi.first_noise=drawn.",
+            remedy=take_sampling(config, "nft"),
         )
     elif noise is None or noise.value != "drawn":
         yield RunError(
@@ -232,15 +251,27 @@ def _check_nft(config: RunConfig) -> Iterator[RunError]:
             cause="The flow is an ODE: its actions differ only by the noise that it begins with.",
             remedy=f"Set policy.{kind}.first_noise=drawn.",
         )
+    elif config.algorithm.aggregation is not Aggregation.chunk_mean_token_mean:
+        yield RunError(
+            "NFT would weigh chunk steps by their length: failures would repel more than successes attract.",
+            key="algorithm.aggregation",
+            value=config.algorithm.aggregation.name,
+            cause="The chunk step in which an episode succeeds is cut short, and has fewer numbers than others.",
+            remedy=f"Set algorithm.aggregation={Aggregation.chunk_mean_token_mean.name}.",
+        )
 
 
-PPO = AlgorithmSpec("ppo", "rlrun.algorithms.ppo:PPO", section=PPOConfig)
+OF_RATIOS = ("ratio_level", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "behavior_weight_cap")
+LR_WARMUP_STEPS = 20  # optimizer steps
+
+PPO = AlgorithmSpec("ppo", "rlrun.algorithms.ppo:PPO", section=PPOConfig, lr_warmup_steps=LR_WARMUP_STEPS)
 GRPO = AlgorithmSpec(
     "grpo",
     "rlrun.algorithms.ppo:GRPO",
     _in_groups(GRPOConfig),
     GRPOConfig,
     has_critic=False,
+    lr_warmup_steps=LR_WARMUP_STEPS,
     check=_check_episodes("grpo", GRPOConfig, least=2),
 )
 RLOO = AlgorithmSpec(
@@ -249,6 +280,7 @@ RLOO = AlgorithmSpec(
     _in_groups(RlooConfig),
     RlooConfig,
     has_critic=False,
+    lr_warmup_steps=LR_WARMUP_STEPS,
     check=_check_episodes("rloo", RlooConfig, least=2),
 )
 REINFORCE_PLUS_PLUS = AlgorithmSpec(
@@ -257,6 +289,7 @@ REINFORCE_PLUS_PLUS = AlgorithmSpec(
     _in_groups(ReinforcePlusPlusConfig),
     ReinforcePlusPlusConfig,
     has_critic=False,
+    lr_warmup_steps=LR_WARMUP_STEPS,
     check=_check_episodes("reinforce_plus_plus", ReinforcePlusPlusConfig, least=1),
 )
 NFT = AlgorithmSpec(
@@ -265,5 +298,7 @@ NFT = AlgorithmSpec(
     _in_groups(NftConfig),
     NftConfig,
     has_critic=False,
+    unread=(*OF_RATIOS, "entropy_coef", "kl_kind"),
     check=_check_nft,
+    has_slow_policy=lambda config: config.section(NftConfig).acting_rate > 0,
 )

@@ -56,12 +56,13 @@ def compose_only(
     from omegaconf import OmegaConf
 
     from rlrun.config.composition import compose_config
-    from rlrun.config.registry import finalize, require_chosen_kinds
+    from rlrun.config.registry import finalize, require_chosen_kinds, require_read_keys
 
     config = OmegaConf.to_object(compose_config(overrides, _folder(config_dir), recorded))
     assert isinstance(config, RunConfig)
     require_chosen_kinds(overrides, config)
     config = finalize(config)
+    require_read_keys(overrides, config)
     freeze(config)
     return config
 

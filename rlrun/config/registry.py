@@ -16,15 +16,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
+from enum import Enum
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from rlrun.config.faults import no_effect
 from rlrun.config.schema import AlgorithmConfig, ClusterKind, RunConfig
 from rlrun.config.sections import AUTO, NO_KEY, Section, auto_names, freeze, load_object
-from rlrun.system.errors import RunError
+from rlrun.system.errors import RunError, RunErrors
 
 
 class KindSpec(Protocol):
@@ -215,7 +218,7 @@ REGISTRIES = (SIMULATORS, POLICIES, ALGORITHMS)
 CHOSEN = {  # section -> its keys
     "env": ("num_workers",),
     "rollout": ("num_workers",),
-    "actor": ("num_workers", "micro_batch_size"),
+    "actor": ("num_workers", "micro_batch_size", "lr_warmup_steps"),
     "sft": ("lr_warmup_steps",),
 }
 MOST_ROWS = 256  # of a micro-batch: small policies compute faster in large ones; recipes of large policies set it
@@ -247,8 +250,19 @@ def fill_counts(config: RunConfig) -> None:
     rows = samples // max(1, config.actor.num_workers)
     _fill(config.actor, "micro_batch_size", _divisor(MOST_ROWS, rows))
     _fill(config.sft, "lr_warmup_steps", max(0, min(usual.sft.lr_warmup_steps, config.sft.num_steps // 4)))
+    _fill(config.actor, "lr_warmup_steps", _rl_warmup(config))
     _fill(config.actor, "activation_checkpointing", 1.0)
     fill_lora(config)
+
+
+def _rl_warmup(config: RunConfig) -> int:
+    """Return the optimizer steps over which the learning rate of reinforcement learning rises.
+
+    Adam's first step is as large as the rate allows, whatever the gradient: a policy that is good already loses by it.
+    """
+    is_imitated = POLICIES.get(config.policy.kind).needs_demonstrations and config.sft.num_steps > 0
+    is_trained = config.policy.path is not None or is_imitated
+    return getattr(ALGORITHMS.get(config.algorithm.name), "lr_warmup_steps", 0) if is_trained else 0
 
 
 def envs_together(algorithm: AlgorithmConfig) -> int:
@@ -384,6 +398,26 @@ def require_chosen_kinds(overrides: Iterable[str], composed: RunConfig) -> None:
                     value=value,
                     remedy=f"Remove it, or set {registry.key}={kind}.",
                 )
+
+
+def require_read_keys(overrides: Iterable[str], config: RunConfig) -> None:
+    """Raise RunError or RunErrors for overrides of keys that the chosen algorithm does not read, unless to the default.
+
+    Files may have such keys, for other algorithms. Example: ["actor.value_lr=0.1"] with algorithm.name=grpo
+    """
+    name, usual = config.algorithm.name, RunConfig()
+    given = [override.lstrip("+").partition("=")[0] for override in overrides]
+    because, remedy = f"algorithm.name={name} does not read it", "Drop it, or take another algorithm."
+    values = {
+        key: attrgetter(key)(config) for key in getattr(ALGORITHMS.get(name), "without_effect", ()) if key in given
+    }
+    faults = [
+        no_effect(key, value.name if isinstance(value, Enum) else value, because, remedy)
+        for key, value in values.items()
+        if value != attrgetter(key)(usual)
+    ]
+    if faults:
+        raise faults[0] if len(faults) == 1 else RunErrors(faults)
 
 
 def _finalize(section: Any, spec: KindSpec | None = None) -> Section:

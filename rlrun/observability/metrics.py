@@ -61,15 +61,23 @@ CATALOGUE = (
     Metric(
         "success_rate",
         _R,
-        "share of successful episodes, while exploring",
+        "share of successful episodes, while exploring, of all that were collected",
         "0 to 1",
         "rises",
+    ),
+    Metric(
+        *("batch_success_rate", _R, "filter_groups: the same, of the groups with signal, which are learned from"),
+        *("0 to 1", ""),
     ),
     Metric("episode_return", _R, "mean sum of rewards per episode", "reward", "rises"),
     Metric("episode_length", _R, "mean length of the episodes", "control steps", ""),
     Metric("q_score", _R, "mean share of the goal's conditions that hold and did not hold at the reset", "0 to 1", ""),
     Metric("num_episodes", _R, "valid episodes that ended in the step", "count", "at least one in most steps"),
     Metric("num_chunk_steps", _R, "chunk steps that the step learned from", "count", "horizon x envs, less void ones"),
+    Metric(
+        *("groups_with_signal", _R, "share of the collected groups whose episodes differ in filter_groups.metric"),
+        *("0 to 1", "well above 0"),
+    ),
     Metric("num_groups", _R, "filter_groups: groups that the batch has room for", "count", "envs / group_size"),
     Metric("num_gen_batches", _R, "filter_groups: collections of a group, the largest number", "count", "falls"),
     Metric("num_dropped_groups", _R, "filter_groups: collections of a group that had no signal", "count", "falls"),
@@ -110,11 +118,26 @@ CATALOGUE = (
     Metric("imitation_loss", _L, "with imitation_coef: loss of the demonstrations", "", "falls, or stays low"),
     Metric("token_accuracy", _L, "the same: share of demonstrated bins that are the likeliest", "0 to 1", "high"),
     Metric("bin_error", _L, "the same: mean distance of the likeliest bin", "bins", "low"),
-    Metric("positive_loss", _L, "NFT: flow-matching error of the velocity for good actions", "", "finite"),
-    Metric("negative_loss", _L, "NFT: flow-matching error of the velocity for bad actions", "", "finite"),
+    *(
+        Metric(
+            *(f"{sign}_loss", _L, f"NFT: flow-matching error of the velocity for {which} actions"),
+            *("", "finite; with adaptive_weighting divided by its own size, so that it hides a growing error"),
+        )
+        for sign, which in (("positive", "good"), ("negative", "bad"))
+    ),
+    Metric(
+        *("own_flow_error", _L, "NFT: mean squared flow-matching error of the policy on its own actions, undivided"),
+        *("", "below twice its first value"),
+    ),
     Metric("critic_loss", _L, "SAC, RLPD, DSRL: mean squared error of the critics", "", "finite"),
-    Metric("noise_entropy", _L, "DSRL: entropy of a number of the first noise", "nat", "falls to target_entropy"),
-    Metric("action_entropy", _L, "SAC, RLPD: entropy of a number of an action", "nat", "falls to target_entropy"),
+    Metric(
+        *("noise_entropy", _L, "DSRL: entropy of a number of the first noise, over its bound", "nat"),
+        "falls to target_entropy",
+    ),
+    Metric(
+        *("action_entropy", _L, "SAC, RLPD: entropy of a number of an action, between -1 and 1", "nat"),
+        "falls to target_entropy",
+    ),
     Metric("alpha", _L, "SAC, RLPD, DSRL: weight of the entropy", "", "falls while the entropy is above its target"),
     Metric("is_kl_stopped", _L, "whether target_kl ended the update early", "0 or 1", "mostly 0"),
     Metric(

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import (
     ClusterKind,
     OptimizerKind,
@@ -153,6 +154,7 @@ class ActorMemory:
     weights: int  # shards, in the optimizer's precision where parameters train
     optimizer: int  # two moments of the trained parameters
     reference: int  # the initial policy, for the KL penalty, in the precision of computing
+    learned: int  # the policy that learns, where another one acts
     gradients: int
     gathered: int  # gathered units while they compute, or the whole policy, and gradients being reduced
     activations: int
@@ -160,7 +162,7 @@ class ActorMemory:
     @property
     def resident_bytes(self) -> int:
         """Bytes held between updates."""
-        return self.weights + self.optimizer + self.reference
+        return self.weights + self.optimizer + self.reference + self.learned
 
     @property
     def peak_bytes(self) -> int:
@@ -184,10 +186,12 @@ def actor_memory(config: RunConfig, counts: PolicyCounts) -> ActorMemory:
     activations = activation_bytes(config, counts)
     if num_micro_batches(config) == 1:  # gradients replace activations during the backward pass
         gradients = max(0, gradients - activations)
+    has_slow_policy = ALGORITHMS.get(config.algorithm.name).has_slow_policy(config.algorithm)
     return ActorMemory(
         weights=0 if actor.cpu_offload else _weights(config, counts),
         optimizer=0 if actor.cpu_offload else _moments(config, trained) // ranks,
         reference=trained * compute // ranks if config.algorithm.kl_coef > 0 and not actor.cpu_offload else 0,
+        learned=trained * master // ranks if has_slow_policy and not actor.cpu_offload else 0,
         gradients=0 if actor.cpu_offload else gradients,
         gathered=_gathered(config, counts),
         activations=activations,

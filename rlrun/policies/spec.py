@@ -90,6 +90,9 @@ class PolicySpec:
     to_lerobot: str | None = None
     # Name of the only algorithm that learns from the choices of a configured policy; None: any may.
     learned_by: Callable[[RunConfig], str | None] = lambda config: None
+    # Name of the file in configs/policy for the configured policy, beside which <name>_nft and <name>_dsrl are shipped;
+    # None: they are not.
+    shipped_as: Callable[[RunConfig], str | None] = lambda config: None
 
     def __post_init__(self) -> None:
         if (self.from_scratch is None) == (self.from_demonstrations is None):

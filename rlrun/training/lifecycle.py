@@ -36,6 +36,7 @@ from rlrun.training.policy_folders import demonstrations, first_policy, fitting_
 from rlrun.training.run_folder import changed_course, changed_keys, for_more_steps, steps_to_repeat
 from rlrun.training.session import Session
 from rlrun.training.step_checks import StepChecks
+from rlrun.workers.group_filter import signal_metrics
 
 
 class StopRequested(Exception):
@@ -241,6 +242,7 @@ class Run:
         metrics |= loss_metrics(losses) | episode_metrics(batch.episodes, losses)
         metrics |= tally_metrics([report.tally for report in batch.reports])
         metrics |= group_metrics(report.groups for report in batch.reports)
+        metrics |= signal_metrics(batch.episodes, self.config.algorithm)
         metrics |= self.busy.of_step(self._began_s, machine_load.steady_time()) | session.memory.end_step(progress.step)
         metrics |= session.throughput.of_step(metrics)
         session.sinks.log(progress.step, metrics)

@@ -13,6 +13,7 @@ from rlrun.config import provenance
 from rlrun.config.provenance import POLICY_CONFIG, changes, selected
 from rlrun.config.recorded import CHECKPOINTS, read_config
 from rlrun.config.reference import all_keys
+from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import LrSchedule, MinibatchOf, RunConfig
 from rlrun.data import checkpoint_folder
 from rlrun.data.recording import RECORDING_FOLDER
@@ -193,7 +194,9 @@ def for_more_steps(command: str, config: RunConfig, step: int) -> str:
         return f"for more steps: {longer}"
     last = actor.lr_schedule.factor(max(0, step - 1) / max(1, config.num_steps), actor.min_lr_ratio)
     again = actor.lr_schedule.factor(0.5, actor.min_lr_ratio)
-    kept = f"actor.lr_schedule=constant actor.lr={last * actor.lr:.3g} actor.value_lr={last * actor.value_lr:.3g}"
+    kept = f"actor.lr_schedule=constant actor.lr={last * actor.lr:.3g}"
+    if ALGORITHMS.get(config.algorithm.name).has_critic:
+        kept += f" actor.value_lr={last * actor.value_lr:.3g}"
     return (
         f"for more steps: {longer} {kept}\n(it keeps the last learning rate, {last * actor.lr:.3g}; "
         f"{actor.lr_schedule.name} over twice as many steps would go on with {again * actor.lr:.3g})"

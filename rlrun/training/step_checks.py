@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property
 
 import numpy as np
 
 from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
-from rlrun.data.messages import EnvTally, EpisodeReport
+from rlrun.data.messages import EnvTally
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.training.significance import all_deviations, chance_of_none
+from rlrun.training.env_histories import BY_CHANCE, NUM_EPISODES, ComparedHistories, EnvHistory
+from rlrun.training.significance import all_deviations
 from rlrun.watchdog.diagnosis import format_workers
 from rlrun.workers.env_worker import Collected
 from rlrun.workers.world_facts import WorldFacts
@@ -31,135 +30,14 @@ _FAR = 10.0  # times target_kl
 _KL = 3.0  # without a target
 _NUM_STEPS_IN_A_ROW = 3
 _VOID_SHARE = 0.1
-_EPISODES = 200  # newest ones of an env worker that are compared
-_STEPS = 100  # newest ones whose cameras are compared
 _SURE = 5.5  # standard deviations; 4e-8 by chance
 _ACTS_OTHERWISE = "that worker may act with other weights, or for other observations, than it says"
 _LEARNS_OTHERWISE = "actor/0 may learn with other weights than it sent"
 _ALIKE = 3.5  # standard deviations; peers that differ more from one another are not compared
-_BY_CHANCE = 1e-8
 _EVERY = 50  # steps between two equal warnings
+_FIRST_ERRORS = 5  # steps whose mean own_flow_error is the first value; as many newest ones are compared
+_GROWN = 2.0  # times the first value
 _FACT_EPISODES, _FACT_CHUNK_STEPS, _FACT_STEPS = 100, 200, 5  # before a fact is told
-
-
-@dataclass
-class _Memory:
-    """The history of an env worker."""
-
-    tasks: set[str] = field(default_factory=set)  # all sentences; only workers with equal ones are compared
-    num_strange: int = 0  # steps in a row in which it had another sentence than all of its peers ever had
-    episodes: deque[tuple[int, EpisodeReport]] = field(default_factory=lambda: deque(maxlen=_EPISODES))  # with steps
-    starts: deque[str] = field(default_factory=lambda: deque(maxlen=_EPISODES))  # digests of first observations
-    tallies: deque[tuple[int, EnvTally]] = field(default_factory=lambda: deque(maxlen=_STEPS))  # with steps
-    num_chunk_steps: int = 0
-    num_odd: int = 0
-    # of its past until the last step in which an episode had a return, and of the episodes since
-    num_before: int = 0
-    num_paid: int = 0
-    sum_of_returns: float = 0.0
-    num_since: int = 0
-    last_paid: int = 0  # that step; 0: none was
-
-    def add(self, step: int, report: Collected) -> None:
-        """Remember a training step."""
-        self.tasks |= set(report.tally.instructions)
-        self.episodes.extend((step, episode) for episode in report.episodes if not episode.infra_fault)
-        self.starts.extend(start.digest for start in report.starts)
-        self.tallies.append((step, report.tally))
-        self.num_chunk_steps += report.tally.num_chunk_steps
-        self.num_odd += report.tally.num_odd
-        self._count_paid(step, [one.episode_return for one in report.episodes if not one.infra_fault])
-
-    def _count_paid(self, step: int, returns: Sequence[float]) -> None:
-        num_paid = sum(map(bool, returns))
-        self.num_since += len(returns)
-        self.num_paid += num_paid
-        self.sum_of_returns += sum(returns)
-        if num_paid:
-            self.num_before, self.num_since, self.last_paid = self.num_before + self.num_since, 0, step
-
-    def is_unpaid(self, step: int, group_size: int) -> bool:
-        """Return whether its episodes have no return any more, beyond chance by its own past.
-
-        A group of one start counts as one episode, and all of a step's that begin alike, since one policy acts in them.
-        Returns that were negative may end because the policy is good now, unless each episode had one.
-        """
-        if not self.num_paid or (self.sum_of_returns <= 0 and self.num_paid < self.num_before):
-            return False
-        num_starts = max(1, len(set(self.starts)))
-        independent = min(self.num_since / group_size, num_starts * (step - self.last_paid))
-        part = independent / max(1, self.num_since)
-        # the past ends at an episode with a return, which tells nothing of their share
-        paid = part * (self.num_paid - 1)
-        unpaid = part * (self.num_before - self.num_paid)
-        return chance_of_none(paid, unpaid, independent) < _BY_CHANCE
-
-    def numbers(self, name: str, since: int = 0) -> np.ndarray:
-        """Return a number of each episode that ended in step `since` or later; `paid`: of those with a return."""
-        found = [one for step, one in self.episodes if step >= since]
-        if name == "paid":
-            found, name = [one for one in found if one.episode_return], "episode_return"
-        return np.array([float(getattr(one, name)) for one in found])
-
-    def still(self, camera: int, since: int, until: int) -> tuple[int, int]:
-        """Return how many episodes that ended in since..until showed no change in a camera, and all of them."""
-        found = [one for step, one in self.tallies if since <= step <= until and len(one.num_still) > camera]
-        return sum(one.num_still[camera] for one in found), sum(one.num_moved_episodes for one in found)
-
-
-class _Group:
-    """Env workers that are compared after a step. What all comparisons need is computed once, in the order of ranks.
-
-    Without that, the driver's time for a check would grow with the square or the cube of the number of workers.
-    """
-
-    def __init__(self, memories: Mapping[int, _Memory]):
-        self._memories = memories
-        self.at = {rank: at for at, rank in enumerate(memories)}
-        self.numbers = cache(self._numbers)
-        self.varied = cache(self._varied)
-        self.shares = cache(self._shares)
-        self.deviations = cache(self._deviations)
-        self.still_shares = cache(self._still_shares)
-
-    def peers(self, rank: int) -> list[int]:
-        """Return the others."""
-        return [peer for peer in self._memories if peer != rank]
-
-    def median_of_peers(self, rank: int, values: np.ndarray) -> float:
-        """Return the median of the others' values: one of them may be the one that lies."""
-        return float(np.median(np.delete(values, self.at[rank])))
-
-    def vary(self, rank: int, name: str, since: int) -> bool:
-        """Return whether a number varies within most of the others, so that episodes are no repetitions of one."""
-        return self.median_of_peers(rank, self.varied(name, since)) > 0.5
-
-    @cached_property
-    def since(self) -> int:
-        """The step from which on all of them are known."""
-        return max((one.episodes[0][0] for one in self._memories.values() if one.episodes), default=0)
-
-    @cached_property
-    def num_owners(self) -> Counter[str]:
-        """Digest of a start -> number of workers that had it."""
-        return Counter(start for one in self._memories.values() for start in set(one.starts))
-
-    def _numbers(self, name: str, since: int) -> list[np.ndarray]:
-        return [one.numbers(name, since) for one in self._memories.values()]
-
-    def _varied(self, name: str, since: int) -> np.ndarray:
-        return np.array([float(len(np.unique(one)) > 1) for one in self.numbers(name, since)])
-
-    def _shares(self, name: str, since: int, value: float) -> np.ndarray:
-        """Return the share of episodes with a value, by the rule of succession."""
-        return np.array([((one == value).sum() + 1) / (one.size + 2) for one in self.numbers(name, since)])
-
-    def _deviations(self, name: str) -> list[float]:
-        return all_deviations(self.numbers(name, self.since))
-
-    def _still_shares(self, camera: int, since: int, until: int) -> np.ndarray:
-        counts = [one.still(camera, since, until) for one in self._memories.values()]
-        return np.array([(still + 1) / (total + 2) for still, total in counts])
 
 
 class StepChecks:
@@ -174,11 +52,13 @@ class StepChecks:
         self._config = config
         self._group_size = rollout_rule(config.algorithm).group_size
         self._without_steps = self._with_voids = 0  # training steps in a row
-        self._memory: dict[int, _Memory] = {}  # by env rank
+        self._memory: dict[int, EnvHistory] = {}  # by env rank
         self._step = 0
         self._said: dict[str, int] = {}  # step of the last warning of a kind
         self._world = WorldFacts(_FACT_EPISODES, _FACT_CHUNK_STEPS)
         self._reset_shares: deque[float] = deque(maxlen=_FACT_STEPS)
+        self._first_errors: list[float] = []
+        self._errors: deque[float] = deque(maxlen=_FIRST_ERRORS)
 
     def check(self, metrics: Mapping[str, float], reports: Sequence[Collected]) -> list[str]:
         """Return the warnings of a step, most of them once in a while. reports: by env rank.
@@ -187,9 +67,10 @@ class StepChecks:
         """
         self._step += 1
         for rank, report in enumerate(reports):
-            self._memory.setdefault(rank, _Memory()).add(self._step, report)
+            self._memory.setdefault(rank, EnvHistory()).add(self._step, report)
         found = [*self._of_update(metrics), *self._of_pictures(), *self._of_episodes(reports), *self._of_tasks(reports)]
-        found += [(kind, text) for kind, text in self._facts(metrics, reports) if kind not in self._said]
+        once = [*self._facts(metrics, reports), *self._of_own_error(metrics)]
+        found += [(kind, text) for kind, text in once if kind not in self._said]
         self._check_voids(reports)
         said = [text for kind, text in found if self._step - self._said.get(kind, -_EVERY) >= _EVERY]
         self._said |= dict.fromkeys((kind for kind, text in found if text in said), self._step)
@@ -255,6 +136,25 @@ class StepChecks:
                 )
                 break
 
+    def _of_own_error(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+        """Yield a warning if a policy has come to predict its own actions much worse than at first."""
+        error = metrics.get("own_flow_error")
+        if error is None or not math.isfinite(error):
+            return
+        if len(self._first_errors) < _FIRST_ERRORS:
+            self._first_errors.append(error)
+            return
+        self._errors.append(error)
+        first, now = statistics.mean(self._first_errors), statistics.median(self._errors)
+        if len(self._errors) == _FIRST_ERRORS and now > _GROWN * first:
+            yield (
+                "own flow error",
+                f"the flow-matching error of the policy on its own actions (own_flow_error) is {now:.3g}, and was "
+                f"{first:.3g} in the first {_FIRST_ERRORS} steps: if the success rate falls too, the policy loses its "
+                "own actions, and the error will go on growing; lower actor.lr or raise algorithm.kl_coef, and take "
+                "the best checkpoint (checkpoint.best_on)",
+            )
+
     @property
     def _gap_bound(self) -> float:
         config = self._config
@@ -285,7 +185,7 @@ class StepChecks:
 
     def _of_pictures(self) -> Iterator[tuple[str, str]]:
         """Yield a warning for cameras without a change in whole episodes, unlike the peers', or unlike before."""
-        everyone = _Group(self._memory)
+        everyone = ComparedHistories(self._memory)
         for rank, own in self._memory.items():
             newest = own.tallies[-1][1]
             peers = everyone.peers(rank)
@@ -297,7 +197,7 @@ class StepChecks:
                     share = everyone.median_of_peers(rank, everyone.still_shares(camera, since, self._step))
                 else:
                     share = float(everyone.still_shares(camera, 0, since - 1)[0])
-                if share ** self._independent(rank, everyone, count) < _BY_CHANCE:
+                if share ** self._independent(rank, everyone, count) < BY_CHANCE:
                     whose = "those of its peers" if peers else "those before"
                     yield (
                         f"frozen {rank} {camera}",
@@ -311,7 +211,7 @@ class StepChecks:
                     "see whether its simulator renders",
                 )
 
-    def _independent(self, rank: int, group: _Group, count: int) -> float:
+    def _independent(self, rank: int, group: ComparedHistories, count: int) -> float:
         """Return how many of `count` episodes are independent: those of a start that no peer has count as one."""
         own = set(self._memory[rank].starts)
         is_shared = all(group.num_owners[start] > 1 for start in own)
@@ -337,10 +237,10 @@ class StepChecks:
     def _of_episodes(self, reports: Sequence[Collected]) -> Iterator[tuple[str, str]]:
         """Yield warnings for env workers whose episodes end unlike those of their peers with the same tasks."""
         limit = self._config.env.max_control_steps
-        by_tasks: dict[frozenset[str], dict[int, _Memory]] = defaultdict(dict)
+        by_tasks: dict[frozenset[str], dict[int, EnvHistory]] = defaultdict(dict)
         for rank, own in self._memory.items():
             by_tasks[frozenset(own.tasks)][rank] = own
-        groups = {tasks: _Group(memories) for tasks, memories in by_tasks.items()}
+        groups = {tasks: ComparedHistories(memories) for tasks, memories in by_tasks.items()}
         yield from self._unpaid(by_tasks.values())
         for rank, report in enumerate(reports):
             longest = max((episode.num_control_steps for episode in report.episodes), default=0)
@@ -352,7 +252,7 @@ class StepChecks:
                 yield from self._constant(rank, group)
                 yield from self._unlike(rank, group)
 
-    def _unpaid(self, groups: Iterable[Mapping[int, _Memory]]) -> Iterator[tuple[str, str]]:
+    def _unpaid(self, groups: Iterable[Mapping[int, EnvHistory]]) -> Iterator[tuple[str, str]]:
         """Yield a warning for workers of a task whose episodes have all lost their returns: no peer could show it."""
         for group in groups:
             if not all(one.is_unpaid(self._step, self._group_size) for one in group.values()):
@@ -367,7 +267,7 @@ class StepChecks:
                 "had one: the simulator may pay none any more, or the policy has lost what it could",
             )
 
-    def _unlike(self, rank: int, group: _Group) -> Iterator[tuple[str, str]]:
+    def _unlike(self, rank: int, group: ComparedHistories) -> Iterator[tuple[str, str]]:
         """Yield a warning for each number of an env worker's episodes that is beyond chance unlike its peers'."""
         peers = group.peers(rank)
         if len(peers) == 1 and rank < peers[0]:
@@ -393,7 +293,7 @@ class StepChecks:
                     f"task ({sure:.1f} standard deviations): {which} may not do what it should",
                 )
 
-    def _constant(self, rank: int, group: _Group) -> Iterator[tuple[str, str]]:
+    def _constant(self, rank: int, group: ComparedHistories) -> Iterator[tuple[str, str]]:
         """Yield a warning if the newest episodes of an env worker are equal in a number that varies on its peers."""
         for name, what in _CONSTANT.items():
             own = group.numbers(name, 0)[group.at[rank]]
@@ -402,13 +302,13 @@ class StepChecks:
             last = float(own[-1])
             count = own.size - int(np.flatnonzero(own != last).max(initial=-1)) - 1
             independent = self._independent(rank, group, count)
-            if (1 / (_EPISODES + 2)) ** independent >= _BY_CHANCE:
+            if (1 / (NUM_EPISODES + 2)) ** independent >= BY_CHANCE:
                 continue  # no peers could make that strange
             since = self._memory[rank].episodes[-count][0]
             if not group.vary(rank, name, since):
                 continue
             share = group.median_of_peers(rank, group.shares(name, since, last))
-            if share**independent < _BY_CHANCE:
+            if share**independent < BY_CHANCE:
                 yield (
                     f"constant {name} {rank}",
                     f"{what} of env/{rank} was {last:g} in each of its last {count} episodes, and another in "

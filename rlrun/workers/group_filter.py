@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlrun.config.schema import FilterGroupsConfig, GroupMetric
+from rlrun.algorithms.spec import rollout_rule
+from rlrun.config.schema import AlgorithmConfig, FilterGroupsConfig, GroupMetric
 from rlrun.data.messages import EpisodeReport, GroupTally
 
 LEAST_SPREAD = 1e-6  # of returns; a smaller one is rounding, as in `algorithms.advantages.group_advantages`
@@ -47,7 +48,7 @@ class GroupFilter:
         rows: list[int] = []
         for group in sorted({self._group_of(report) for report in reports}):
             own = [report for report in reports if self._group_of(report) == group]
-            if not self._has_signal(own):
+            if not has_signal(own, self._config.metric):
                 self._num_dropped += 1
                 rows += range(group * self._group_size, (group + 1) * self._group_size)
         return np.array(rows, int)
@@ -65,8 +66,28 @@ class GroupFilter:
     def _group_of(self, report: EpisodeReport) -> int:
         return (report.env - self._first_env) // self._group_size
 
-    def _has_signal(self, reports: Sequence[EpisodeReport]) -> bool:
-        """Return whether the episodes that are not void differ in the metric."""
-        is_success = self._config.metric is GroupMetric.success
-        numbers = [float(one.success if is_success else one.episode_return) for one in reports if not one.infra_fault]
-        return len(numbers) > 1 and max(numbers) - min(numbers) > LEAST_SPREAD
+
+def has_signal(reports: Sequence[EpisodeReport], metric: GroupMetric) -> bool:
+    """Return whether the episodes of a group that are not void differ in the metric."""
+    is_success = metric is GroupMetric.success
+    numbers = [float(one.success if is_success else one.episode_return) for one in reports if not one.infra_fault]
+    return len(numbers) > 1 and max(numbers) - min(numbers) > LEAST_SPREAD
+
+
+def signal_metrics(reports: Sequence[EpisodeReport], algorithm: AlgorithmConfig) -> dict[str, float]:
+    """Return metrics of all groups that a training step collected; {} if the algorithm compares no episodes.
+
+    Groups with signal are the batch if groups are filtered. reports: of all env workers.
+    """
+    rule, own = rollout_rule(algorithm), algorithm.filter_groups
+    if not rule.one_episode or rule.group_size < 2 or not reports:
+        return {}
+    groups: dict[tuple[int, int], list[EpisodeReport]] = {}
+    for report in reports:
+        groups.setdefault((report.env // rule.group_size, report.seed), []).append(report)
+    kept = [group for group in groups.values() if has_signal(group, own.metric)]
+    metrics = {"groups_with_signal": len(kept) / len(groups)}
+    learned = [report.success for group in kept for report in group if not report.infra_fault]
+    if own.enable and learned:
+        metrics["batch_success_rate"] = sum(learned) / len(learned)
+    return metrics

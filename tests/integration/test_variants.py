@@ -135,10 +135,24 @@ def test_a_flow_policy_imitates_learns_and_keeps_to_its_start(run, kind, in_lero
     assert json.loads((folder / "policy" / "config.json").read_text())["type"] == in_lerobot
 
 
-def test_a_frozen_flow_policy_is_steered(run):
+KINDS = ["smolvla", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("pi0", "pi05", "gr00t"))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_flow_policy_learns_from_its_own_actions(run, kind):
+    """By NFT, with its pull towards the first policy; without the filter, so that a few episodes have some signal."""
+    groups = ["env.num_envs=8", "algorithm.nft.group_size=4", "algorithm.filter_groups.enable=false", "actor.lr=1e-3"]
+    whole_episodes = ["algorithm.horizon=15", "algorithm.global_batch_size=60", "actor.micro_batch_size=30"]
+    _, metrics = run(f"nft_{kind}", f"policy={kind}_nft", "sft.num_steps=4", *groups, *whole_episodes)
+    assert all(line["rollout_logprob_gap"] < 1e-3 and line["own_flow_error"] > 0 for line in metrics)
+    assert metrics[-1]["kl_reference"] > 1e-9 and any(line["grad_norm"] > 0 for line in metrics)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frozen_flow_policy_is_steered(run, kind):
     """By DSRL: only the noise actor changes, and rollout workers follow it."""
     own = ["algorithm.dsrl.num_updates=5", "algorithm.dsrl.warmup_steps=1", "algorithm.dsrl.batch_size=32"]
-    folder, metrics = run("dsrl", "policy=smolvla_dsrl", "sft.num_steps=4", "actor.lr=1e-2", *own)
+    folder, metrics = run(f"dsrl_{kind}", f"policy={kind}_dsrl", "sft.num_steps=4", "actor.lr=1e-2", *own)
     assert [line["num_optimizer_steps"] for line in metrics] == [0, 5]
     assert metrics[-1]["critic_loss"] > 0
     assert json.loads((folder / "policy" / "flow_policy.json").read_text())["steering"]["bound"] == 1.5

@@ -223,11 +223,12 @@ def flow_spec(
     trained_whole: tuple[str, ...] = ("action_in_proj", "action_out_proj"),
     cameras: Callable[[Path], tuple[str, ...]] = cameras_in,
     check_own: Callable[[RunConfig], Faults] = no_faults,
+    shipped_as: Callable[[RunConfig], str] | None = None,
 ) -> PolicySpec:
     """Return the spec of a kind; arguments as of PolicySpec.
 
     vlm_parts, expert_part, projections: modules of its network, by the names that actor.lora takes. trained_whole: of
-    the projections, those beside adapters. check_own: checks beside those of all kinds.
+    the projections, those beside adapters. check_own: checks beside those of all kinds. shipped_as: None: by its name.
     """
 
     def check(config: RunConfig) -> Faults:
@@ -259,4 +260,5 @@ def flow_spec(
         cameras=cameras,
         to_lerobot=to_lerobot,
         learned_by=learned_by,
+        shipped_as=shipped_as or (lambda config: name),
     )

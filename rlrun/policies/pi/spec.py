@@ -149,4 +149,5 @@ SPEC = flow_spec(
     ),
     num_parameters=num_parameters,
     to_lerobot="rlrun.policies.pi.folder:export_folder",
+    shipped_as=lambda config: config.policy.section(PiSettings).version.name,
 )

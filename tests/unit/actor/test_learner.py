@@ -330,6 +330,26 @@ def test_critic_warmup_moves_only_the_value_head(two_ranks: RankPool) -> None:
     assert first < second and "pixels.weight" in second
 
 
+def rates_of_warm_up() -> list[tuple[float, float, float]]:
+    """Rates of policy and value head in each of four updates, after which it was, and the policy's next one."""
+    config = tiny_config(lr_warmup_steps=4, lr=1e-3, value_lr=1e-2)
+    config.algorithm.update_epochs = 1
+    config.algorithm.sections = {"ppo": PPOConfig(critic_warmup_steps=2)}
+    actor, found = learner(config), []
+    for i in range(4):
+        update(actor, share(trajectory(i)))
+        found.append((*(group["lr"] for group in actor.optimizer.inner.param_groups), actor.optimizer.lr))
+    return found
+
+
+def test_the_warm_up_begins_with_the_first_step_of_the_policy(one_rank: RankPool) -> None:
+    """A value head, which begins new, has its own rate at once; its warm-up takes nothing from the policy's."""
+    policy, value_head, following = zip(*one_rank.run(rates_of_warm_up)[0], strict=True)
+    assert value_head == (1e-2,) * 4
+    assert policy[2:] == pytest.approx([0.25e-3, 0.5e-3])
+    assert following == pytest.approx([0.25e-3, 0.25e-3, 0.5e-3, 0.75e-3])
+
+
 def grpo(version: int | None = None) -> tuple[dict[str, float], bool, int]:
     config = tiny_config()
     config.algorithm.name = "grpo"

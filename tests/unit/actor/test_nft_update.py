@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
+from rlrun.actor.checkpoint import restore
 from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
 from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.opening import open_policy, open_to_shard
-from tests.numerics import assert_moved_alike
+from tests.numerics import assert_moved_alike, assert_norm_close
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.test_flow_adapters import observed
-from tests.unit.actor.tiny_run import B, T, share
+from tests.unit.actor.tiny_run import B, T, save_checkpoint, share
 from tests.unit.policies.flow.test_policies import SENTENCES, config, new_policy
 
 NFT = (
     *("policy.smolvla.sampling=nft", "policy.smolvla.num_points=2", "policy.smolvla.first_noise=drawn"),
     *("algorithm.name=nft", "algorithm.horizon=22", f"algorithm.global_batch_size={2 * T * B}", "actor.eps=1e-3"),
     *("algorithm.update_epochs=2", "algorithm.target_kl=null", "algorithm.kl_coef=0.1"),
+    "algorithm.aggregation=chunk_mean_token_mean",
 )
 
 Weights = dict[str, np.ndarray]
@@ -63,6 +66,7 @@ def test_ranks_and_micro_batches_change_nothing(one_rank: RankPool, two_ranks: R
     (shared, of_shared), _ = two_ranks.run(learned, str(tmp_path), 4)
     assert metrics["num_optimizer_steps"] == 2 and metrics["rollout_logprob_gap"] < 1e-5
     assert metrics["positive_loss"] > 0 < metrics["negative_loss"] and metrics["kl_exact"] > 0
+    assert metrics["own_flow_error"] > 0
     before = {name: tensor.detach().numpy() for name, tensor in first.module.named_parameters() if name in whole}
     moved = {name for name in whole if np.linalg.norm(whole[name] - before[name]) > 1e-4}
     assert len(moved) > 20 and not any("value_head" in name for name in moved)
@@ -70,3 +74,45 @@ def test_ranks_and_micro_batches_change_nothing(one_rank: RankPool, two_ranks: R
         picked = [{name: held[name] for name in moved} for held in (before, other, whole)]
         assert_moved_alike(*picked, rtol=1e-2)
         assert of_other == pytest.approx(metrics, rel=1e-2, abs=1e-5)
+
+
+def following(folder: str, rate: float, saved: str | None) -> tuple[list[Weights], list[dict[str, float]]]:
+    """Return what is sent to rollout workers after each of three updates, and metrics.
+
+    saved: the last one is of a resumed run.
+    """
+    rank, run = dist.get_rank(), config("smolvla", *NFT, f"algorithm.nft.acting_rate={rate}")
+    serving = open_policy(folder, torch.float32, "cpu", run)
+    assert isinstance(serving, FlowPolicy)
+
+    def begin() -> Learner:
+        policy, weights = open_to_shard(folder, run)
+        return Learner(run, policy, rank, dist.get_world_size(), "cpu", Telemetry(f"actor/{rank}"), weights=weights)
+
+    actor, sent, metrics = begin(), [], []
+    for step in range(3):
+        if step == 2 and saved is not None:
+            save_checkpoint(actor, Path(saved), {"step": step})
+            actor = begin()
+            restore(actor, Path(saved))
+        metrics.append(update(actor, share(acted(serving))))
+        sent.append({name: tensor.float().cpu().numpy().copy() for name, tensor in actor.named_weights()})
+    return sent, metrics
+
+
+def test_the_policy_that_acts_follows_slowly_and_a_resumed_run_is_the_same(two_ranks: RankPool, tmp_path) -> None:
+    """With a share of a half from the first optimizer step on."""
+    first = new_policy("smolvla", *NFT)
+    first.save(tmp_path / "first")
+    newest, of_newest = two_ranks.run(following, str(tmp_path / "first"), 0.0, None)[0]
+    slow, of_slow = two_ranks.run(following, str(tmp_path / "first"), 9.0, None)[0]
+    resumed, of_resumed = two_ranks.run(following, str(tmp_path / "first"), 9.0, str(tmp_path / "saved"))[0]
+    begun = {name: tensor.detach().numpy() for name, tensor in first.module.named_parameters()}
+    moved = [name for name in newest[0] if np.abs(newest[0][name] - begun.get(name, newest[0][name])).max() > 1e-5]
+    assert len(moved) > 20
+    for name in moved:  # both learned the same in the first update
+        assert_norm_close(slow[0][name] - begun[name], 0.5 * (newest[0][name] - begun[name]), 1e-2)
+    assert all(np.array_equal(resumed[2][name], slow[2][name]) for name in slow[2])
+    assert of_resumed[2] == of_slow[2]
+    assert "rollout_logprob_gap" in of_slow[0] and "rollout_logprob_gap" not in of_slow[1]
+    assert "rollout_logprob_gap" in of_newest[2]

@@ -9,12 +9,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlrun.algorithms.advantages import on_one_rank
-from rlrun.algorithms.algorithm import ActionDistribution, ChunkSteps, MatchedVelocities, Outputs, Targets
+from rlrun.actor.learning_batch import LearningBatch, learning_batch
+from rlrun.algorithms.advantages import Reduce, balanced, on_one_rank
+from rlrun.algorithms.algorithm import (
+    ActionDistribution,
+    Advantages,
+    ChunkSteps,
+    MatchedVelocities,
+    Outputs,
+    Reduction,
+    Targets,
+)
 from rlrun.algorithms.nft import Nft, goodness
 from rlrun.algorithms.spec import NftConfig
 from rlrun.config.loader import load
-from rlrun.config.schema import AlgorithmConfig
+from rlrun.config.schema import Aggregation, AlgorithmConfig
 from rlrun.policies.flow.method import ChunkShape
 from rlrun.policies.flow.model import FlowOutput, Matching
 from rlrun.policies.flow.nft import MatchedChunk, NftMatching, NftSampler
@@ -22,6 +31,7 @@ from rlrun.policies.flow.nft import Nft as NftMethod
 from rlrun.policies.flow.time import NOISE_AT_ONE, NOISE_AT_ZERO, FlowTime
 from rlrun.system.errors import RunError
 from tests.numerics import assert_norm_close
+from tests.unit.actor.tiny_run import trajectory
 from tests.unit.algorithms.test_reinforce import HORIZON, episodes, steps
 
 M, C, F, A = 6, 2, 3, 4
@@ -214,6 +224,67 @@ def test_an_episode_alone_in_its_group_has_no_advantage() -> None:
     assert not found.advantages[:HORIZON, :4].any() and found.advantages[:HORIZON, 4:].any()
 
 
+def batch_of(sizes: np.ndarray, advantages: np.ndarray, reduce: Reduce, **own: object) -> LearningBatch:
+    """Return a batch of given advantages. sizes: int [T, B], control steps of each chunk step that were executed."""
+
+    class Shifted(Nft):
+        def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
+            found = torch.tensor(advantages, dtype=torch.float32)
+            return Advantages(found, steps.valid, found)
+
+    config = AlgorithmConfig(name="nft", horizon=len(sizes), aggregation=Aggregation.chunk_mean_token_mean)
+    config.sections = {"nft": NftConfig(**own)}  # type: ignore[arg-type]
+    seen = trajectory()
+    executed = np.arange(seen.step_valid.shape[-1]) < sizes[..., None]
+    return learning_batch(replace(seen, step_valid=executed, valid=sizes > 0), Shifted(config), reduce)
+
+
+@pytest.mark.parametrize("shift", [-0.1, 0.0, 0.3])
+def test_no_constant_shifts_what_the_loss_weighs(shift: float) -> None:
+    """Over two ranks: a constant below 0 would let the error on the own actions grow in every update."""
+    shape, random = trajectory().valid.shape, np.random.default_rng(3)
+    ranks = [(random.integers(0, 3, shape), random.normal(size=shape) + shift) for _ in range(2)]
+    sums: list[Tensor] = []
+
+    def noted(x: Tensor) -> Tensor:
+        sums.append(x)
+        return x
+
+    for sizes, advantages in ranks:
+        batch_of(sizes, advantages, noted, advantage_clip=1.0)
+    total = sums[0] + sums[1]
+    weighed, weights = 0.0, 0.0
+    for sizes, advantages in ranks:
+        batch = batch_of(sizes, advantages, lambda x: total, advantage_clip=1.0)
+        kept = batch.advantages[batch.row_mask]
+        given_signs = np.sign(advantages.flatten()[batch.row_mask.numpy()])
+        assert np.array_equal(np.sign(kept.numpy()), given_signs) and kept.abs().max() <= 1.0
+        weighed += float(kept.double().sum())
+        weights += len(kept)
+        assert torch.equal(batch.raw_advantages.view(shape), torch.tensor(advantages, dtype=torch.float32))
+    assert weights > 20 and abs(weighed / weights) < 1e-7
+
+
+def test_balanced() -> None:
+    x, weights = torch.tensor([3.0, -1.0, -1.0, torch.nan]), torch.tensor([1.0, 1.0, 1.0, 0.0]).double()
+    assert balanced(x, weights).tolist() == [2.0, -1.0, -1.0, 0.0]
+    assert balanced(torch.tensor([-1.0, -2.0]), weights[:2]).tolist() == [0.0, 0.0]
+    assert balanced(torch.tensor([1.0, -1.0]), torch.tensor([1.0, 4.0]).double()).tolist() == [1.0, -0.25]
+
+
+def test_the_own_flow_error_is_not_divided_by_its_size() -> None:
+    found, targets = given()
+    far = replace(found, velocity=found.target + 10.0 * (found.velocity - found.target))
+    nothing = torch.zeros(M, C * F * A)
+    errors = []
+    for one in (found, far):
+        losses = algorithm().loss(Outputs(Given(one), nothing, nothing, None), targets)
+        errors.append(losses.metrics[Reduction.tokens]["own_flow_error"])
+    squares = (found.velocity - found.target).square().flatten(1)
+    assert_norm_close(errors[0], squares[targets.token_mask].mean(), 1e-6)
+    assert_norm_close(errors[1], 100.0 * errors[0], 1e-5)
+
+
 def test_goodness() -> None:
     assert goodness(torch.tensor([-9.0, -5.0, 0.0, 2.5, 50.0]), 5.0).tolist() == [0.0, 0.0, 0.5, 0.75, 1.0]
 
@@ -298,6 +369,14 @@ UNFILTERED = ["policy=smolvla_nft", "algorithm.filter_groups.enable=false"]
         (["policy=smolvla_nft", "policy.smolvla.first_noise=fixed"], "policy.smolvla.first_noise", "is an ODE"),
         ([*UNFILTERED, "algorithm.name=ppo"], "algorithm.name", "no log-probabilities"),
         ([*UNFILTERED, "algorithm.nft.group_size=1"], "algorithm.nft.group_size", "at least 2 envs"),
+        (["policy=smolvla_nft", "algorithm.aggregation=token_mean"], "algorithm.aggregation", "weigh chunk steps"),
+        (["policy=pi0_nft", "algorithm.aggregation=chunk_mean_token_sum"], "algorithm.aggregation", "mean_token_mean"),
+        *(
+            ([f"policy={file}", f"algorithm.name={name}"], "algorithm.name", f"Take policy={file}_{name}.")
+            for file in ("smolvla", "pi0", "pi05", "gr00t")
+            for name in ("nft", "dsrl")
+        ),
+        (["policy.kind=cnn", "algorithm.name=dsrl"], "algorithm.name", "policy=smolvla_dsrl"),
     ],
 )
 def test_what_it_cannot_train_is_refused(keys: list[str], key: str, words: str) -> None:

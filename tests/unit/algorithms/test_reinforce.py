@@ -115,6 +115,8 @@ def test_grpo_gives_each_chunk_step_its_own_credit():
         squares = [x * x for (u, b), x in centred.items() if u // HORIZON == epoch and b // 4 == row // 4]
         expected[t, row] = centred[t, row] / ((sum(squares) / len(squares)) ** 0.5 + 1e-6)
     assert_norm_close(found.advantages, expected, rtol=1e-5)
+    of_groups = torch.tensor([[centred.get((t, row), 0.0) for row in range(B)] for t in range(T)], dtype=torch.float64)
+    assert_norm_close(found.raw, of_groups, rtol=1e-5)
     assert abs(float(found.advantages.sum())) < 1e-4, "no time of an episode is repelled by what its length says"
 
 
@@ -123,12 +125,14 @@ def test_grpo_of_whole_episodes_gives_all_chunk_steps_one_number():
     keys = ["algorithm.grpo.group_size=4", "algorithm.grpo.credit=episode", "algorithm.gamma=1"]
     found = advantages("grpo", given, *keys)
     scores = {(e, b): float(given.rewards.double()[times, b].sum()) for e, b, times in episodes(given) if times}
-    expected = torch.zeros(T, B, dtype=torch.float64)
+    expected, raw = torch.zeros(T, B, dtype=torch.float64), torch.zeros(T, B, dtype=torch.float64)
     for epoch, row, times in episodes(given):
         group = torch.tensor([x for (e, b), x in scores.items() if e == epoch and b // 4 == row // 4]).double()
         for t in times:
-            expected[t, row] = (scores[epoch, row] - group.mean()) / (group.std() + 1e-6)
+            raw[t, row] = scores[epoch, row] - group.mean()
+            expected[t, row] = raw[t, row] / (group.std() + 1e-6)
     assert_norm_close(found.advantages, expected, rtol=1e-5)
+    assert_norm_close(found.raw, raw, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo"])

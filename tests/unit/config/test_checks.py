@@ -9,11 +9,11 @@ from typing import get_type_hints
 import pytest
 
 from rlrun.config import checks
-from rlrun.config.loader import load
+from rlrun.config.loader import compose_only, load
 from rlrun.config.reference import all_keys
-from rlrun.config.registry import REGISTRIES
+from rlrun.config.registry import ALGORITHMS, REGISTRIES
 from rlrun.config.schema import RunConfig
-from rlrun.config.sections import Range, Section, bounds_of
+from rlrun.config.sections import Range, Section, as_yaml, bounds_of
 from rlrun.system.errors import ExitStatus, RunError, RunErrors
 
 # check -> overrides that it refuses, and the key that it names
@@ -229,3 +229,56 @@ def test_env_workers_that_cut_a_filtered_group_are_refused_with_the_nearest_numb
         load([*grouped, "env.num_envs=32", "env.num_workers=8"])
     assert refused.value.key == "env.num_workers" and "env.num_workers=4" in str(refused.value.remedy)
     assert load([*grouped, "env.num_envs=32", "env.num_workers=4"]).env.num_workers == 4
+
+
+CRITIC_FREE = {
+    "grpo": [],
+    "rloo": [],
+    "reinforce_plus_plus": [],
+    "nft": ["policy=smolvla_nft"],
+    "sac": ["run=halfcheetah_sac"],
+}
+CRITIC_FREE |= {"dsrl": ["policy=smolvla_dsrl"], "rlpd": ["run=mountain_car_rlpd"]}
+OTHER = {
+    "algorithm.update_epochs": 7,
+    "algorithm.ratio_level": "action",
+    "algorithm.aggregation": "chunk_mean_token_sum",
+    "algorithm.clip_ratio_low": 0.15,
+    "algorithm.clip_ratio_high": 0.35,
+    "algorithm.clip_ratio_c": 4.5,
+    "algorithm.behavior_weight_cap": 1.5,
+    "algorithm.entropy_coef": 0.25,
+    "algorithm.kl_coef": 0.3,
+    "algorithm.kl_kind": "k1",
+    "algorithm.clip_advantages": 4.0,
+    "algorithm.target_kl": 0.07,
+    "actor.value_lr": 0.02,
+}
+
+
+@pytest.mark.parametrize("name", CRITIC_FREE)
+def test_a_key_that_the_algorithm_does_not_read_is_refused(name: str) -> None:
+    unread = ALGORITHMS.get(name).without_effect
+    assert "actor.value_lr" in unread and set(unread) <= set(OTHER)
+    chosen = [*CRITIC_FREE[name], f"algorithm.name={name}"]
+    for key in unread:
+        with pytest.raises(RunError) as refused:
+            compose_only([*chosen, f"{key}={OTHER[key]}"])
+        fault = refused.value
+        assert (fault.key, fault.value) == (key, OTHER[key]) and f"{name} does not read it" in str(fault.cause)
+        assert fault.remedy
+        usual = as_yaml(attrgetter(key)(RunConfig()))
+        compose_only([*chosen, f"{key}={usual}"])  # says what is so anyway
+    for key in set(OTHER) - set(unread):
+        compose_only([*chosen, f"{key}={OTHER[key]}"])
+
+
+def test_several_keys_without_effect_are_told_together() -> None:
+    with pytest.raises(RunErrors) as refused:
+        compose_only(["algorithm.name=dsrl", "policy=smolvla_dsrl", "algorithm.target_kl=0.1", "actor.value_lr=0.1"])
+    assert {fault.key for fault in refused.value.errors} == {"algorithm.target_kl", "actor.value_lr"}
+
+
+def test_ppo_reads_every_shared_key() -> None:
+    assert ALGORITHMS.get("ppo").without_effect == ()
+    compose_only([f"{key}={value}" for key, value in OTHER.items()])

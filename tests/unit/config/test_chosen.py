@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from rlrun.config import provenance
-from rlrun.config.loader import load
+from rlrun.config.loader import compose_only, load
 from rlrun.config.recorded import read_config
 from rlrun.config.schema import ActorConfig, RunConfig
 from rlrun.system.errors import RunError
@@ -40,6 +40,31 @@ def test_counts_fit_each_other(arguments: list[str], expected: tuple[int, ...]) 
 @pytest.mark.parametrize(("num_steps", "expected"), [(300, 20), (40, 10), (3, 0), (0, 0)])
 def test_the_warm_up_is_a_part_of_the_warm_start(num_steps: int, expected: int) -> None:
     assert load([*PLAIN, f"sft.num_steps={num_steps}"]).sft.lr_warmup_steps == expected
+
+
+LIBERO = "libero_pi05 libero_gr00t libero_smolvla libero_rlinf libero_simplevla_rl"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (PLAIN, 20),
+        ([*PLAIN, "algorithm.name=grpo"], 20),
+        ([*PLAIN, "algorithm.name=rloo", "algorithm.rloo.group_size=2"], 20),
+        ([*PLAIN, "algorithm.name=reinforce_plus_plus", "policy=smolvla"], 20),
+        ([*PLAIN, "policy=pi05"], 20),
+        ([*PLAIN, "actor.lr_warmup_steps=3"], 3),
+        ([*PLAIN, "sft.num_steps=0"], 0),  # nothing to lose
+        (["run=cartpole"], 0),
+        (["run=cartpole", "policy.path=somewhere"], 20),
+        (["run=halfcheetah_sac"], 0),
+        (["policy=smolvla_nft"], 0),
+        (["policy=smolvla_dsrl"], 0),
+        *((["run=" + name], 0) for name in (*LIBERO.split(), "behavior_ppo_openvla_oft")),  # as published
+    ],
+)
+def test_a_trained_policy_begins_with_small_steps(arguments: list[str], expected: int) -> None:
+    assert compose_only(arguments).actor.lr_warmup_steps == expected
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from rlrun.algorithms.spec import NftConfig
 from rlrun.config.checks import OF_INPUTS
 from rlrun.config.loader import load
 from rlrun.config.registry import fill_lora
@@ -71,6 +72,8 @@ def test_resident_bytes_by_hand(sharding: ShardingStrategy, param: Precision, by
     config.algorithm.kl_coef = 0.1  # needs a copy of the trained parameters
     computing = 1 if param is Precision.fp32 else 0.5  # of the master weights in fp32
     assert actor_memory(config, counts_of(8000)).reference == memory.weights * computing
+    config.algorithm.name, config.algorithm.sections = "nft", {"nft": NftConfig(acting_rate=0.001)}
+    assert actor_memory(config, counts_of(8000)).learned == memory.weights  # beside the policy that acts
     config.actor.cpu_offload = True
     assert actor_memory(config, counts_of(8000)).resident_bytes == 0
 

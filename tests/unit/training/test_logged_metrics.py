@@ -20,7 +20,7 @@ NUM_ENV_WORKERS = 2
 # of batches from an older policy, of flow policies, of DSRL, of NFT, of worlds with cameras, of filtered groups,
 # of imitation beside
 NOT_HERE = {"behavior_weight", "kl_exact", "critic_loss", "noise_entropy", "action_entropy", "alpha", "frozen_pictures"}
-NOT_HERE |= {"positive_loss", "negative_loss"}
+NOT_HERE |= {"positive_loss", "negative_loss", "own_flow_error", "groups_with_signal", "batch_success_rate"}
 NOT_HERE |= {"num_groups", "num_gen_batches", "num_dropped_groups", "num_missing_groups"}
 NOT_HERE |= {"imitation_loss", "token_accuracy", "bin_error"}
 PERF = {metric.name for metric in CATALOGUE if metric.group is MetricGroup.perf}  # of accelerators

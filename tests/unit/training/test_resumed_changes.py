@@ -8,6 +8,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.config.provenance import POLICY_CONFIG, recorded_yaml
+from rlrun.config.schema import LrSchedule, RunConfig
 from rlrun.training.run_folder import changed_course, changed_keys, for_more_steps
 
 BASE = ("run=cartpole", "num_steps=40")
@@ -85,3 +86,10 @@ def test_the_command_for_more_steps_keeps_a_fallen_learning_rate(checkpoint: Pat
         f"actor.value_lr={load(list(BASE)).actor.value_lr / 40:.3g}",
     ]
     assert changed_course(checkpoint, load([*BASE, *command.split()]), 40) == []
+
+
+def test_the_command_for_more_steps_names_no_key_without_effect() -> None:
+    config = RunConfig()
+    config.algorithm.name, config.actor.lr_schedule = "grpo", LrSchedule.linear
+    told = for_more_steps("go", config, 40)
+    assert "actor.lr=" in told and "value_lr" not in told

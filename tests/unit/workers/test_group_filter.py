@@ -9,12 +9,14 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.config.schema import GroupMetric, RunConfig
+from rlrun.data.messages import EpisodeReport
 from rlrun.data.seeds import episode_seeds
 from rlrun.data.starts import TRAINING_SEEDS
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
 from rlrun.workers import env_worker as module
 from rlrun.workers.env_worker import EnvWorker
+from rlrun.workers.group_filter import signal_metrics
 from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, talk
 
 NUM_ENVS, GROUP, HORIZON = 8, 2, LIMIT // 2
@@ -188,3 +190,32 @@ def test_what_cannot_be_filtered_is_refused(keys, words):
     with pytest.raises(RunError) as refused:
         load(["run=single_process", "algorithm.filter_groups.enable=true", "algorithm.horizon=64", *keys])
     assert words in str(refused.value) and refused.value.key in ("algorithm.filter_groups.enable", "env.num_workers")
+
+
+def episode_of(env, seed, success, episode_return=0.0, infra_fault=False):
+    return EpisodeReport(env, seed, success, 0.0, episode_return, 5, success, not success, infra_fault)
+
+
+def algorithm_of(*keys):
+    return load(["algorithm.name=grpo", "algorithm.grpo.group_size=2", *keys]).algorithm
+
+
+FILTERED = ["algorithm.filter_groups.enable=true", "env.num_workers=1"]
+
+
+def test_the_share_of_groups_with_signal_and_the_success_of_the_batch():
+    reports = [
+        *(episode_of(0, 5, True), episode_of(1, 5, False)),
+        *(episode_of(2, 6, False, 0.5), episode_of(3, 6, False)),  # differs in its return alone
+        *(episode_of(4, 7, True), episode_of(5, 7, True)),
+        *(episode_of(6, 5, True), episode_of(7, 5, False, infra_fault=True)),  # one alone, with a seed that another has
+        *(episode_of(0, 8, True, 1.0), episode_of(1, 8, True, 0.8)),  # the next rollout epoch of the first group
+    ]
+    by_success = "algorithm.filter_groups.metric=success"
+    assert signal_metrics(reports, algorithm_of(by_success)) == {"groups_with_signal": 1 / 5}
+    assert signal_metrics(reports, algorithm_of()) == {"groups_with_signal": 2 / 5}
+    filtered = signal_metrics(reports, algorithm_of(*FILTERED))
+    assert filtered == {"groups_with_signal": 2 / 5, "batch_success_rate": 2 / 4}
+    assert signal_metrics(reports, algorithm_of(*FILTERED, by_success))["batch_success_rate"] == 1 / 2
+    assert signal_metrics(reports[4:6], algorithm_of(*FILTERED)) == {"groups_with_signal": 0.0}
+    assert signal_metrics([], algorithm_of()) == signal_metrics(reports, load([]).algorithm) == {}

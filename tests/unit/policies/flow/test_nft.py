@@ -123,7 +123,7 @@ def test_the_error_is_that_of_imitation_on_the_own_action(flow_time: FlowTime) -
 @pytest.mark.parametrize("kind", ["smolvla", "pi05", "gr00t"])
 def test_policies_keep_it_in_their_folder(kind: str, tmp_path: Path) -> None:
     own = (f"{section(kind)}.sampling=nft", f"{section(kind)}.num_points=2", f"{section(kind)}.first_noise=drawn")
-    run = (*own, "algorithm.name=nft", "algorithm.horizon=22")
+    run = (*own, "algorithm.name=nft", "algorithm.horizon=22", "algorithm.aggregation=chunk_mean_token_mean")
     policy = new_policy(kind, *run)
     tokens, stored = chosen(policy)
     again = policy.evaluate(*frames(), 1.0, tokens)[0].logprobs(tokens)

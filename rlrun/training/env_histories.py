@@ -1,0 +1,139 @@
+"""Histories of env workers, and what comparisons of them share."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+import numpy as np
+
+from rlrun.data.messages import EnvTally, EpisodeReport
+from rlrun.training.significance import all_deviations, chance_of_none
+from rlrun.workers.env_worker import Collected
+
+NUM_EPISODES = 200  # newest ones of an env worker that are compared
+NUM_STEPS = 100  # newest ones whose cameras are compared
+BY_CHANCE = 1e-8
+
+
+@dataclass
+class EnvHistory:
+    """The newest episodes and counts of an env worker."""
+
+    tasks: set[str] = field(default_factory=set)  # all sentences; only workers with equal ones are compared
+    num_strange: int = 0  # steps in a row in which it had another sentence than all of its peers ever had
+    episodes: deque[tuple[int, EpisodeReport]] = field(default_factory=lambda: deque(maxlen=NUM_EPISODES))  # with steps
+    starts: deque[str] = field(default_factory=lambda: deque(maxlen=NUM_EPISODES))  # digests of first observations
+    tallies: deque[tuple[int, EnvTally]] = field(default_factory=lambda: deque(maxlen=NUM_STEPS))  # with steps
+    num_chunk_steps: int = 0
+    num_odd: int = 0
+    # of its past until the last step in which an episode had a return, and of the episodes since
+    num_before: int = 0
+    num_paid: int = 0
+    sum_of_returns: float = 0.0
+    num_since: int = 0
+    last_paid: int = 0  # that step; 0: none was
+
+    def add(self, step: int, report: Collected) -> None:
+        """Remember a training step."""
+        self.tasks |= set(report.tally.instructions)
+        self.episodes.extend((step, episode) for episode in report.episodes if not episode.infra_fault)
+        self.starts.extend(start.digest for start in report.starts)
+        self.tallies.append((step, report.tally))
+        self.num_chunk_steps += report.tally.num_chunk_steps
+        self.num_odd += report.tally.num_odd
+        self._count_paid(step, [one.episode_return for one in report.episodes if not one.infra_fault])
+
+    def _count_paid(self, step: int, returns: Sequence[float]) -> None:
+        num_paid = sum(map(bool, returns))
+        self.num_since += len(returns)
+        self.num_paid += num_paid
+        self.sum_of_returns += sum(returns)
+        if num_paid:
+            self.num_before, self.num_since, self.last_paid = self.num_before + self.num_since, 0, step
+
+    def is_unpaid(self, step: int, group_size: int) -> bool:
+        """Return whether its episodes have no return any more, beyond chance by its own past.
+
+        A group of one start counts as one episode, and all of a step's that begin alike, since one policy acts in them.
+        Returns that were negative may end because the policy is good now, unless each episode had one.
+        """
+        if not self.num_paid or (self.sum_of_returns <= 0 and self.num_paid < self.num_before):
+            return False
+        num_starts = max(1, len(set(self.starts)))
+        independent = min(self.num_since / group_size, num_starts * (step - self.last_paid))
+        part = independent / max(1, self.num_since)
+        # the past ends at an episode with a return, which tells nothing of their share
+        paid = part * (self.num_paid - 1)
+        unpaid = part * (self.num_before - self.num_paid)
+        return chance_of_none(paid, unpaid, independent) < BY_CHANCE
+
+    def numbers(self, name: str, since: int = 0) -> np.ndarray:
+        """Return a number of each episode that ended in step `since` or later; `paid`: of those with a return."""
+        found = [one for step, one in self.episodes if step >= since]
+        if name == "paid":
+            found, name = [one for one in found if one.episode_return], "episode_return"
+        return np.array([float(getattr(one, name)) for one in found])
+
+    def still(self, camera: int, since: int, until: int) -> tuple[int, int]:
+        """Return how many episodes that ended in since..until showed no change in a camera, and all of them."""
+        found = [one for step, one in self.tallies if since <= step <= until and len(one.num_still) > camera]
+        return sum(one.num_still[camera] for one in found), sum(one.num_moved_episodes for one in found)
+
+
+class ComparedHistories:
+    """Histories of env workers that are compared after a step, in the order of ranks.
+
+    What all comparisons need is computed once: without that, the driver's time for a check would grow with the square
+    or the cube of the number of workers.
+    """
+
+    def __init__(self, memories: Mapping[int, EnvHistory]):
+        self._memories = memories
+        self.at = {rank: at for at, rank in enumerate(memories)}
+        self.numbers = cache(self._numbers)
+        self.varied = cache(self._varied)
+        self.shares = cache(self._shares)
+        self.deviations = cache(self._deviations)
+        self.still_shares = cache(self._still_shares)
+
+    def peers(self, rank: int) -> list[int]:
+        """Return the others."""
+        return [peer for peer in self._memories if peer != rank]
+
+    def median_of_peers(self, rank: int, values: np.ndarray) -> float:
+        """Return the median of the others' values: one of them may be the one that lies."""
+        return float(np.median(np.delete(values, self.at[rank])))
+
+    def vary(self, rank: int, name: str, since: int) -> bool:
+        """Return whether a number varies within most of the others, so that episodes are no repetitions of one."""
+        return self.median_of_peers(rank, self.varied(name, since)) > 0.5
+
+    @cached_property
+    def since(self) -> int:
+        """The step from which on all of them are known."""
+        return max((one.episodes[0][0] for one in self._memories.values() if one.episodes), default=0)
+
+    @cached_property
+    def num_owners(self) -> Counter[str]:
+        """Digest of a start -> number of workers that had it."""
+        return Counter(start for one in self._memories.values() for start in set(one.starts))
+
+    def _numbers(self, name: str, since: int) -> list[np.ndarray]:
+        return [one.numbers(name, since) for one in self._memories.values()]
+
+    def _varied(self, name: str, since: int) -> np.ndarray:
+        return np.array([float(len(np.unique(one)) > 1) for one in self.numbers(name, since)])
+
+    def _shares(self, name: str, since: int, value: float) -> np.ndarray:
+        """Return the share of episodes with a value, by the rule of succession."""
+        return np.array([((one == value).sum() + 1) / (one.size + 2) for one in self.numbers(name, since)])
+
+    def _deviations(self, name: str) -> list[float]:
+        return all_deviations(self.numbers(name, self.since))
+
+    def _still_shares(self, camera: int, since: int, until: int) -> np.ndarray:
+        counts = [one.still(camera, since, until) for one in self._memories.values()]
+        return np.array([(still + 1) / (total + 2) for still, total in counts])
