@@ -37,9 +37,9 @@ class SentenceEncoder(nn.Module):
 
     def forward(self, words: Tensor, seen: Tensor) -> Tensor:
         """Encode int64 [B, L, hashes] and bool [B, L], False at padding -> [B, W]. Each row has a token at least."""
-        embedded = self.words(words).sum(2)
-        counted = seen[..., None].to(embedded.dtype)
-        around = self.neighbours((embedded * counted).transpose(1, 2)).transpose(1, 2)
+        vectors = self.words(words).sum(2)
+        counted = seen[..., None].to(vectors.dtype)
+        around = self.neighbours((vectors * counted).transpose(1, 2)).transpose(1, 2)
         mean = (F.gelu(around) * counted).sum(1) / counted.sum(1)
         return self.norm(self.merge(mean))
 
@@ -72,7 +72,7 @@ class SmallNetwork(nn.Module):
         self.sentence = SentenceEncoder(text)
         self.stem = nn.Conv2d(3, stages[0], kernel_size=5, stride=2, padding=2)
         self.blocks = nn.ModuleList(ResidualBlock(a, b, text) for a, b in pairwise([stages[0], *stages[1:]]))
-        self.keypoints = nn.Conv2d(stages[-1], NUM_KEYPOINTS, kernel_size=1)
+        self.keypoints = nn.Conv2d(stages[-1], NUM_KEYPOINTS, kernel_size=1, bias=False)  # a softmax follows
         features = config.num_images * (2 * NUM_KEYPOINTS + stages[-1])
         sizes = [features + text + config.num_proprio, *config.hidden_sizes]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))

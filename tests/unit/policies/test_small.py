@@ -55,7 +55,7 @@ def actions_of(sides: np.ndarray) -> np.ndarray:
     return np.broadcast_to(low + share * (high - low), (len(sides), C, A)).astype(np.float32)
 
 
-def imitated(policy: SmallPolicy, observed: tuple, actions: np.ndarray, num_steps: int = 80) -> float:
+def imitated(policy: SmallPolicy, observed: tuple, actions: np.ndarray, num_steps: int = 50) -> float:
     """Take optimizer steps on one batch, and return the loss that is left."""
     valid = np.ones(actions.shape[:2], bool)
     optimizer = torch.optim.Adam(policy.module.parameters(), lr=3e-3)
