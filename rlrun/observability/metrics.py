@@ -174,7 +174,7 @@ CATALOGUE = (
             ("actor", "actor workers"),
         )
     ),
-    Metric("busy_resets", _T, "share of the step in which env workers reset simulators", "0 to 1", "small"),
+    Metric("busy_resets", _T, "share of the step in which env workers reset simulators", "0 to 1", "near 0"),
     Metric("mfu_act", _P, "operations of answers over the peak, while rollout workers worked", "0 to 1", "0.3 to 0.55"),
     Metric(
         *(
@@ -209,7 +209,7 @@ CATALOGUE = (
         "0",
     ),
     Metric(
-        "actions_outside", _F, "share of the actions' numbers beyond their limits, before clipping", "0 to 1", "small"
+        "actions_outside", _F, "share of the actions' numbers beyond their limits, before clipping", "0 to 1", "near 0"
     ),
     Metric(
         *("frozen_pictures", _F, "share of pictures that did not change though the robot was told to move", "0 to 1"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from rlrun.config.faults import Faults, not_multiple
 from rlrun.config.registry import POLICIES, no_faults
@@ -46,6 +47,31 @@ def camera_names_in(folder: Path) -> tuple[str, ...]:
         if isinstance(named, list) and all(isinstance(name, str) for name in named):
             return tuple(named)
     return ()
+
+
+class StoredSizes:
+    """The sizes of a network in config.json: a dataclass derives from it, and names the type of its folders."""
+
+    MODEL_TYPE: ClassVar[str]
+
+    def save(self, folder: Path) -> None:
+        """Write config.json."""
+        described = {"model_type": self.MODEL_TYPE, **asdict(self)}  # type: ignore[call-overload]
+        (folder / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read config.json. Raises KeyError for a missing entry, and ValueError for one that is no whole number."""
+        found = read_json(folder / CONFIG_FILE)
+        values: dict[str, Any] = {}
+        for field in fields(cls):  # type: ignore[arg-type]
+            name = field.name
+            if field.default is not MISSING and name not in found:
+                continue
+            if field.type == "int" and type(found[name]) is not int:
+                raise ValueError(f"{name} is {found[name]!r}")
+            values[name] = tuple(found[name]) if isinstance(found[name], list) else found[name]
+        return cls(**values)
 
 
 @dataclass(frozen=True)

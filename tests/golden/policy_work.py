@@ -27,6 +27,8 @@ POLICIES = {
     "gr00t": ["policy=gr00t"],
     "smolvla": ["policy=smolvla"],
     "smolvla, steered": ["policy=smolvla_dsrl"],
+    "small": ["policy=small"],
+    "small, bins": ["policy=small", "policy.small.distribution=bins"],
     "mlp": ["run=cartpole"],
     "cnn": ["run=cartpole", "policy.kind=cnn", "env.simulator=embedded"],
 }

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from rlrun.config.faults import Faults, not_multiple
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, Range, Section, bounded
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.spec import CONFIG_FILE, PolicySpec
+from rlrun.policies.spec import PolicySpec, StoredSizes
 from rlrun.system.errors import RunError
-from rlrun.system.local_files import read_json
 
 
 class ActionKind(Enum):
@@ -53,12 +50,11 @@ class CnnSettings(MlpSettings):
     conv_channels: list[int] = bounded([16, 32, 64], COUNT)  # channels of each layer; each halves the image
 
 
-MODEL_TYPE = "rlrun_actor_critic"
-
-
 @dataclass(frozen=True)
-class ActorCriticConfig:
+class ActorCriticConfig(StoredSizes):
     """Sizes of a network. Example: HalfCheetah: num_actions 6, num_choices None, num_proprio 17, num_images 0."""
+
+    MODEL_TYPE = "rlrun_actor_critic"
 
     num_actions: int  # A
     num_action_chunks: int  # C
@@ -87,29 +83,11 @@ class ActorCriticConfig:
         """Whether actions are tanh of normal numbers."""
         return self.num_choices is None and self.distribution == ActionKind.squashed.value
 
-    def save(self, folder: Path) -> None:
-        """Write config.json."""
-        described = {"model_type": MODEL_TYPE, **asdict(self)}
-        (folder / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
-
-    @classmethod
-    def load(cls, folder: Path) -> ActorCriticConfig:
-        """Read config.json. Raises KeyError for a missing entry, and ValueError for one that is no whole number."""
-        found = read_json(folder / CONFIG_FILE)
-        values: dict[str, Any] = {}
-        for field in fields(cls):
-            name = field.name
-            if field.default is not MISSING and name not in found:
-                continue
-            if field.type == "int" and type(found[name]) is not int:
-                raise ValueError(f"{name} is {found[name]!r}")
-            values[name] = tuple(found[name]) if isinstance(found[name], list) else found[name]
-        return cls(**values)
-
 
 def _recognizer(has_images: bool) -> Callable[[Mapping[str, Any]], bool]:
     def recognizes(described: Mapping[str, Any]) -> bool:
-        return described.get("model_type") == MODEL_TYPE and bool(described.get("num_images")) == has_images
+        is_ours = described.get("model_type") == ActorCriticConfig.MODEL_TYPE
+        return is_ours and bool(described.get("num_images")) == has_images
 
     return recognizes
 

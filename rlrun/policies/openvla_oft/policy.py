@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from rlrun.algorithms.losses import imitation_loss
 from rlrun.config.schema import AttentionKernel, EnvConfig, PolicyConfig, Precision, RunConfig, SftConfig
 from rlrun.config.simulator_spec import PlannedSpaces, num_cameras
+from rlrun.policies.action_bounds import NUM_BINS
 from rlrun.policies.distributions import Bins
 from rlrun.policies.folders import unfit
 from rlrun.policies.openvla_oft.attention import chosen_kernel
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig, StoredStatistics
 from rlrun.policies.openvla_oft.model import OFFICIAL_ARCHITECTURE, OpenVLAOFT, new_parts
 from rlrun.policies.openvla_oft.processor import ImageStatistics, Processor
-from rlrun.policies.openvla_oft.spec import NUM_BINS, OpenVLAOFTSettings
+from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
 from rlrun.policies.policy import ImitationPolicy
 from rlrun.policies.spec import CONFIG_FILE, DemonstratedTask
 from rlrun.policies.tokenizer import SPACE, SPECIAL, assumed_tokenizer, prompt, word_tokenizer

@@ -17,7 +17,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-from rlrun.policies.openvla_oft.config import ActionBins, Bounds, OpenVLAOFTConfig
+from rlrun.policies.action_bounds import ActionBins, Bounds
+from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.tokenizer import TOKENIZER_FILE, prompt, read_tokenizer, save_tokenizer
 from rlrun.policies.upload import uploaded
 from rlrun.policies.weight_files import read_json

@@ -12,6 +12,7 @@ from rlrun.config.faults import Faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, Range, Section, bounded, named
 from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.policies.action_bounds import NUM_BINS
 from rlrun.policies.spec import LoraParts, PolicySpec, check_head_sizes
 
 
@@ -40,7 +41,6 @@ class OpenVLAOFTSettings(Section):
     llm_num_heads: int = bounded(4, COUNT)
 
 
-NUM_BINS = 256
 _WORDS = 256
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rlrun.data.lerobot.statistics import NORMALIZED_LIMIT, rare_motions, vector_stats, widen
+from rlrun.policies.action_bounds import ActionBins, Bounds
 from rlrun.policies.flow.lerobot_config import Quantiles, Standardization, of_demonstrations
-from rlrun.policies.openvla_oft.config import ActionBins, Bounds
 
 FRAMES = 400
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.policies.openvla_oft.config import ActionBins, Bounds
+from rlrun.policies.action_bounds import ActionBins, Bounds
 from tests.numerics import assert_norm_close, rounding
 from tests.unit.policies.small import A, statistics
 

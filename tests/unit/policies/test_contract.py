@@ -16,6 +16,7 @@ from rlrun.data.messages import Spaces
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.policies.actor_critic.spec import ActionKind, Activation, MlpSettings
 from rlrun.policies.distributions import Gaussian
+from rlrun.policies.small.spec import SmallDistribution, SmallSettings
 from rlrun.policies.spec import PolicySpec
 from rlrun.testing.policies import PolicyContract
 
@@ -30,7 +31,7 @@ def breaches(spec: PolicySpec) -> list[str]:
     return [breach.what for breach in PolicyContract(spec, config, SPACES).breaches()]
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "openvla_oft", "smolvla", "pi", "gr00t"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "small", "openvla_oft", "smolvla", "pi", "gr00t"])
 def test_those_of_rlrun_keep_it(name: str) -> None:
     assert breaches(POLICIES.get(name)) == []
 
@@ -40,6 +41,13 @@ def test_squashed_actions_keep_it() -> None:
     config.policy.kind, config.env.image_size = "mlp", 32
     config.policy.sections = {"mlp": MlpSettings(distribution=ActionKind.squashed, activation=Activation.relu)}
     assert PolicyContract(POLICIES.get("mlp"), config, SPACES).breaches() == []
+
+
+def test_bins_of_the_small_one_keep_it() -> None:
+    config = RunConfig()
+    config.policy.kind, config.env.image_size = "small", 32
+    config.policy.sections = {"small": SmallSettings(distribution=SmallDistribution.bins)}
+    assert PolicyContract(POLICIES.get("small"), config, SPACES).breaches() == []
 
 
 def broken(**members: object) -> PolicySpec:
@@ -177,7 +185,7 @@ def unused(spec: PolicySpec, num_images: int = 1) -> list[str]:
     return PolicyContract(spec, config, replace(SPACES, num_images=num_images)).unused()
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "small"])
 def test_those_of_rlrun_use_what_they_observe(name: str) -> None:
     assert unused(POLICIES.get(name)) == []
 

@@ -118,6 +118,8 @@ SMALL = {
     "pi05": ["policy=pi05"],
     "smolvla": ["policy=smolvla"],
     "gr00t": ["policy=gr00t"],
+    "small": ["policy=small"],
+    "small, bins": ["policy=small", "policy.small.distribution=bins"],
     "cnn": ["run=cartpole", "policy.kind=cnn", "env.simulator=embedded"],
 }
 

@@ -139,7 +139,7 @@ def test_a_folder_of_no_installed_kind_names_its_type(tmp_path: Path, described:
     (tmp_path / "config.json").write_text(json.dumps(described))
     run = load(["run=single_process", "policy=smolvla", f"policy.path={tmp_path}"])
     told = refusals(tmp_path, run)
-    assert type_told in told and "openvla_oft, pi, smolvla" in told
+    assert type_told in told and "openvla_oft, pi, small, smolvla" in told
     with pytest.raises(RunError, match="no installed kind"):  # the planner comes first
         count(run)
 

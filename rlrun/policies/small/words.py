@@ -1,0 +1,37 @@
+"""The words of a sentence as rows of a table of embeddings, by hashes, so that no vocabulary need be stored."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+NUM_ROWS = 1024  # of the table; row 0 is that of the token before the first word, and of padding
+NUM_HASHES = 2  # rows of a word, whose sum stands for it: words that share one row nearly never share both
+CACHED_SENTENCES = 1024
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+@lru_cache(CACHED_SENTENCES)
+def rows_of(sentence: str) -> tuple[tuple[int, ...], ...]:
+    """Return the rows of the token before the first word, and of each word in small letters."""
+    rows = [(0,) * NUM_HASHES]
+    for word in _WORD.findall(sentence.lower()):
+        first, second = divmod(zlib.crc32(word.encode()), NUM_ROWS - 1)
+        rows.append((1 + first % (NUM_ROWS - 1), 1 + second))
+    return tuple(rows)
+
+
+def padded_rows(sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return int64 [B, L, hashes] and bool [B, L], False at padding on the right."""
+    found = [rows_of(sentence) for sentence in sentences]
+    longest = max(map(len, found))
+    words = np.zeros((len(found), longest, NUM_HASHES), np.int64)
+    seen = np.zeros((len(found), longest), bool)
+    for row, own in enumerate(found):
+        words[row, : len(own)] = own
+        seen[row, : len(own)] = True
+    return words, seen
