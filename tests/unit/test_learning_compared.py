@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from benchmarks.learning import Outcome
-from benchmarks.learning_compared import Setting, chart, table
+from benchmarks.learning.compared import Setting, chart, table
+from benchmarks.learning.seeds import Outcome
 
 
 def outcome(seed: int, rates: list[float], at_zero: float) -> Outcome:

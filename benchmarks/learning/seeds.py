@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -42,12 +43,14 @@ class Outcome:
         return self.metrics[-1]["elapsed_s"] / 60
 
 
-def main() -> None:
+def main(words: Sequence[str]) -> None:
     """Train missing runs, then print the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.learning", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0")
-    known, overrides = parser.parse_known_args()
+    known, overrides = parser.parse_known_args(words)
     outcomes = [outcome(known.folder, seed, overrides) for seed in range(known.seeds)]
     print(table(outcomes))
     print(f"\n{pace(outcomes)}")
@@ -162,7 +165,3 @@ def before_and_after(videos: Path, picture: Path) -> None:
     before, after = (iio.imread(film)[-1] for film in (films[0], films[-1]))
     gap = np.full((before.shape[0], GAP, 3), 255, np.uint8)
     iio.imwrite(picture, np.concatenate([before, gap, after], axis=1))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Policies beside each other, over seeds: `python -m benchmarks.learning_compared NAME=FOLDER [NAME=FOLDER …]`.
+"""Policies beside each other, over seeds: `python -m benchmarks.learning compared NAME=FOLDER [NAME=FOLDER …]`.
 
 FOLDER is one that `python -m benchmarks.learning` filled; only its finished seeds are read, and nothing is trained.
 Prints a Markdown table of mean success rates with the lowest and the highest seed; writes the curves of the means, in
@@ -15,7 +15,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.learning import Outcome, is_finished, read, standalone
+from benchmarks.learning.seeds import Outcome, is_finished, read, standalone
 from rlrun.observability.report.charts import HEIGHT, RIGHT, WIDTH, Axis, Band, Series, line_chart
 
 PICTURE = Path("learning_compared.svg")
@@ -46,12 +46,16 @@ class Setting:
         return [outcome.most_likely["success_rate"] for outcome in self.outcomes]
 
 
-def main() -> None:
+def main(words: Sequence[str]) -> None:
     """Print the table and write the picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.learning compared",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("folders", nargs="+", metavar="NAME=FOLDER")
     parser.add_argument("--output", type=Path, default=PICTURE, help="the picture")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     settings = []
     for text in given.folders:
         name, _, folder = text.partition("=")
@@ -104,7 +108,3 @@ def chart(settings: Sequence[Setting]) -> str:
         for place, line in enumerate(lines)
     )
     return picture.replace("</svg>", f"{names}</svg>")
-
-
-if __name__ == "__main__":
-    main()
