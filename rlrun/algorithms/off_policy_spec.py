@@ -41,9 +41,9 @@ class SoftSection(Section):
     tau: float = bounded(0.005, POSITIVE_SHARE)  # share of the critics that goes into their targets per step
     initial_alpha: float = bounded(1.0, POSITIVE)  # weight of the entropy at first
     alpha_lr: float = bounded(3e-4, NOT_NEGATIVE)  # 0: the weight stays
-    # per number of an action between -1 and 1, in nats. In simulator units, as CleanRL counts, it is larger by the log
-    # of half the number's range: CleanRL's -1 is -1.69 where actions reach from -2 to 2
-    target_entropy: float = bounded(-1.0, FINITE)
+    # CleanRL counts simulator units, in which it is larger by the log of half the number's range: -1 there is -1.69
+    # here where actions reach from -2 to 2
+    target_entropy: float = bounded(-1.0, FINITE)  # nats per number between -1 and 1, whatever the simulator's units
 
 
 @dataclass
@@ -58,8 +58,7 @@ class DsrlConfig(SoftSection):
     activation: CriticActivation = CriticActivation.gelu  # of the critics
     initial_alpha: float = bounded(0.01, POSITIVE)  # weight of the entropy at first
     alpha_lr: float = bounded(1e-3, NOT_NEGATIVE)  # 0: the weight stays
-    # per number of the noise over its bound, which is between -1 and 1, in nats
-    target_entropy: float = bounded(-0.5, FINITE)
+    target_entropy: float = bounded(-0.5, FINITE)  # nats per number of the noise over its bound, between -1 and 1
 
 
 @dataclass
@@ -83,8 +82,7 @@ class RlpdConfig(SacConfig):
     update_ratio: float = bounded(20.0, POSITIVE)  # steps of the critics per collected transition
     critic_steps: int = bounded(20, COUNT)  # steps of the critics per step of the policy
     is_entropy_target: bool = True  # the entropy of what follows counts in the targets
-    # per number of an action between -1 and 1, in nats; see algorithm.sac.target_entropy for simulator units
-    target_entropy: float = bounded(-0.5, FINITE)
+    target_entropy: float = bounded(-0.5, FINITE)  # nats per number between -1 and 1, whatever the simulator's units
 
 
 def _check_steerable(config: RunConfig) -> Iterator[RunError]:

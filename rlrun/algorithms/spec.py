@@ -147,9 +147,10 @@ class NftConfig(GroupSection):
     group_size: int = bounded(8, COUNT)  # envs that share a reset seed
     beta: float = bounded(1.0, POSITIVE)  # how far the two implicit velocities are from that of the policy that acted
     advantage_clip: float = bounded(5.0, POSITIVE)  # absolute advantage of an episode that is wholly good or bad
-    # the policy that acts follows slowly: after k optimizer steps it keeps acting_rate * k of itself in an update, at
-    # most a half; 0: the newest policy acts; 0.001: as the authors have it
-    acting_rate: float = bounded(0.0, NOT_NEGATIVE)
+    # The share is this rate times the optimizer steps done, at most a half; 0.001: as the authors have it.
+    acting_rate: float = bounded(
+        0.0, NOT_NEGATIVE
+    )  # growth per step of what the acting policy keeps of itself; 0: none
     adaptive_weighting: bool = True  # divide each squared error by its absolute one, as for a predicted action
 
 

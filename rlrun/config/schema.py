@@ -257,8 +257,7 @@ class AlgorithmConfig(KindSection):
     clip_ratio_c: float = bounded(3.0, Range(1, is_low_open=True))  # bound of the dual clip, for negative advantages
     behavior_weight_cap: float | None = bounded(2.0, POSITIVE)  # of importance weights of old batches; None: plain PPO
     entropy_coef: float = bounded(0.0, NOT_NEGATIVE)
-    # KL penalty towards the first policy; 0: keep no reference policy. policy=*_nft has 0.1
-    kl_coef: float = bounded(0.0, NOT_NEGATIVE)
+    kl_coef: float = bounded(0.0, NOT_NEGATIVE)  # KL penalty towards the first policy; 0: keep none; policy=*_nft: 0.1
     kl_kind: KlKind = KlKind.low_var_kl
     imitation_coef: float = bounded(0.0, NOT_NEGATIVE)  # of demonstrations imitated beside each optimizer step; 0: none
     clip_advantages: float | None = bounded(None, POSITIVE)  # bound of normalized absolute advantages; None: none
@@ -296,9 +295,10 @@ class ActorConfig(Section):
     betas: list[float] = bounded([0.9, 0.999], BELOW_ONE)
     eps: float = bounded(1e-8, POSITIVE)
     weight_decay: float = bounded(0.0, NOT_NEGATIVE)
-    # optimizer steps of the policy, in which lr rises; null: 20 if the policy begins imitated or from policy.path, and
-    # algorithm.name follows a policy gradient, else 0
-    lr_warmup_steps: int = bounded(0, NOT_NEGATIVE)
+    # "trained": imitated before, or from policy.path; steps in which only the value head moves do not count
+    lr_warmup_steps: int = bounded(
+        0, NOT_NEGATIVE
+    )  # optimizer steps; null: 20 for policy gradients of a trained policy
     lr_schedule: LrSchedule = LrSchedule.constant  # of lr and value_lr, over num_steps
     min_lr_ratio: float = bounded(0.0, SHARE)  # linear, cosine: learning rates at the end, as a share of the first
     clip_grad_norm: float = bounded(1.0, POSITIVE)
