@@ -68,6 +68,7 @@ WRONG = r"the policy of version \d+ answers"
 RESTARTED = r"env/1: simulator restarted"
 DRIVER = r"driver/0"
 OWN_PROCESS = ("env.own_process=true",)
+WHOLE_EPISODES = ("env.max_control_steps=24",)  # those of a training step; env workers are compared by episodes
 FAULTS = (
     Fault("simulator raises in step", ("env-1.step_chunk", "raises"), RESTARTED),
     Fault(
@@ -387,18 +388,21 @@ FAULTS = (
         ("env-1.step_chunk", "always freezes"),
         r"camera 0 of env/1 showed the same picture",
         is_own_run=True,
+        overrides=WHOLE_EPISODES,
     ),
     Fault(
         "simulator pays no rewards any more",
         ("env-1.step_chunk", "always pays nothing"),
-        r"the (return|mean return) of env/1",
+        r"the (return|mean return) of env/1|episodes of env/1 had no reward",
         is_own_run=True,
+        overrides=WHOLE_EPISODES,
     ),
     Fault(
         "simulator reports success at every first chunk",
         ("env-1.step_chunk", "always succeeds"),
         r"the (success rate|length|mean length|mean return) of env/1",
         is_own_run=True,
+        overrides=WHOLE_EPISODES,
     ),
     Fault(
         "simulator takes 2 s more for a chunk than its peers",
