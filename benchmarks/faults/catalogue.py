@@ -68,7 +68,7 @@ WRONG = r"the policy of version \d+ answers"
 RESTARTED = r"env/1: simulator restarted"
 DRIVER = r"driver/0"
 OWN_PROCESS = ("env.own_process=true",)
-WHOLE_EPISODES = ("env.max_control_steps=24",)  # those of a training step; env workers are compared by episodes
+WHOLE_EPISODES = ("algorithm.horizon=11",)  # env workers are compared by episodes that end in a training step
 FAULTS = (
     Fault("simulator raises in step", ("env-1.step_chunk", "raises"), RESTARTED),
     Fault(

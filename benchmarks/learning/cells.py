@@ -32,6 +32,7 @@ class Kind:
     name: str
     keys: tuple[str, ...]  # overrides of the run `quick`
     algorithms: tuple[str, ...]  # those that train it
+    beside: str = ""  # name of the kind in whose row of the summary it stands; "": a row of its own
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def _kinds() -> Iterator[Kind]:
     for name, (file, section) in FLOWS.items():
         yield from _flows(name, file, section)
     yield Kind("mlp", (*STATES, "actor.lr=2e-3"), ON_POLICY)
-    yield Kind("mlp, squashed", (*STATES, "policy.mlp.distribution=squashed"), ("sac", "rlpd"))
+    yield Kind("mlp, squashed", (*STATES, "policy.mlp.distribution=squashed"), ("sac", "rlpd"), "mlp")
     yield Kind("cnn", ("policy.kind=cnn", "actor.lr=1e-3", "sft.num_steps=0"), ON_POLICY)
 
 
@@ -81,12 +82,13 @@ def _flows(name: str, file: str, section: str) -> Iterator[Kind]:
     """Yield a flow policy by each of its ways to sample. file: of `policy=`; section: of its keys."""
     sizes = _section(section, FLOW_SIZES | FLOW_NOISE | {"llm_num_layers": 2})
     keys = (f"policy={file}", *sizes, "actor.lr=2e-4")
-    yield Kind(f"{name}, Flow-SDE", keys, (*ON_POLICY, "co_training"))
+    first = f"{name}, Flow-SDE"
+    yield Kind(first, keys, (*ON_POLICY, "co_training"))
     learned = (*keys, f"policy.{section}.sampling=flow_noise")
     yield Kind(f"{name}, Flow-Noise", learned, ON_POLICY if name == "SmolVLA" else ("ppo",))
     by_return = "algorithm.filter_groups.metric=episode_return"  # most groups of one start succeed or fail together
-    yield Kind(f"{name}, NFT", (f"policy={file}_nft", *sizes, by_return, "actor.lr=1e-4"), ("nft",))
-    yield Kind(f"{name}, DSRL", (f"policy={file}_dsrl", *sizes), ("dsrl",))
+    yield Kind(f"{name}, NFT", (f"policy={file}_nft", *sizes, by_return, "actor.lr=1e-4"), ("nft",), first)
+    yield Kind(f"{name}, DSRL", (f"policy={file}_dsrl", *sizes), ("dsrl",), first)
 
 
 def _section(name: str, keys: Mapping[str, object]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.learning.cells import ALGORITHMS, CELLS, KINDS, WORLD, Cell
+from benchmarks.learning.cells import ALGORITHMS, CELLS, KINDS, WORLD, Cell, Kind
 from rlrun.observability.run_files import EVALUATIONS, METRICS, REPORT, read_json_lines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -189,15 +189,18 @@ def summary(found: Mapping[str, Row]) -> str:
     names = list(ALGORITHMS)
     lines = [f"| | {' | '.join(ALGORITHMS.values())} |", "|---" * (len(names) + 1) + "|"]
     for kind in KINDS:
-        cells = [_summarized(found, Cell(kind, name)) for name in names]
-        lines.append(f"| {kind.name} | {' | '.join(cells)} |")
+        if not kind.beside:
+            cells = [_summarized(found, kind, name) for name in names]
+            lines.append(f"| {kind.name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _summarized(found: Mapping[str, Row], cell: Cell) -> str:
-    if cell.algorithm not in cell.kind.algorithms:
+def _summarized(found: Mapping[str, Row], kind: Kind, algorithm: str) -> str:
+    """Return the cell of a kind, or of one that stands in its row."""
+    those = [one for one in KINDS if kind.name in (one.name, one.beside) and algorithm in one.algorithms]
+    if not those:
         return ""
-    row = found.get(cell.title)
+    row = found.get(Cell(those[0], algorithm).title)
     if row is None:
         return "not run"
     before, after = (_mean_rate(row.curves, place) for place in (0, -1))
