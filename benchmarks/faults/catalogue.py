@@ -68,7 +68,8 @@ WRONG = r"the policy of version \d+ answers"
 RESTARTED = r"env/1: simulator restarted"
 DRIVER = r"driver/0"
 OWN_PROCESS = ("env.own_process=true",)
-WHOLE_EPISODES = ("algorithm.horizon=11",)  # env workers are compared by episodes that end in a training step
+# Env workers are compared by episodes that end within a training step.
+WHOLE_EPISODES = ("algorithm.horizon=11", "algorithm.global_batch_size=44")
 FAULTS = (
     Fault("simulator raises in step", ("env-1.step_chunk", "raises"), RESTARTED),
     Fault(
