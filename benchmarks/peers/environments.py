@@ -18,6 +18,7 @@ PACKAGES = {
         *("tensorboard", "scipy", "pandas", "psutil", "sortedcontainers", "icmplib", "imageio[ffmpeg]"),
         *("opencv-python-headless", *WORLD),
     ),
+    "cleanrl": ("gymnasium[classic-control]==0.29.1", "numpy<2", "tensorboard", "tyro"),  # Gymnasium: its pyproject's
 }
 # RLinf's wheel also asks for what language models, experiment sites and its developers need
 WITHOUT_THEIRS = {"rlinf": ("rlinf==0.3.0",)}
