@@ -153,8 +153,8 @@ def _found_of_cleanrl(task: Task, seed: int, checkout: Path, python: Path) -> Fo
         for steps in (task.short_steps, task.steps):
             within = Path(folder) / str(steps)
             within.mkdir()
-            command = [python, script, *task.options, "--no-cuda", f"--seed={seed}", f"--total-timesteps={steps}"]
-            seconds[steps] = cpu_seconds(command, within, {"PYTHONPATH": str(checkout)})
+            options = [*task.options, "--no-cuda", f"--seed={seed}", f"--total-timesteps={steps}"]
+            seconds[steps] = cpu_seconds([python, script, *options], within, {"PYTHONPATH": str(checkout)})
         episodes = logged_episodes(Path(folder) / str(task.steps))
     return Found(episodes, ms_per_step(seconds))
 
@@ -184,7 +184,7 @@ def cpu_seconds(command: Sequence[str | Path], folder: Path, environment: Mappin
     subprocess.run(
         command,
         cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         check=True,
         stdout=sys.stderr,
         timeout=TIMEOUT_S,
