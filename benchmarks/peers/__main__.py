@@ -6,6 +6,8 @@ whatever else the machine does hits both. Told: control steps per second, collec
 the iterations and then over the rounds; the ratios; and the mean return of the episodes that ended in the last third,
 after the same number of steps on all sides.
 
+`python -m benchmarks.peers cleanrl FOLDER` runs rlrun beside CleanRL: benchmarks/peers/cleanrl.py.
+
 `only` names sides by how they begin: `only="rlrun on Ray,RLinf"`.
 """
 
@@ -21,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.peers import workload
+from benchmarks.peers import cleanrl, workload
 from benchmarks.peers.environments import python_of
 
 ROUNDS, ITERATIONS = 5, 100
@@ -40,6 +42,9 @@ class Side:
 
 def main() -> None:
     """Run all in turn and print."""
+    if sys.argv[1:2] == ["cleanrl"]:
+        cleanrl.main(sys.argv[2:])
+        return
     given = dict(word.split("=", 1) for word in sys.argv[1:] if word.split("=")[0] in ("rounds", "iterations", "only"))
     overrides = [word for word in sys.argv[1:] if word.split("=")[0] not in given]
     wanted = given.get("only", "")

@@ -18,6 +18,8 @@ PACKAGES = {
         *("tensorboard", "scipy", "pandas", "psutil", "sortedcontainers", "icmplib", "imageio[ffmpeg]"),
         *("opencv-python-headless", *WORLD),
     ),
+    # the Gymnasium that its pyproject.toml names, which NumPy 2 breaks
+    "cleanrl": ("gymnasium[classic-control]==0.29.1", "numpy<2", "tensorboard", "tyro"),
 }
 # RLinf's wheel also asks for what language models, experiment sites and its developers need
 WITHOUT_THEIRS = {"rlinf": ("rlinf==0.3.0",)}

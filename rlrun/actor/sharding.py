@@ -230,8 +230,11 @@ def _cast(module: nn.Module, config: ActorConfig) -> None:
 
 
 def mesh_shape(config: ActorConfig, ranks: Ranks) -> tuple[int, ...]:
-    """Return (ranks,) or (replicas, ranks per shard group). Raises RunError if groups do not divide the ranks."""
-    if config.sharding is ShardingStrategy.no_shard:
+    """Return (ranks,) or (replicas, ranks per shard group). Raises RunError if groups do not divide the ranks.
+
+    One rank of no_shard has no replicas: FSDP would all-reduce every gradient with itself.
+    """
+    if config.sharding is ShardingStrategy.no_shard and ranks.world_size > 1:
         return (ranks.world_size, 1)
     if config.sharding is not ShardingStrategy.hybrid_shard:
         return (ranks.world_size,)

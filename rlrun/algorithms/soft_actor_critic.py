@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -125,11 +125,16 @@ class CriticTrainer:
 
     def _take_step(self, loss: Tensor, optimizer: torch.optim.Optimizer, parameters: list[Tensor]) -> None:
         gradients = torch.autograd.grad(loss, parameters)
-        averaged = self._context.sum(torch.cat([gradient.flatten() for gradient in gradients]))
-        sizes = [parameter.numel() for parameter in parameters]
-        for parameter, gradient in zip(parameters, averaged.split(sizes), strict=True):
-            parameter.grad = (gradient / self._context.world_size).view_as(parameter)
+        for parameter, gradient in zip(parameters, self._averaged(gradients), strict=True):
+            parameter.grad = gradient.view_as(parameter)
         optimizer.step()
+
+    def _averaged(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the means over all ranks, by one collective; those of one rank are its own."""
+        if self._context.world_size == 1:
+            return gradients
+        total = self._context.sum(torch.cat([gradient.flatten() for gradient in gradients]))
+        return (total / self._context.world_size).split([gradient.numel() for gradient in gradients])
 
 
 class SoftActorCritic(OffPolicyAlgorithm):

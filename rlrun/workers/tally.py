@@ -60,21 +60,21 @@ class StepTally:
         self._used = max(self._used, float(share.max(initial=0.0)))
         for i, row in enumerate(rows.tolist()):
             if not result.infra_fault[row]:
-                self._add_row(row, before.rows(np.array([i])), actions[i], result)
+                self._add_row(row, before.proprio[i], before.images[i], actions[i], result)
             elif row in self._running:
                 self._end(row)
 
-    def _add_row(self, row: int, before: Frames, actions: np.ndarray, result: ChunkResult) -> None:
-        """Count one chunk of a row. before: one row; actions: float32 [C, A]."""
-        start, now = before.proprio[0], result.frames.proprio[row]
-        seen, shown = before.images[0], result.frames.images[row]
+    def _add_row(self, row: int, start: np.ndarray, seen: np.ndarray, actions: np.ndarray, result: ChunkResult) -> None:
+        """Count one chunk of a row. Before it: start, float32 [P], and seen, uint8 [N, H, W, 3]; actions: float32
+        [C, A]."""
+        now, shown = result.frames.proprio[row], result.frames.images[row]
         running = self._running.get(row)
         if running is not None and not np.array_equal(running.last, start):
             self._end(row)  # a reset came between
             running = None
         has_new_actions = running is not None and not np.array_equal(running.actions, actions)
         if running is None:
-            running = self._running[row] = _Running(start, now, actions, False, np.zeros(len(seen), bool))
+            running = self._running[row] = _Running(start.copy(), now, actions, False, np.zeros(len(seen), bool))
         running.last, running.actions = now.copy(), actions.copy()
         self._add_reach(running.first, now)
         self._num_odd += bool(len(shown)) and (_is_blank(shown) or _is_noisy(shown))

@@ -130,6 +130,11 @@ def test_ranks_that_shard_over_all_form_no_group_but_that_of_all(two_ranks: Rank
     assert two_ranks.run(groups_are_the_default_one, config) == [[True], [True]]
 
 
+def test_one_rank_has_no_replicas_to_reduce_gradients_over(one_rank: RankPool) -> None:
+    config = tiny_config(sharding=ShardingStrategy.no_shard)
+    assert one_rank.run(groups_are_the_default_one, config) == [[True]]
+
+
 def foreign_group_size() -> str:
     with pytest.raises(RunError) as error:
         learner(tiny_config(sharding=ShardingStrategy.hybrid_shard, fsdp_size=3))

@@ -163,6 +163,14 @@ def test_updates_are_those_of_cleanrl() -> None:
     assert float(trainer.log_alpha.detach()) == pytest.approx(float(reference.log_alpha.detach()), abs=1e-6)
 
 
+def test_one_rank_averages_no_gradients() -> None:
+    sac, context = algorithm(), one_rank(new_policy())
+    context.sum = lambda _: pytest.fail("a rank alone has nobody to sum with")
+    batch = drawn(40)
+    sac.replay.add(batch)
+    sac.step(context, sac.trainer_for(batch, context))
+
+
 def flat_all(nets: list[list[tuple[Tensor, Tensor]]]) -> list[Tensor]:
     return [tensor for net in nets for tensor in flat(net)]
 
