@@ -69,7 +69,7 @@ RESTARTED = r"env/1: simulator restarted"
 DRIVER = r"driver/0"
 OWN_PROCESS = ("env.own_process=true",)
 # Env workers are compared by episodes that end within a training step.
-WHOLE_EPISODES = ("algorithm.horizon=11", "algorithm.global_batch_size=44")
+WHOLE_EPISODES = ("env.max_control_steps=44", "algorithm.horizon=11", "algorithm.global_batch_size=44")
 FAULTS = (
     Fault("simulator raises in step", ("env-1.step_chunk", "raises"), RESTARTED),
     Fault(
