@@ -242,8 +242,8 @@ class EnvTally:
     outside: float  # share of the actions' numbers beyond their limits, before they were clipped
     instructions: tuple[str, ...]  # distinct sentences, sorted
     num_odd: int = 0  # chunk steps after which all pictures were of one colour, or one was noise
-    num_moved_episodes: int = 0  # episodes that ended or were cut off, in which the robot moved
-    num_still: tuple[int, ...] = ()  # of these, by camera: its picture did not change once
+    num_moved_episodes: int = 0  # episodes that ended or were cut off, in which the robot moved in two chunks or more
+    num_still: tuple[int, ...] = ()  # of these, by camera: no change after the first such chunk
     reach: float = 1.0  # so far: largest way of a number of the state in an episode, as a share of its range
     used: float = 1.0  # so far: largest share of the actions' limits that an action used
 

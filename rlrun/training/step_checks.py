@@ -201,8 +201,8 @@ class StepChecks:
                     whose = "those of its peers" if peers else "those before"
                     yield (
                         f"frozen {rank} {camera}",
-                        f"camera {camera} of env/{rank} showed the same picture in the whole of its last {count} "
-                        f"episodes, and in {share:.0%} of {whose}, while the robot moved: it may be frozen",
+                        f"camera {camera} of env/{rank} showed the same picture after the first chunk of each of its last "
+                        f"{count} episodes, and in {share:.0%} of {whose}, while the robot moved: it may be frozen",
                     )
             if own.num_odd == own.num_chunk_steps >= _FACT_CHUNK_STEPS and f"odd {rank}" not in self._said:
                 yield (

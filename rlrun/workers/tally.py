@@ -19,8 +19,8 @@ class _Running:
     first: np.ndarray  # float32 [P], proprioception at its start
     last: np.ndarray  # float32 [P], after its last chunk
     actions: np.ndarray  # float32 [C, A], of its last chunk
-    has_moved: bool  # since its start, or since the training step began
-    changed: np.ndarray  # bool [N], cameras whose picture changed in that time while the robot moved
+    num_moves: int  # chunks in which the robot moved
+    changed: np.ndarray  # bool [N], cameras whose picture changed in one of them, after the first
 
 
 class StepTally:
@@ -74,7 +74,7 @@ class StepTally:
             running = None
         has_new_actions = running is not None and not np.array_equal(running.actions, actions)
         if running is None:
-            running = self._running[row] = _Running(start.copy(), now, actions, False, np.zeros(len(seen), bool))
+            running = self._running[row] = _Running(start.copy(), now, actions, 0, np.zeros(len(seen), bool))
         running.last, running.actions = now.copy(), actions.copy()
         self._add_reach(running.first, now)
         self._num_odd += bool(len(shown)) and (_is_blank(shown) or _is_noisy(shown))
@@ -82,10 +82,11 @@ class StepTally:
             self._end(row)
         elif has_new_actions or not np.array_equal(start, now):
             self._num_moves += 1
-            running.has_moved = True
+            running.num_moves += 1
             if len(seen):
                 is_frozen = (seen == shown).all(axis=(1, 2, 3))
-                running.changed |= ~is_frozen
+                if running.num_moves > 1:  # the picture of a reset may be true, and that of each chunk an old one
+                    running.changed |= ~is_frozen
                 self._num_frozen = self._num_frozen + is_frozen if self._num_frozen.size else is_frozen.astype(int)
 
     def _add_reach(self, first: np.ndarray, now: np.ndarray) -> None:
@@ -96,9 +97,9 @@ class StepTally:
             self._farthest = np.maximum(self._farthest, np.abs(now - first))
 
     def _end(self, row: int) -> None:
-        """Count the running episode of a row, which is over, if its robot moved."""
+        """Count the running episode of a row, which is over, if its robot moved in two chunks or more."""
         running = self._running.pop(row)
-        if running.has_moved:
+        if running.num_moves > 1:
             self._num_episodes += 1
             still = (~running.changed).astype(int)
             self._num_still = self._num_still + still if self._num_still.size else still

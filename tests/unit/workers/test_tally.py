@@ -71,9 +71,21 @@ def test_episodes_in_which_a_camera_showed_no_change() -> None:
     assert (found.num_moved_episodes, found.num_still) == (B, (0, B))
 
 
+def test_the_picture_of_a_reset_may_be_true_where_the_camera_is_frozen() -> None:
+    tally = StepTally(LOW, HIGH)
+    old = frames(7).images
+    for t in range(4):
+        before = frames(0) if t == 0 else dataclasses.replace(frames(t), images=old)
+        after = dataclasses.replace(frames(t + 1), images=old)
+        tally.add(ROWS, before, actions(0.1 * t), result(after, np.full(B, t == 3)))
+    found = tally.drain()
+    assert (found.num_moved_episodes, found.num_still) == (B, (B, B))
+
+
 def test_a_reset_between_two_steps_ends_an_episode() -> None:
     tally = StepTally(LOW, HIGH)
     tally.add(ROWS, frames(1), actions(0.0), result(frames(2)))
+    tally.add(ROWS, frames(2), actions(0.0), result(frames(3)))
     tally.drain()
     tally.add(ROWS, frames(9), actions(0.5), result(frames(9)))
     found = tally.drain()
