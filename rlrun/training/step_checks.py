@@ -201,8 +201,8 @@ class StepChecks:
                     whose = "those of its peers" if peers else "those before"
                     yield (
                         f"frozen {rank} {camera}",
-                        f"camera {camera} of env/{rank} showed the same picture after the first chunk of each of its last "
-                        f"{count} episodes, and in {share:.0%} of {whose}, while the robot moved: it may be frozen",
+                        f"camera {camera} of env/{rank} showed the same picture after the first chunk of each of its "
+                        f"last {count} episodes, and in {share:.0%} of {whose}, while the robot moved: it may hang",
                     )
             if own.num_odd == own.num_chunk_steps >= _FACT_CHUNK_STEPS and f"odd {rank}" not in self._said:
                 yield (
@@ -284,8 +284,7 @@ class StepChecks:
                 continue
             others = [group.numbers(name, group.since)[group.at[peer]] for peer in peers]
             if all(abs(one) < _ALIKE for one in all_deviations(others)):
-                whose = f"those of env/{peers[0]}" if len(peers) == 1 else "those of its peers"
-                which = "one of the two simulators" if len(peers) == 1 else "its simulator"
+                whose, which = _blamed(peers)
                 here = f"{own.mean():.3g} in its last {own.size} episodes"
                 yield (
                     f"{name} {rank}",
@@ -309,10 +308,12 @@ class StepChecks:
                 continue
             share = group.median_of_peers(rank, group.shares(name, since, last))
             if share**independent < BY_CHANCE:
+                peers = group.peers(rank)
+                whose, which = _blamed(peers)
                 yield (
-                    f"constant {name} {rank}",
+                    f"constant {name} {min(rank, *peers) if len(peers) == 1 else rank}",  # of two it is said once
                     f"{what} of env/{rank} was {last:g} in each of its last {count} episodes, and another in "
-                    f"{1 - share:.0%} of those of its peers: its simulator may not do what it should",
+                    f"{1 - share:.0%} of {whose}: {which} may not do what it should",
                 )
 
     # --- facts about all workers ------------------------------------------------------------
@@ -328,6 +329,13 @@ class StepChecks:
             self._reset_shares.append(metrics["busy_resets"])
         is_known = len(self._reset_shares) == _FACT_STEPS
         return self._world.found(statistics.median(self._reset_shares) if is_known else 0.0)
+
+
+def _blamed(peers: Sequence[int]) -> tuple[str, str]:
+    """Return whose episodes a worker's are compared with, and who may be at fault: of two nothing tells which."""
+    if len(peers) == 1:
+        return f"those of env/{peers[0]}", "one of the two simulators"
+    return "those of its peers", "its simulator"
 
 
 def _has_changed(tally: EnvTally, camera: int) -> bool:
