@@ -40,8 +40,8 @@ def test_help_shows_every_key_group_and_comment(capsys) -> None:
     for key in all_keys():
         assert f"  {key.path}={key.default}" in text
     assert "run=behavior_2026 | behavior_ppo_openvla_oft | cartpole | debug | halfcheetah | " in text
-    files = "gr00t gr00t_dsrl gr00t_nft pi0 pi05 pi05_dsrl pi05_nft pi0_dsrl pi0_nft smolvla smolvla_dsrl smolvla_nft"
-    assert f"policy={files.replace(' ', ' | ')}\n" in text
+    files = "gr00t gr00t_dsrl gr00t_nft pi0 pi05 pi05_dsrl pi05_nft pi0_dsrl pi0_nft small smolvla smolvla_dsrl"
+    assert f"policy={files.replace(' ', ' | ')} | smolvla_nft\n" in text
     assert "OUTPUT_DIR is output_dir=…" in text
     assert "egl | osmesa | raycast" in text
     assert "time limit of an episode" in text

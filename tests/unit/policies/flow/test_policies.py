@@ -281,6 +281,7 @@ def test_the_plan_knows_the_bytes_of_a_choice(kind: str, sampling: str) -> None:
     algorithm = sampling if sampling in ("dsrl", "nft") else "ppo"
     own = (f"{section(kind)}.sampling={sampling}", f"algorithm.name={algorithm}", "algorithm.horizon=22")
     own += (f"{section(kind)}.first_noise=drawn",)
+    own += ("algorithm.aggregation=chunk_mean_token_mean",) if sampling == "nft" else ()
     tokens, _ = chosen(new_policy(kind, *own))
     run = config(kind, *own)
     spaces = simulator_spec(run.env).planned_spaces(run.env)
