@@ -12,7 +12,7 @@ from rlrun.config import checks
 from rlrun.config.loader import compose_only, load
 from rlrun.config.reference import all_keys
 from rlrun.config.registry import ALGORITHMS, REGISTRIES
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import MinibatchOf, RunConfig
 from rlrun.config.sections import Range, Section, as_yaml, bounds_of
 from rlrun.system.errors import ExitStatus, RunError, RunErrors
 
@@ -231,6 +231,19 @@ def test_env_workers_that_cut_a_filtered_group_are_refused_with_the_nearest_numb
     assert load([*grouped, "env.num_envs=32", "env.num_workers=4"]).env.num_workers == 4
 
 
+@pytest.mark.parametrize("more", [[], ["algorithm.filter_groups.enable=true"]])
+def test_fewer_envs_than_a_group_are_refused_with_a_number_that_is_enough(more: list[str]) -> None:
+    grouped = ["algorithm.name=grpo", "algorithm.grpo.group_size=8", "algorithm.global_batch_size=8", *more]
+    counts = ["env.num_workers=1", "actor.num_workers=2", "algorithm.horizon=64"]
+    with pytest.raises((RunError, RunErrors)) as refused:
+        load([*grouped, *counts, "env.num_envs=2"])
+    faults = refused.value.errors if isinstance(refused.value, RunErrors) else [refused.value]
+    told = {fault.key: str(fault.remedy) for fault in faults}
+    assert told["algorithm.grpo.group_size"].startswith("Take env.num_envs=16,")
+    assert not more or told["env.num_workers"].startswith("Take env.num_envs=8,")
+    load([*grouped, *counts, "env.num_envs=16"])
+
+
 CRITIC_FREE = {
     "grpo": [],
     "rloo": [],
@@ -247,6 +260,7 @@ OTHER = {
     "algorithm.clip_ratio_high": 0.35,
     "algorithm.clip_ratio_c": 4.5,
     "algorithm.behavior_weight_cap": 1.5,
+    "algorithm.minibatch_of": MinibatchOf.collected_steps.name,
     "algorithm.entropy_coef": 0.25,
     "algorithm.kl_coef": 0.3,
     "algorithm.kl_kind": "k1",
