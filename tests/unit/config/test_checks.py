@@ -293,6 +293,17 @@ def test_several_keys_without_effect_are_told_together() -> None:
     assert {fault.key for fault in refused.value.errors} == {"algorithm.target_kl", "actor.value_lr"}
 
 
+def test_a_mapping_of_keys_is_looked_through_like_single_ones() -> None:
+    steered = ["algorithm.name=dsrl", "policy=smolvla_dsrl"]
+    for mapping in ("algorithm={target_kl:null,gamma:0.9}", "++algorithm={gamma:0.9,target_kl:null}"):
+        with pytest.raises(RunError) as refused:
+            compose_only([*steered, mapping])
+        assert (refused.value.key, refused.value.value) == ("algorithm.target_kl", "null")
+    assert compose_only([*steered, "algorithm={gamma:0.9}"]).algorithm.gamma == 0.9
+    with pytest.raises(RunError, match=r"algorithm\.grpo\.group_size has no effect: algorithm\.name is dsrl"):
+        compose_only([*steered, "algorithm={grpo:{group_size:2}}"])
+
+
 def test_ppo_reads_every_shared_key() -> None:
     assert ALGORITHMS.get("ppo").without_effect == ()
     compose_only([f"{key}={value}" for key, value in OTHER.items()])
