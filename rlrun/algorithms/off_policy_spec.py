@@ -188,8 +188,8 @@ def _steps_of_states(section: type[SacConfig]) -> Callable[[RunConfig], float]:
 
 
 # what on-policy updates alone read; `global_batch_size` must still divide the chunk steps of a training step
-OF_UPDATES = ("update_epochs", "aggregation", "entropy_coef", "kl_coef", "kl_kind", "clip_advantages", "target_kl")
-UNREAD = (*OF_RATIOS, *OF_UPDATES)
+OF_UPDATES = ("update_epochs", "minibatch_of", "aggregation", "entropy_coef", "clip_advantages", "target_kl")
+UNREAD = (*OF_RATIOS, *OF_UPDATES, "kl_coef", "kl_kind")
 
 DSRL = AlgorithmSpec(
     "dsrl",

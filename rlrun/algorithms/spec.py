@@ -185,13 +185,16 @@ def _check_episodes(name: str, section: type[GroupSection], least: int) -> Calla
                 remedy="Take 4 or 8.",
             )
         if per_rank % size:
+            near = nearest_divisor(per_rank, size)
             yield RunError(
                 f"Groups of {size} envs would be cut across actor ranks of {per_rank} envs.",
                 key=key,
                 value=size,
                 cause=f"env.num_envs ({config.env.num_envs}) / actor.num_workers ({config.actor.num_workers}) "
                 f"is {per_rank}, no multiple of {size}.",
-                remedy=f"Take {nearest_divisor(per_rank, size)}, or more envs.",
+                remedy=f"Take {near}, or more envs."
+                if near >= least
+                else f"Take env.num_envs={config.actor.num_workers * size}, or a multiple of it.",
             )
         if getattr(own, "credit", None) is Credit.episode and algorithm.gamma != 1:
             yield RunError(

@@ -338,11 +338,14 @@ def filtered_groups_are_whole(config: RunConfig) -> Faults:
         return
     per_worker, num_groups = config.env.num_envs // config.env.num_workers, config.env.num_envs // rule.group_size
     if per_worker % rule.group_size:
+        num_workers = nearest_divisor(num_groups, config.env.num_workers) if num_groups else None
         yield RunError(
             f"Groups of {rule.group_size} envs would be cut across env workers of {per_worker} envs.",
             key="env.num_workers",
             value=config.env.num_workers,
             cause="An env worker sees all episodes of a group, to collect those without signal again "
             f"(algorithm.filter_groups.enable): {per_worker} envs are no multiple of {rule.group_size}.",
-            remedy=f"Take env.num_workers={nearest_divisor(num_groups, config.env.num_workers)}, or more envs.",
+            remedy=f"Take env.num_workers={num_workers}, or more envs."
+            if num_workers
+            else f"Take env.num_envs={config.env.num_workers * rule.group_size}, or smaller groups.",
         )

@@ -264,6 +264,21 @@ def parse_override(text: str) -> Override:
         ) from error
 
 
+def spelled_out(overrides: list[str]) -> list[str]:
+    """Return overrides of which each names one key. Example: ["algorithm={gamma:1}"] -> ["algorithm.gamma=1"]."""
+    found = []
+    for text in overrides:
+        value = parse_override(text).value() if "{" in text else None
+        found += _below(text.partition("=")[0], value) if isinstance(value, dict) and value else [text]
+    return found
+
+
+def _below(path: str, value: Any) -> list[str]:
+    if not isinstance(value, dict):
+        return [f"{path}={value}"]
+    return [line for key, inner in value.items() for line in _below(f"{path}.{key}", inner)]
+
+
 def text_of(value: str) -> str:
     """Return the text of an argument's value without its quotes. Raises RunError."""
     return str(parse_override(f"value={value}").value())

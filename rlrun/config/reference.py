@@ -152,6 +152,11 @@ FAMILIAR = {  # other libraries' names of choices
     "float32": "fp32",
 }
 
+FORMER = {  # names of earlier versions -> the present name, and what an alike one is
+    "seq_mean_token_sum": ("chunk_mean_token_sum", "verl has none such"),
+    "seq_mean_token_mean": ("chunk_mean_token_mean", "episode_mean_token_mean is verl's"),
+}
+
 
 def advice(key: Key, value: str) -> str:
     """Return a sentence. Example: "Write a number such as 3e-4." for actor.lr=fast."""
@@ -169,6 +174,9 @@ def advice(key: Key, value: str) -> str:
     familiar = FAMILIAR.get(value.lower())
     if familiar in kinds:
         return f"{value} is {familiar} here: {key.path}={familiar}."
+    former, remark = FORMER.get(value, ("", ""))
+    if former in kinds:
+        return f"What earlier versions computed under this name is {key.path}={former}; {remark}."
     close = difflib.get_close_matches(value, kinds, n=1)
     return f"Did you mean {close[0]}?" if close else f"Choose one of {', '.join(kinds)}; the default is {key.default}."
 

@@ -412,7 +412,7 @@ def require_read_keys(overrides: Iterable[str], config: RunConfig) -> None:
         key: attrgetter(key)(config) for key in getattr(ALGORITHMS.get(name), "without_effect", ()) if key in given
     }
     faults = [
-        no_effect(key, value.name if isinstance(value, Enum) else value, because, remedy)
+        no_effect(key, "null" if value is None else value.name if isinstance(value, Enum) else value, because, remedy)
         for key, value in values.items()
         if value != attrgetter(key)(usual)
     ]

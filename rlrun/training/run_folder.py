@@ -168,8 +168,9 @@ _OF_EVERY_RESUME = ("output_dir", "checkpoint.resume")  # say where a run goes o
 _SAME_LR = 0.01  # a smaller relative change of the learning rate is none
 _BATCH = (
     *("env.num_envs", "algorithm.horizon", "algorithm.rollout_epochs"),
-    *("algorithm.update_epochs", "algorithm.global_batch_size", "algorithm.minibatch_of"),
+    *("algorithm.update_epochs", "algorithm.global_batch_size"),
 )
+_FILLING = "algorithm.minibatch_of"  # runs that did not have it were as by default
 _FORWARD = ("actor.num_workers", "actor.micro_batch_size")
 _LR = ("actor.lr", "actor.lr_schedule", "actor.min_lr_ratio", "num_steps")
 
@@ -216,9 +217,10 @@ def _both(was: Mapping[str, Any], now: Mapping[str, Any], keys: tuple[str, ...])
 
 
 def _of_batch(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    found = _both(was, now, _BATCH)
-    if found is not None:
-        before, after = map(_batch_in_words, found)
+    filling = [selected(tree, _FILLING) or MinibatchOf.chunk_steps.name for tree in (was, now)]
+    values = [[*(selected(tree, key) for key in _BATCH), own] for tree, own in zip((was, now), filling, strict=True)]
+    if values[0] != values[1] and None not in values[0]:
+        before, after = map(_batch_in_words, values)
         yield f"the batch changes: a training step learned from {before}; from now on it learns from {after}"
 
 

@@ -261,10 +261,12 @@ class StepChecks:
             before = sum(one.num_before for one in group.values())
             since = sum(one.num_since for one in group.values())
             paid = sum(one.num_paid for one in group.values())
+            was_cost = sum(one.sum_of_returns for one in group.values()) <= 0
+            other = "now avoids what cost each of them" if was_cost else "has lost what it could"
             yield (
                 f"unpaid {names}",
                 f"the last {since} episodes of {names} had no reward, and {paid / before:.0%} of the {before} before "
-                "had one: the simulator may pay none any more, or the policy has lost what it could",
+                f"had one: the simulator may pay none any more, or the policy {other}",
             )
 
     def _unlike(self, rank: int, group: ComparedHistories) -> Iterator[tuple[str, str]]:

@@ -58,6 +58,13 @@ class SmallConfig(StoredSizes):
     value_hidden_sizes: tuple[int, ...]
     norm_stats: dict[str, Any]  # {"action": {"q01", "q99", "mask"}, "proprio": {...}}
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for what the weights' shapes do not tell."""
+        if self.image_size < 1:
+            raise ValueError(f"image_size is {self.image_size}")
+        if len(self.camera_names) != self.num_images:
+            raise ValueError(f"camera_names are {len(self.camera_names)}, and num_images is {self.num_images}")
+
     @property
     def num_tokens(self) -> int:
         """K = C*A."""

@@ -12,6 +12,7 @@ import numpy as np
 NUM_ROWS = 1024  # of the table; row 0 is that of the token before the first word, and of padding
 NUM_HASHES = 2  # rows of a word, whose sum stands for it: words that share one row nearly never share both
 CACHED_SENTENCES = 1024
+HALVES = "surrogatepass"  # JSON, and an argument that is no UTF-8, may have halves of surrogate pairs
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -20,7 +21,7 @@ def rows_of(sentence: str) -> tuple[tuple[int, ...], ...]:
     """Return the rows of the token before the first word, and of each word in small letters."""
     rows = [(0,) * NUM_HASHES]
     for word in _WORD.findall(sentence.lower()):
-        first, second = divmod(zlib.crc32(word.encode()), NUM_ROWS - 1)
+        first, second = divmod(zlib.crc32(word.encode(errors=HALVES)), NUM_ROWS - 1)
         rows.append((1 + first % (NUM_ROWS - 1), 1 + second))
     return tuple(rows)
 

@@ -31,6 +31,11 @@ def remedy(*overrides: str) -> str:
         ("env.num_envs=many", "Write a whole number such as 16."),
         ("logging.wandb=maybe", "Write true or false."),
         ("actor.sharding=ddp", "ddp is no_shard here: actor.sharding=no_shard."),
+        (
+            "algorithm.aggregation=seq_mean_token_mean",  # not what is spelled most alike, which is another mean
+            "What earlier versions computed under this name is algorithm.aggregation=chunk_mean_token_mean; "
+            "episode_mean_token_mean is verl's.",
+        ),
         ("cluster.kind=lcal", "Did you mean local?"),
         ("env.cameras=zed_link", "Write env.cameras=[zed_link]."),
     ],

@@ -12,7 +12,7 @@ from rlrun.config import checks
 from rlrun.config.loader import compose_only, load
 from rlrun.config.reference import all_keys
 from rlrun.config.registry import ALGORITHMS, REGISTRIES
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import MinibatchOf, RunConfig
 from rlrun.config.sections import Range, Section, as_yaml, bounds_of
 from rlrun.system.errors import ExitStatus, RunError, RunErrors
 
@@ -231,6 +231,19 @@ def test_env_workers_that_cut_a_filtered_group_are_refused_with_the_nearest_numb
     assert load([*grouped, "env.num_envs=32", "env.num_workers=4"]).env.num_workers == 4
 
 
+@pytest.mark.parametrize("more", [[], ["algorithm.filter_groups.enable=true"]])
+def test_fewer_envs_than_a_group_are_refused_with_a_number_that_is_enough(more: list[str]) -> None:
+    grouped = ["algorithm.name=grpo", "algorithm.grpo.group_size=8", "algorithm.global_batch_size=8", *more]
+    counts = ["env.num_workers=1", "actor.num_workers=2", "algorithm.horizon=64"]
+    with pytest.raises((RunError, RunErrors)) as refused:
+        load([*grouped, *counts, "env.num_envs=2"])
+    faults = refused.value.errors if isinstance(refused.value, RunErrors) else [refused.value]
+    told = {fault.key: str(fault.remedy) for fault in faults}
+    assert told["algorithm.grpo.group_size"].startswith("Take env.num_envs=16,")
+    assert not more or told["env.num_workers"].startswith("Take env.num_envs=8,")
+    load([*grouped, *counts, "env.num_envs=16"])
+
+
 CRITIC_FREE = {
     "grpo": [],
     "rloo": [],
@@ -247,6 +260,7 @@ OTHER = {
     "algorithm.clip_ratio_high": 0.35,
     "algorithm.clip_ratio_c": 4.5,
     "algorithm.behavior_weight_cap": 1.5,
+    "algorithm.minibatch_of": MinibatchOf.collected_steps.name,
     "algorithm.entropy_coef": 0.25,
     "algorithm.kl_coef": 0.3,
     "algorithm.kl_kind": "k1",
@@ -277,6 +291,17 @@ def test_several_keys_without_effect_are_told_together() -> None:
     with pytest.raises(RunErrors) as refused:
         compose_only(["algorithm.name=dsrl", "policy=smolvla_dsrl", "algorithm.target_kl=0.1", "actor.value_lr=0.1"])
     assert {fault.key for fault in refused.value.errors} == {"algorithm.target_kl", "actor.value_lr"}
+
+
+def test_a_mapping_of_keys_is_looked_through_like_single_ones() -> None:
+    steered = ["algorithm.name=dsrl", "policy=smolvla_dsrl"]
+    for mapping in ("algorithm={target_kl:null,gamma:0.9}", "++algorithm={gamma:0.9,target_kl:null}"):
+        with pytest.raises(RunError) as refused:
+            compose_only([*steered, mapping])
+        assert (refused.value.key, refused.value.value) == ("algorithm.target_kl", "null")
+    assert compose_only([*steered, "algorithm={gamma:0.9}"]).algorithm.gamma == 0.9
+    with pytest.raises(RunError, match=r"algorithm\.grpo\.group_size has no effect: algorithm\.name is dsrl"):
+        compose_only([*steered, "algorithm={grpo:{group_size:2}}"])
 
 
 def test_ppo_reads_every_shared_key() -> None:

@@ -150,6 +150,11 @@ def test_words_are_told_apart_without_a_vocabulary() -> None:
     assert rows_of("Turn ON, please") == rows_of("turn on , please") != rows_of("turn off, please")
 
 
+def test_any_sentence_has_rows() -> None:
+    for sentence in ("", "   ", "öffne die Tür", "打开收音机", "a\x00b", "\udcff \ud800", "word " * 10_000):
+        assert len(rows_of(sentence)) > len(sentence.split())
+
+
 def test_other_pictures_are_resized() -> None:
     images, texts, proprio = shown(size=3 * SIDE)
     flat = np.full_like(images, 90)
@@ -209,6 +214,8 @@ def told(place: Path, run: RunConfig | None) -> str:
         (lambda d: d.pop("conv_channels"), "conv_channels"),
         (lambda d: d.update(num_actions="3"), "num_actions"),
         (lambda d: d.update(distribution="flow"), "flow"),
+        (lambda d: d.update(image_size=0), "image_size is 0"),
+        (lambda d: d.update(camera_names=["top"]), "camera_names are 1, and num_images is 2"),
         (lambda d: d.update(hidden_sizes=[65]), "of other shapes"),
         (lambda d: d.update(text_hidden_size=10**9), "text_hidden_size"),
         (lambda d: d.update(model_type="llama"), "llama"),

@@ -63,6 +63,16 @@ def test_what_fills_a_minibatch_is_told(checkpoint: Path) -> None:
     assert told.startswith("the batch changes") and told.endswith("counted in collected_steps")
 
 
+def test_another_batch_is_told_of_a_run_that_could_not_say_what_fills_a_minibatch(checkpoint: Path) -> None:
+    made_by(checkpoint)
+    file = checkpoint / "policy" / POLICY_CONFIG
+    older = [line for line in file.read_text().splitlines(keepends=True) if "minibatch_of" not in line]
+    file.write_text("".join(older))
+    assert changed_course(checkpoint, load(list(BASE)), 40) == []
+    (told,) = changed_course(checkpoint, load([*BASE, "algorithm.update_epochs=3"]), 40)
+    assert told.startswith("the batch changes") and "counted in" not in told
+
+
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_a_learning_rate_that_rises_again_is_told(checkpoint: Path, schedule: str) -> None:
     falling = (f"actor.lr_schedule={schedule}", "actor.lr=1e-3")

@@ -239,6 +239,14 @@ def test_rewards_that_stop_without_a_peer_that_is_paid_are_told_by_the_past(num_
     assert "the simulator may pay none any more, or the policy has lost what it could" in found[0]
 
 
+def test_costs_of_every_episode_that_end_at_once_may_be_a_policy_that_avoids_them() -> None:
+    judge = checks()
+    told = [text for _ in range(30) for text in said(judge, [returns_of(-1.0, -1.0, -1.0, -1.0)])]
+    told += [text for _ in range(20) for text in said(judge, [returns_of(0.0, 0.0, 0.0, 0.0)])]
+    found = [text for text in told if "had no reward" in text]
+    assert len(found) == 1 and "or the policy now avoids what cost each of them" in found[0]
+
+
 def test_rewards_of_one_task_that_stop_are_told_beside_another_task() -> None:
     judge = checks()
     tasks = [dataclasses.replace(EnvTally(20, 5, 20, (0, 0), 0.0, ("go",)), instructions=(task,)) for task in "ab"]
