@@ -11,6 +11,7 @@ from rlrun.doctor.facts import FolderFacts, NodeFacts
 from rlrun.doctor.optional_packages import LIMIT_S
 from rlrun.placement.node_environment import NICENESS
 
+FOLDER_KEYS = {"run": "output_dir", "cache": "cache_dir"}  # by the purpose of a folder
 RAY_THRESHOLD = 0.95  # Ray's default; a fuller disk takes no spilled objects
 THRESHOLD_VARIABLE = "RAY_local_fs_capacity_threshold"
 SLOW_BYTES_PER_S = 20e6  # below it an object store of some GB takes minutes to spill
@@ -164,7 +165,9 @@ def _folders(cluster: ClusterState, purpose: str) -> Iterator[tuple[NodeFacts, F
 
 def _writable(check: str, node: NodeFacts, folder: FolderFacts) -> Iterator[Finding]:
     if folder.error is not None:
-        fix = f"df -h {folder.path}; ls -ld {folder.path}"
+        key = FOLDER_KEYS.get(folder.purpose)
+        other = f"; or point {key} to another disk" if key else ""
+        fix = f"df -h {folder.path}; ls -ld {folder.path}{other}"
         yield Finding(check, Status.failed, node.node, f"{folder.path} cannot be written: {folder.error}", fix)
 
 

@@ -78,21 +78,21 @@ def test_corrupted_dataset(finished, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("size", "remedy"),
+    ("size", "status", "remedy"),
     [
-        ("1m", "checkpoint.keep_last"),
-        pytest.param("120k", "point output_dir", marks=pytest.mark.long),
-        ("28k", "point output_dir"),
+        ("1m", ExitStatus.storage, "checkpoint.keep_last"),
+        pytest.param("120k", ExitStatus.storage, "point output_dir", marks=pytest.mark.long),
+        ("28k", ExitStatus.doctor, "point output_dir"),
     ],
     ids=["saving", "logging", "starting"],
 )
-def test_full_disk(finished, tmp_path, size, remedy):
+def test_full_disk(finished, tmp_path, size, status, remedy):
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", tmp_path]
     if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
         pytest.skip("needs root to mount a small file system")
     try:
         disk = [f"output_dir={tmp_path}/run", f"cache_dir={finished}/cache"]
-        refused(run("train", *disk), ExitStatus.storage, "No space left", remedy)
+        refused(run("train", *disk), status, "No space left", remedy)
         assert checkpoint_folder.latest(tmp_path / "run" / "checkpoints") is None
     finally:
         subprocess.run(["umount", tmp_path], check=True)
