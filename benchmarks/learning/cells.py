@@ -60,7 +60,10 @@ class Cell:
 
 VLA_SIZES = {"vision_hidden_size": 48, "vision_num_layers": 2, "llm_hidden_size": 64, "llm_intermediate_size": 128}
 FLOW_SIZES = {"vision_hidden_size": 48, "vision_num_layers": 2, "llm_hidden_size": 48, "llm_intermediate_size": 96}
-FLOW_NOISE = {"noise_level": 0.6, "noise_range": "[0.3,0.6]"}  # of normalized actions: enough to find a straighter way
+FLOW_NOISE = {
+    "noise_level": 0.6,
+    "noise_range": "[0.3,0.6]",
+}  # of normalized actions; larger than the default, for exploration
 FLOWS = {"SmolVLA": ("smolvla", "smolvla"), "pi0": ("pi0", "pi"), "pi0.5": ("pi05", "pi"), "GR00T": ("gr00t", "gr00t")}
 BINS = ("sft.label_smoothing_bins=20", "actor.lr=4e-4")  # without smoothing all actions of a start are nearly equal
 STATES = ("policy.kind=mlp", "policy.use_proprio=true", "sft.num_steps=0")

@@ -408,14 +408,13 @@ def require_read_keys(overrides: Iterable[str], config: RunConfig) -> None:
     name, usual = config.algorithm.name, RunConfig()
     given = [override.lstrip("+").partition("=")[0] for override in overrides]
     because, remedy = f"algorithm.name={name} does not read it", "Drop it, or take another algorithm."
-    values = {
-        key: attrgetter(key)(config) for key in getattr(ALGORITHMS.get(name), "without_effect", ()) if key in given
-    }
-    faults = [
-        no_effect(key, "null" if value is None else value.name if isinstance(value, Enum) else value, because, remedy)
-        for key, value in values.items()
-        if value != attrgetter(key)(usual)
-    ]
+    unread = [key for key in getattr(ALGORITHMS.get(name), "without_effect", ()) if key in given]
+    faults = []
+    for key in unread:
+        value = attrgetter(key)(config)
+        if value != attrgetter(key)(usual):
+            shown = value.name if isinstance(value, Enum) else "null" if value is None else value
+            faults.append(no_effect(key, shown, because, remedy))
     if faults:
         raise faults[0] if len(faults) == 1 else RunErrors(faults)
 

@@ -295,10 +295,8 @@ class ActorConfig(Section):
     betas: list[float] = bounded([0.9, 0.999], BELOW_ONE)
     eps: float = bounded(1e-8, POSITIVE)
     weight_decay: float = bounded(0.0, NOT_NEGATIVE)
-    # "trained": imitated before, or from policy.path; steps in which only the value head moves do not count
-    lr_warmup_steps: int = bounded(
-        0, NOT_NEGATIVE
-    )  # optimizer steps; null: 20 for policy gradients of a trained policy
+    # A policy is trained if it was imitated or comes from policy.path; steps of the value head alone do not count.
+    lr_warmup_steps: int = bounded(0, NOT_NEGATIVE)  # optimizer steps; null: 20 for policy gradients, if trained
     lr_schedule: LrSchedule = LrSchedule.constant  # of lr and value_lr, over num_steps
     min_lr_ratio: float = bounded(0.0, SHARE)  # linear, cosine: learning rates at the end, as a share of the first
     clip_grad_norm: float = bounded(1.0, POSITIVE)
@@ -551,9 +549,7 @@ class PlacementConfig(Section):
     nodes: dict[str, Any] = field(default_factory=dict)  # node groups by name; empty: one group of all nodes
     roles: dict[str, Any] = field(default_factory=dict)  # role -> "0-7" or {on:, accelerators:, ...}; empty: by rule
     inventory: str | None = None  # file that lists the nodes; None: measure the machines
-    offload: bool | None = (
-        None  # actor and rollout take turns on accelerators; None: if faster, or if nothing else fits
-    )
+    offload: bool | None = None  # actor and rollout take turns on accelerators; None: if faster, or nothing else fits
     is_counted: bool = True  # refuse accelerators to a policy that cannot be counted
     link_gbit_per_s: float = bounded(10.0, POSITIVE)  # of a link between nodes, for the transfer times of rlrun.plan
 

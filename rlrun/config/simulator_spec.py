@@ -183,7 +183,7 @@ class SimulatorSpec:
     variables: tuple[Variable, ...] = ()  # variables that `environment` may set
     # for a worker with these accelerators and its share of the node's cores
     environment: Callable[[tuple[int, ...], int], list[Setting]] = no_settings
-    # (EnvConfig) -> control steps after which an episode ends as published or registered; None: nobody says
+    # (EnvConfig) -> control steps after which an episode ends as published or registered; None: unknown
     own_limit: Callable[[EnvConfig], int | None] = lambda env: None
     listed_instances: Callable[[EnvConfig], list[int] | None] = lambda env: None  # instances to report evaluations by
     splits: Callable[[EnvConfig], Splits] = lambda env: Splits()  # where episodes begin

@@ -35,7 +35,7 @@ def check(config: RunConfig) -> ExitStatus:
     print(f"{config.env.simulator}: {shown.num_images} images, {shown.num_proprio} proprioceptive values, "
           f"{shown.num_actions} actions; {NUM_ENVS} envs made in {seconds:.1f} s, {used / 1e6:.0f} MB")  # fmt: skip
     num_faults = 0
-    with _without_warnings():
+    with _without_its_limit():
         for name, found in findings(subject):
             num_faults += not isinstance(found, Note)
             kind = "note" if isinstance(found, Note) else "broken"
@@ -56,15 +56,20 @@ def check(config: RunConfig) -> ExitStatus:
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Drop what simulators warn of: during the checks that is the time limit of the checks, which nobody configured."""
-    logger = logging.getLogger("rlrun.envs")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+def _without_its_limit() -> Iterator[None]:
+    """Drop warnings about the time limit: during the checks it is that of the checks, not the configured one."""
+    handlers = [*logging.getLogger().handlers] or [handler for handler in (logging.lastResort,) if handler]
+    for handler in handlers:
+        handler.addFilter(_is_not_about_limit)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for handler in handlers:
+            handler.removeFilter(_is_not_about_limit)
+
+
+def _is_not_about_limit(record: logging.LogRecord) -> bool:
+    return "env.max_control_steps" not in record.getMessage()
 
 
 def _with_own_limit(env: EnvConfig) -> EnvConfig:

@@ -65,7 +65,7 @@ class EnvHistory:
         num_starts = max(1, len(set(self.starts)))
         independent = min(self.num_since / group_size, num_starts * (step - self.last_paid))
         part = independent / max(1, self.num_since)
-        # the past ends at an episode with a return, which tells nothing of their share
+        # The past ends at an episode with a return by its definition, so that this one is not counted.
         paid = part * (self.num_paid - 1)
         unpaid = part * (self.num_before - self.num_paid)
         return chance_of_none(paid, unpaid, independent) < BY_CHANCE

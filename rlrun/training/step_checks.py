@@ -91,7 +91,9 @@ class StepChecks:
             pass  # then the policies do differ
         elif not gap <= bound:
             if is_alone:
-                cause = f"{_ACTS_OTHERWISE}, or {_LEARNS_OTHERWISE}: of one rollout worker nothing tells which"
+                cause = (
+                    f"{_ACTS_OTHERWISE}, or {_LEARNS_OTHERWISE}: a single rollout worker has no peer to compare with"
+                )
             elif not least <= bound:
                 cause = f"all rollout workers differ from it, by at least {least:.3g}, so {_LEARNS_OTHERWISE}"
             else:
@@ -312,8 +314,9 @@ class StepChecks:
             if share**independent < BY_CHANCE:
                 peers = group.peers(rank)
                 whose, which = _blamed(peers)
+                about = min(rank, *peers) if len(peers) == 1 else rank  # of two workers, one sentence for both
                 yield (
-                    f"constant {name} {min(rank, *peers) if len(peers) == 1 else rank}",  # of two it is said once
+                    f"constant {name} {about}",
                     f"{what} of env/{rank} was {last:g} in each of its last {count} episodes, and another in "
                     f"{1 - share:.0%} of {whose}: {which} may not do what it should",
                 )
@@ -334,7 +337,7 @@ class StepChecks:
 
 
 def _blamed(peers: Sequence[int]) -> tuple[str, str]:
-    """Return whose episodes a worker's are compared with, and who may be at fault: of two nothing tells which."""
+    """Return whose episodes a worker's are compared with, and who may be at fault; of two workers, either may be."""
     if len(peers) == 1:
         return f"those of env/{peers[0]}", "one of the two simulators"
     return "those of its peers", "its simulator"

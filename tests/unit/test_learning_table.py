@@ -7,7 +7,7 @@ import pytest
 from benchmarks.learning.cells import ALGORITHMS, CELLS, KINDS, WORLD, Cell
 from benchmarks.learning.table import BEGIN, END, PAGE, SUMMARY, Curve, Row, replaced, rows, summary, table
 from rlrun.config.loader import load
-from rlrun.system.errors import RunError
+from rlrun.system.errors import RunError, RunErrors
 
 FOLDER = {"config_dir": WORLD[1]}
 
@@ -51,6 +51,8 @@ def test_every_cell_composes(cell) -> None:
     assert config.name == "quick"
 
 
+# keys by which a pair of policy and algorithm is refused
+REFUSED_BY = ("algorithm.name", "policy.kind", "algorithm.imitation_coef", "policy.mlp.distribution")
 LEFT_OUT = [
     (policy, algorithm)
     for policy, algorithms in {
@@ -67,7 +69,10 @@ LEFT_OUT = [
 @pytest.mark.parametrize(("policy", "algorithm"), LEFT_OUT)
 def test_what_has_no_cell_is_refused(policy, algorithm) -> None:
     kind = next(kind for kind in KINDS if kind.name == policy)
-    keys = [f"algorithm.name={algorithm}"] if algorithm in ("nft", "dsrl") else Cell(kind, algorithm).keys
+    named = (f"algorithm.name={algorithm}",) if algorithm in ("nft", "dsrl") else ()
+    keys = [*WORLD[2:], *Cell(kind, algorithm).keys, *named]
     assert algorithm in ALGORITHMS and algorithm not in kind.algorithms
-    with pytest.raises(RunError):
-        load([*WORLD[2:], *kind.keys, *keys], **FOLDER)
+    with pytest.raises(RunError) as refused:
+        load(keys, **FOLDER)
+    faults = refused.value.errors if isinstance(refused.value, RunErrors) else [refused.value]
+    assert any(fault.key in REFUSED_BY for fault in faults), [fault.key for fault in faults]

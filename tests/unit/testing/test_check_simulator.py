@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import gymnasium
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from rlrun.config.schema import EnvConfig
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.make import make_env
-from rlrun.testing import random_play
+from rlrun.testing import check_simulator, random_play
 from rlrun.testing.check_simulator import check
 from rlrun.testing.random_play import RandomPlay
 from rlrun.testing.simulators import NUM_ENVS, EnvUnderTest
@@ -116,6 +118,13 @@ def test_the_time_limit_of_the_checks_is_not_blamed(
         check(["policy.kind=mlp", "gymnasium", "env.gymnasium.id=Long-v0"])
     assert "the contract holds" in capsys.readouterr().out
     assert "set env.max_control_steps" not in caplog.text
+
+
+def test_other_warnings_of_simulators_are_printed_during_the_checks(caplog: pytest.LogCaptureFixture) -> None:
+    with check_simulator._without_its_limit():
+        logging.getLogger("rlrun.envs.rows").warning("row 0 broke")
+        logging.getLogger("rlrun.envs.rows").warning("set env.max_control_steps=30")
+    assert "row 0 broke" in caplog.text and "env.max_control_steps" not in caplog.text
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
