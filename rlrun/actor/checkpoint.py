@@ -44,6 +44,7 @@ _CLASSES = {
     ("torch", "Size"),
     ("pathlib", "PosixPath"),  # where the checkpoint was written, which nothing reads
 }
+_COUNTERS = ("world_size", "num_updates", "num_optimizer_steps")
 
 
 class ShardReader(FileSystemReader):
@@ -88,9 +89,6 @@ class _IndexUnpickler(pickle.Unpickler):
         if (module, name) not in _CLASSES and not is_dtype:
             raise pickle.UnpicklingError(f"{INDEX} names {module}.{name}, which no index of shards has")
         return super().find_class(module, name)
-
-
-_COUNTERS = ("world_size", "num_updates", "num_optimizer_steps")
 
 
 def restore(learner: Learner, folder: Path) -> dict:

@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from rlrun.policies.policy import Policy
 
 
+# exceptions of a full disk, a lost mount or a damaged file, depending on the layer that meets it first
+STORAGE_ERRORS = (OSError, RuntimeError, ValueError, EOFError, CheckpointException)
+_RANK = re.compile(r"(?:shards/__|rng_rank)(\d+)")  # in the names of files written per rank
+
+
 class BackgroundSave:
     """Example: saving = BackgroundSave(writing.complete); …; saving.wait(600.0)."""
 
@@ -191,11 +196,6 @@ def _generators() -> dict[str, Any]:
         "numpy": (torch.from_numpy(keys.astype(np.int64)), position, state["has_gauss"], state["gauss"]),
         "python": random.getstate(),
     }
-
-
-# exceptions of a full disk, a lost mount or a damaged file, depending on the layer that meets it first
-STORAGE_ERRORS = (OSError, RuntimeError, ValueError, EOFError, CheckpointException)
-_RANK = re.compile(r"(?:shards/__|rng_rank)(\d+)")  # in the names of files written per rank
 
 
 class CheckpointWriting:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from rlrun.actor.learner import Learner
 
 
+NUM_ROWS = 64  # of the batch
+
+
 @dataclass(frozen=True, eq=False)
 class DemonstrationBatch:
     """demonstrations -> actor: observations and actions of the expert, one rank's share.
@@ -126,9 +129,6 @@ def _micro_loss(
     )
     sums.add({"imitation_loss": loss, **metrics}, float(counted.sum()))
     return loss * float(counted.sum())
-
-
-NUM_ROWS = 64  # of the batch
 
 
 def ablation_rows(num_frames: int) -> np.ndarray:

@@ -23,6 +23,9 @@ from rlrun.config.schema import AlgorithmConfig, RewardType
 from rlrun.data.messages import Trajectory
 from rlrun.policies.upload import uploaded
 
+_TARGETS = tuple(field.name for field in fields(Targets))
+_MASKS = ("token_mask", "unit_mask", "row_mask")
+
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
@@ -98,10 +101,6 @@ class LearningBatch:
             by_name.get("unit_logprobs"),
             by_name.get("reference"),
         )
-
-
-_TARGETS = tuple(field.name for field in fields(Targets))
-_MASKS = ("token_mask", "unit_mask", "row_mask")
 
 
 def padded(rows: np.ndarray, num_rows: int) -> np.ndarray:

@@ -19,6 +19,11 @@ from rlrun.config.schema import ActorConfig, OptimizerKind
 from rlrun.policies.offloading import local
 from rlrun.system.errors import ExitStatus, RunError
 
+VALUE_HEAD = "value_head."
+BLOCK = 256  # numbers that share a scale; fixed by the library's kernels
+SMALLEST = 4096  # numbers of a shard; smaller ones keep 32 bits, as in the library
+MOMENTS = {"exp_avg": True, "exp_avg_sq": False}  # name -> whether it is signed
+
 
 class ShardAdamW(torch.optim.AdamW):
     """torch's fused AdamW on this rank's shards, which gives its state to checkpoints sharded like the parameters.
@@ -91,9 +96,6 @@ def part_of(tensor: Tensor) -> Tensor:
 def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     """Return this rank's part of each gradient that is there."""
     return [part_of(parameter.grad) for parameter in parameters if parameter.grad is not None]
-
-
-VALUE_HEAD = "value_head."
 
 
 class GuardedOptimizer:
@@ -204,11 +206,6 @@ def _num_copies(parameters: Sequence[nn.Parameter], world_size: int) -> int:
             sizes = zip(parameter.device_mesh.shape, parameter.placements, strict=True)
             return math.prod(size for size, placement in sizes if placement.is_replicate())
     return world_size
-
-
-BLOCK = 256  # numbers that share a scale; fixed by the library's kernels
-SMALLEST = 4096  # numbers of a shard; smaller ones keep 32 bits, as in the library
-MOMENTS = {"exp_avg": True, "exp_avg_sq": False}  # name -> whether it is signed
 
 
 def require_library() -> None:

@@ -15,6 +15,8 @@ from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import RunConfig
 from rlrun.data.seeds import rollout_of
 
+GAP = "rollout_logprob_gap"  # the names of the gap's metrics begin with it
+
 
 class MetricSums:
     """Weighted sums of metrics; computes the means over all ranks once, at the end.
@@ -51,9 +53,6 @@ def _numbers(column: Sequence[Tensor | float]) -> Tensor:
     """Return float64 [n] on this host; all inputs have one type."""
     tensors = [number for number in column if isinstance(number, Tensor)]
     return torch.stack(tensors).double().cpu() if tensors else torch.tensor(column, dtype=torch.float64)
-
-
-GAP = "rollout_logprob_gap"  # the names of the gap's metrics begin with it
 
 
 class RolloutGap:
