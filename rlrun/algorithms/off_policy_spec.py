@@ -21,6 +21,10 @@ from rlrun.config.sections import (
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.system.errors import RunError
 
+# what on-policy updates alone read; `global_batch_size` must still divide the chunk steps of a training step
+OF_UPDATES = ("update_epochs", "minibatch_of", "aggregation", "entropy_coef", "clip_advantages", "target_kl")
+UNREAD = (*OF_RATIOS, *OF_UPDATES, "kl_coef", "kl_kind")
+
 
 class CriticActivation(Enum):
     gelu = "gelu"
@@ -186,10 +190,6 @@ def _steps_of_states(section: type[SacConfig]) -> Callable[[RunConfig], float]:
 
     return small_steps
 
-
-# what on-policy updates alone read; `global_batch_size` must still divide the chunk steps of a training step
-OF_UPDATES = ("update_epochs", "minibatch_of", "aggregation", "entropy_coef", "clip_advantages", "target_kl")
-UNREAD = (*OF_RATIOS, *OF_UPDATES, "kl_coef", "kl_kind")
 
 DSRL = AlgorithmSpec(
     "dsrl",

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from rlrun.algorithms.algorithm import Algorithm, OffPolicyAlgorithm
 
 
+OF_RATIOS = ("ratio_level", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "behavior_weight_cap")
+LR_WARMUP_STEPS = 20  # optimizer steps
+
+
 @dataclass(frozen=True)
 class RolloutRule:
     """How env workers collect for an algorithm.
@@ -264,9 +268,6 @@ def _check_nft(config: RunConfig) -> Iterator[RunError]:
             remedy=f"Set algorithm.aggregation={Aggregation.chunk_mean_token_mean.name}.",
         )
 
-
-OF_RATIOS = ("ratio_level", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "behavior_weight_cap")
-LR_WARMUP_STEPS = 20  # optimizer steps
 
 PPO = AlgorithmSpec("ppo", "rlrun.algorithms.ppo:PPO", section=PPOConfig, lr_warmup_steps=LR_WARMUP_STEPS)
 GRPO = AlgorithmSpec(
