@@ -11,6 +11,7 @@ from typing import Any
 MAX_COUNT = 1 << 53  # what JSON holds exactly
 FIRST_CARD = datetime(2026, 11, 1, tzinfo=UTC)  # no card is older
 CLOCK_DIFFERENCE = timedelta(days=1)  # between the clocks of two machines
+COUNTED = {"successes": int, "episodes": int, "success_rate": float, "low": float, "high": float}
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,6 @@ class _Optional:
     shape: Any
 
 
-COUNTED = {"successes": int, "episodes": int, "success_rate": float, "low": float, "high": float}
 SHAPE = {
     "made_by": str,
     "made_at": str,
