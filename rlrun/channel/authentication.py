@@ -26,6 +26,23 @@ from zmq.utils.monitor import recv_monitor_message
 from rlrun.observability.telemetry import Telemetry
 
 _USER = b"rlrun"  # PLAIN needs a user name with the password
+_ZAP_ADDRESS = "inproc://zeromq.zap.01"  # libzmq asks here whether a peer is admitted (ZAP, RFC 27)
+_ZAP_VERSION = b"1.0"
+_PEERCRED = struct.Struct("iII")  # pid, uid, gid
+EVENTS = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_ALREADY_REPORTED = "reported where its key was refused"
+_DISCONNECT_REASONS: dict[int, str] = {
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "said nothing, or hung up",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "does not speak the protocol, or has another server's key",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: _ALREADY_REPORTED,
+}
+logger = logging.getLogger(__name__)
 
 
 class ClientKeys(Protocol):
@@ -98,25 +115,6 @@ class TokenKeys:
 
     def admits(self, mechanism: bytes, credentials: Sequence[bytes]) -> bool:
         return mechanism == b"PLAIN" and hmac.compare_digest(credentials[-1], self.client.token)
-
-
-_ZAP_ADDRESS = "inproc://zeromq.zap.01"  # libzmq asks here whether a peer is admitted (ZAP, RFC 27)
-_ZAP_VERSION = b"1.0"
-_PEERCRED = struct.Struct("iII")  # pid, uid, gid
-EVENTS = (
-    zmq.EVENT_ACCEPTED
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-_ALREADY_REPORTED = "reported where its key was refused"
-_DISCONNECT_REASONS: dict[int, str] = {
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "said nothing, or hung up",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "does not speak the protocol, or has another server's key",
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: _ALREADY_REPORTED,
-}
-logger = logging.getLogger(__name__)
 
 
 class Authenticator(threading.Thread):

@@ -32,6 +32,7 @@ _FAILURES: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the other end has another key, or does not speak the protocol",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the other end refuses this worker's key",
 }
+Result = ActionChunk | RunError
 
 
 class ConnectionLost(Exception):
@@ -147,9 +148,6 @@ class Connection:
     def close(self) -> None:
         """Send queued messages, for at most a second, and disconnect."""
         self._context.destroy(linger=1000)
-
-
-Result = ActionChunk | RunError
 
 
 @dataclass(frozen=True, eq=False)

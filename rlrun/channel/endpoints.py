@@ -30,6 +30,8 @@ from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import ExitStatus, RunError
 
 T = TypeVar("T")
+ClientId = tuple[zmq.Socket, bytes]  # the server's socket, and the client's identity on it
+_POLL_MS = 1000  # interval at which deadlines are checked without a message
 
 
 class PolicyClient:
@@ -113,10 +115,6 @@ def _server_lost_error(rollout: str, error: Exception) -> RunError:
         worker=rollout,
         kind="policy-server-lost",
     )
-
-
-ClientId = tuple[zmq.Socket, bytes]  # the server's socket, and the client's identity on it
-_POLL_MS = 1000  # interval at which deadlines are checked without a message
 
 
 class PolicyServer(threading.Thread):
