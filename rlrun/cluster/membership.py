@@ -31,6 +31,9 @@ _GREETING_S = 3.0
 _HTTP2_SETTINGS = 4  # type of a frame, its fourth byte (RFC 9113)
 _HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _HTTP2_SETTINGS, 0, 0, 0, 0, 0])
 _ANSWER_S = 5.0  # Ray's client tries for 40 s if the head has ended since its port was probed
+_HEAD = "node:__internal_head__"
+logger = logging.getLogger(__name__)
+_PERIOD_S = 1.0
 
 
 def joined(head: str) -> dict[str, str]:
@@ -107,9 +110,6 @@ def is_listening(head: str) -> bool | None:
         return None
 
 
-_HEAD = "node:__internal_head__"
-
-
 @dataclass(frozen=True)
 class RayNode:
     """A living node. Example: RayNode("sim-0", "2704790c40…", "10.77.0.2", num_cpus=64, num_gpus=8, is_head=False)."""
@@ -147,11 +147,6 @@ def _name(entry: dict[str, Any]) -> str:
 
 def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-logger = logging.getLogger(__name__)
-
-_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from rlrun.system.machine_load import load_factor, local_load
 
 _PACKAGES = ("rlrun", "ray", "torch", "transformers", "numpy", "sglang")
 _SETUP_S = 60.0  # starting a worker process on a busy node
+_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -129,9 +130,6 @@ def _versions() -> tuple[tuple[str, str], ...]:
         except metadata.PackageNotFoundError:
             continue
     return tuple(found)
-
-
-_AT_ONCE = 16
 
 
 def require_paths() -> None:

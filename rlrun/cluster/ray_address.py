@@ -16,6 +16,10 @@ from rlrun.system.network import require_ipv4, require_ipv4_name
 VARIABLE, KEY = "RAY_ADDRESS", "cluster.address"
 LOCAL, AUTO = "local", "auto"
 _CURRENT = "ray/ray_current_cluster"  # where Ray writes the address of the last head that started, in RAY_TMPDIR
+MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+_OTHERS = 0o077  # permissions of group and others
+_DEFAULT_PORT = 6379
+_RAYS_OWN = ".ray/auth_token"  # in the home folder, created by `ray get-auth-token --generate`
 
 
 @dataclass(frozen=True)
@@ -98,12 +102,6 @@ def _last_started() -> str:
         return (Path(os.environ.get("RAY_TMPDIR", "/tmp")) / _CURRENT).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return ""
-
-
-MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
-_OTHERS = 0o077  # permissions of group and others
-_DEFAULT_PORT = 6379
-_RAYS_OWN = ".ray/auth_token"  # in the home folder, created by `ray get-auth-token --generate`
 
 
 def is_required() -> bool:

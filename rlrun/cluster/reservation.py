@@ -35,6 +35,8 @@ _POLL_S = 1.0
 _GONE = "REMOVED"
 _PLACED = "CREATED"
 _THREADS = "OMP_NUM_THREADS"
+_WORD_S = 10.0  # between two words on where the lost nodes are, since a link may flap
+_KEY = "recovery.node_wait_s"
 
 
 @dataclass(frozen=True)
@@ -268,10 +270,6 @@ def _check_possible(node: RayNode, bundle: dict[str, float]) -> None:
 
 def _list(indices: list[int]) -> str:
     return ", ".join(map(str, indices))
-
-
-_WORD_S = 10.0  # between two words on where the lost nodes are, since a link may flap
-_KEY = "recovery.node_wait_s"
 
 
 def next_plan(
