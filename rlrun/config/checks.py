@@ -55,52 +55,6 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.sections import KindSection, Range, Section, as_yaml, bounds_of
 from rlrun.system.errors import RunError, RunErrors
 
-
-def check(config: RunConfig, skipped: frozenset[Check] = frozenset()) -> None:
-    """Raise RunError for one fault, or RunErrors for several.
-
-    skipped: those of CHECKS that do not concern the program, such as OF_TRAINING where no actor worker starts.
-    """
-    faults = list(numbers_in_range(config))
-    if not faults:  # the checks rely on the ranges
-        for one_check in CHECKS:
-            if one_check not in skipped:
-                faults += one_check(config)
-        for registry in REGISTRIES:
-            if registry is not ALGORITHMS or not skipped >= OF_TRAINING:
-                spec = registry.chosen(config)
-                faults += spec.check(config)
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        raise RunErrors(faults)
-
-
-def numbers_in_range(section: Section, prefix: str = "") -> Faults:
-    """Every number, and every number of a list, is in its range; None means that rlrun decides."""
-    for name, allowed in bounds_of(type(section)):
-        value = getattr(section, name)
-        numbers = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(allowed.holds(number) for number in numbers):
-            yield _out_of_range(f"{prefix}{name}", value, allowed, getattr(type(section)(), name))
-    parts = {one.name: getattr(section, one.name) for one in fields(section)}  # type: ignore[arg-type]
-    if isinstance(section, KindSection):
-        parts |= section.sections
-    for name, part in parts.items():
-        if isinstance(part, Section):
-            yield from numbers_in_range(part, f"{prefix}{name}.")
-
-
-def _out_of_range(key: str, value: object, allowed: Range, default: object) -> RunError:
-    return RunError(
-        f"'{key}' is out of range.",
-        key=key,
-        value=value,
-        cause=f"It must be {allowed}.",
-        remedy=f"The default is {as_yaml(default)}.",
-    )
-
-
 CHECKS: tuple[Check, ...] = (
     envs_divide_among_workers,
     envs_divide_among_ranks,
@@ -174,3 +128,48 @@ OF_TRAINING = frozenset(  # checks that a program without actor workers skips
         paths_exist,
     }
 )
+
+
+def check(config: RunConfig, skipped: frozenset[Check] = frozenset()) -> None:
+    """Raise RunError for one fault, or RunErrors for several.
+
+    skipped: those of CHECKS that do not concern the program, such as OF_TRAINING where no actor worker starts.
+    """
+    faults = list(numbers_in_range(config))
+    if not faults:  # the checks rely on the ranges
+        for one_check in CHECKS:
+            if one_check not in skipped:
+                faults += one_check(config)
+        for registry in REGISTRIES:
+            if registry is not ALGORITHMS or not skipped >= OF_TRAINING:
+                spec = registry.chosen(config)
+                faults += spec.check(config)
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise RunErrors(faults)
+
+
+def numbers_in_range(section: Section, prefix: str = "") -> Faults:
+    """Every number, and every number of a list, is in its range; None means that rlrun decides."""
+    for name, allowed in bounds_of(type(section)):
+        value = getattr(section, name)
+        numbers = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(allowed.holds(number) for number in numbers):
+            yield _out_of_range(f"{prefix}{name}", value, allowed, getattr(type(section)(), name))
+    parts = {one.name: getattr(section, one.name) for one in fields(section)}  # type: ignore[arg-type]
+    if isinstance(section, KindSection):
+        parts |= section.sections
+    for name, part in parts.items():
+        if isinstance(part, Section):
+            yield from numbers_in_range(part, f"{prefix}{name}.")
+
+
+def _out_of_range(key: str, value: object, allowed: Range, default: object) -> RunError:
+    return RunError(
+        f"'{key}' is out of range.",
+        key=key,
+        value=value,
+        cause=f"It must be {allowed}.",
+        remedy=f"The default is {as_yaml(default)}.",
+    )

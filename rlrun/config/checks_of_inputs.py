@@ -11,6 +11,14 @@ from rlrun.config.schema import RunConfig
 from rlrun.system.errors import ExitStatus, RunError
 
 LONGEST_NAME = 255  # bytes
+_POLICY = "a folder with config.json and weights: runs/NAME/TIME/policy of a run, or a downloaded checkpoint"
+INPUTS = {  # key of a path -> what it must name
+    "policy.path": f"Name a policy, {_POLICY}; null starts with a new policy.",
+    "demos.path": "Name a LeRobot dataset (docs/howto/demonstrations.md); null records the expert's episodes.",
+    "replay.path": "Name the folder of a run with record.num_steps above 0.",
+    "checkpoint.resume": "Name the checkpoints folder of a run, or one checkpoint in it.",
+    "evaluation.checkpoint": f"Name a run folder, a checkpoint, or {_POLICY}.",
+}
 
 
 def paths_exist(config: RunConfig) -> Faults:
@@ -29,16 +37,6 @@ def paths_exist(config: RunConfig) -> Faults:
 def evaluated_policy_exists(config: RunConfig) -> Faults:
     """The policy to evaluate or to serve exists."""
     yield from _missing(config, {"evaluation.checkpoint": config.evaluation.checkpoint})
-
-
-_POLICY = "a folder with config.json and weights: runs/NAME/TIME/policy of a run, or a downloaded checkpoint"
-INPUTS = {  # key of a path -> what it must name
-    "policy.path": f"Name a policy, {_POLICY}; null starts with a new policy.",
-    "demos.path": "Name a LeRobot dataset (docs/howto/demonstrations.md); null records the expert's episodes.",
-    "replay.path": "Name the folder of a run with record.num_steps above 0.",
-    "checkpoint.resume": "Name the checkpoints folder of a run, or one checkpoint in it.",
-    "evaluation.checkpoint": f"Name a run folder, a checkpoint, or {_POLICY}.",
-}
 
 
 def _missing(config: RunConfig, inputs: dict[str, str | None]) -> Faults:

@@ -28,6 +28,9 @@ from rlrun.config.sections import folder_of, put_on_path
 from rlrun.system.errors import ExitStatus, RunError
 
 SHIPPED = Path(__file__).parent / "shipped"  # a link to configs/ in the repository, a copy in a wheel
+logger = logging.getLogger(__name__)
+RECORDED = "recorded"  # Hydra's name for the configuration of a run
+UNKNOWN_REMEDY = "Run with --help to see every key."
 
 
 def groups(folders: list[Path]) -> dict[str, list[str]]:
@@ -40,11 +43,6 @@ def groups(folders: list[Path]) -> dict[str, list[str]]:
         for file in sorted(folder.glob("*/[!_]*.yaml")):
             found.setdefault(file.parent.name, []).append(file.stem)
     return found
-
-
-logger = logging.getLogger(__name__)
-RECORDED = "recorded"  # Hydra's name for the configuration of a run
-UNKNOWN_REMEDY = "Run with --help to see every key."
 
 
 def compose_config(

@@ -28,6 +28,17 @@ from rlrun.config.sections import AUTO, NO_KEY, KindSection
 
 _BEGIN = "# mark of the user whose run wrote this file: "
 _OTHERS = 0o077  # permissions of group and others
+CHECKPOINTS = "checkpoints"  # in a run folder
+POLICY_CONFIG = "run.yaml"  # in an exported policy folder, and in the one of each checkpoint
+PROVENANCE = "provenance.json"  # in a run folder
+SHOWN = 8  # missing keys named in a message
+ABSENT = object()
+_HEAD = 400  # characters, within which the line is; the user's mark may come before it
+_FIRST_LINE = "# rlrun {version} wrote this configuration; sha256 of the lines below: {digest}\n"
+_WRITTEN_BY = re.compile(
+    r"^# rlrun ([\w.+!-]+) wrote this configuration; sha256 of the lines below: ([0-9a-f]{64})\s*\n", re.MULTILINE
+)
+PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "hydra-core", "omegaconf", "sglang")
 
 
 class Author(Enum):
@@ -104,18 +115,6 @@ def _digest(secret: bytes, text: str) -> str:
 def _number(secret: bytes) -> str:
     """Return eight digits of the secret, by which the marks of several users can be told apart."""
     return hashlib.sha256(b"number" + secret).hexdigest()[:8]
-
-
-CHECKPOINTS = "checkpoints"  # in a run folder
-POLICY_CONFIG = "run.yaml"  # in an exported policy folder, and in the one of each checkpoint
-PROVENANCE = "provenance.json"  # in a run folder
-SHOWN = 8  # missing keys named in a message
-ABSENT = object()
-_HEAD = 400  # characters, within which the line is; the user's mark may come before it
-_FIRST_LINE = "# rlrun {version} wrote this configuration; sha256 of the lines below: {digest}\n"
-_WRITTEN_BY = re.compile(
-    r"^# rlrun ([\w.+!-]+) wrote this configuration; sha256 of the lines below: ([0-9a-f]{64})\s*\n", re.MULTILINE
-)
 
 
 @dataclass(frozen=True)
@@ -221,9 +220,6 @@ def _order(said: str | None) -> Version:
 
 def _text_digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
-
-
-PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "hydra-core", "omegaconf", "sglang")
 
 
 def write(config: RunConfig, folder: Path, num_steps: int = 0) -> None:

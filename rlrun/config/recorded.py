@@ -30,6 +30,15 @@ _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\S*")
 _MAX_TEXT = 500  # characters
 _MAX_SHOWN = 100
 _SHOWN = 5  # keys that a sentence names
+CONFIG = "config.yaml"  # in a run folder
+_OF_THE_RUN: Mapping[str, Sequence[str]] = {  # where and how the user's own run trained; [] is the whole section
+    "output_dir": [],
+    "node": [],
+    "record": [],
+    "replay": [],
+    "cluster": ["address", "temp_dir", "store_port"],
+    "evaluation": ["checkpoint", "server", "server_timeout_s"],
+}
 
 
 @dataclass(frozen=True)
@@ -190,17 +199,6 @@ def _refused(file: Path, key: str, value: str, cause: str) -> RunError:
         remedy=f"If the folder is yours, add trust=true. Else set {key}=… yourself, to what is installed here.",
         exit_status=ExitStatus.bad_input,
     )
-
-
-CONFIG = "config.yaml"  # in a run folder
-_OF_THE_RUN: Mapping[str, Sequence[str]] = {  # where and how the user's own run trained; [] is the whole section
-    "output_dir": [],
-    "node": [],
-    "record": [],
-    "replay": [],
-    "cluster": ["address", "temp_dir", "store_port"],
-    "evaluation": ["checkpoint", "server", "server_timeout_s"],
-}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,27 @@ from rlrun.config.sections import AUTO, NO_KEY, Section, as_yaml, auto_names
 from rlrun.system.errors import RunError
 
 Schema = Any  # a configuration dataclass, or None; to mypy, types of dataclasses cannot be keys of a cache
+FAMILIAR = {  # other libraries' names of choices
+    "ddp": "no_shard",
+    "fsdp": "full_shard",
+    "zero2": "shard_grad_op",
+    "zero3": "full_shard",
+    "hsdp": "hybrid_shard",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+}
+FORMER = {  # names of earlier versions -> the present name, and what an alike one is
+    "seq_mean_token_sum": ("chunk_mean_token_sum", "verl has none such"),
+    "seq_mean_token_mean": ("chunk_mean_token_mean", "episode_mean_token_mean is verl's"),
+}
+_MARKS = {  # first bytes of a file -> its encoding
+    codecs.BOM_UTF8: "UTF-8 with a byte order mark",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+_TRUTH = ("True", "False")
+_OF_VARIABLE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)")
+_OF_KEY = re.compile(r"\$\{([\w.]+)\}")
 
 
 @dataclass(frozen=True)
@@ -142,22 +163,6 @@ def _comments_in(one: type) -> dict[str, str]:
     return found
 
 
-FAMILIAR = {  # other libraries' names of choices
-    "ddp": "no_shard",
-    "fsdp": "full_shard",
-    "zero2": "shard_grad_op",
-    "zero3": "full_shard",
-    "hsdp": "hybrid_shard",
-    "bfloat16": "bf16",
-    "float32": "fp32",
-}
-
-FORMER = {  # names of earlier versions -> the present name, and what an alike one is
-    "seq_mean_token_sum": ("chunk_mean_token_sum", "verl has none such"),
-    "seq_mean_token_mean": ("chunk_mean_token_mean", "episode_mean_token_mean is verl's"),
-}
-
-
 def advice(key: Key, value: str) -> str:
     """Return a sentence. Example: "Write a number such as 3e-4." for actor.lr=fast."""
     kinds = [kind for kind in key.type.split(" | ") if kind != "None"]
@@ -191,16 +196,6 @@ def _example(key: Key) -> str:
         digits, _, exponent = f"{number:e}".partition("e")
         return f"{float(digits):g}e{int(exponent)}"
     return key.default
-
-
-_MARKS = {  # first bytes of a file -> its encoding
-    codecs.BOM_UTF8: "UTF-8 with a byte order mark",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
-_TRUTH = ("True", "False")
-_OF_VARIABLE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)")
-_OF_KEY = re.compile(r"\$\{([\w.]+)\}")
 
 
 def resolve(config: DictConfig, sources: Sequence[str], folders: Sequence[Path], schema: Schema) -> None:

@@ -29,6 +29,14 @@ from rlrun.config.schema import AlgorithmConfig, ClusterKind, RunConfig
 from rlrun.config.sections import AUTO, NO_KEY, Section, auto_names, freeze, load_object
 from rlrun.system.errors import RunError, RunErrors
 
+CHOSEN = {  # section -> its keys
+    "env": ("num_workers",),
+    "rollout": ("num_workers",),
+    "actor": ("num_workers", "micro_batch_size", "lr_warmup_steps"),
+    "sft": ("lr_warmup_steps",),
+}
+MOST_ROWS = 256  # of a micro-batch: small policies compute faster in large ones; recipes of large policies set it
+
 
 class KindSpec(Protocol):
     """The part of a kind's spec that the configuration needs; a spec may be an instance or a class."""
@@ -214,14 +222,6 @@ REGISTRIES = (SIMULATORS, POLICIES, ALGORITHMS)
 
 
 # --- the schema with the settings of all kinds ---------------------------------------------------
-
-CHOSEN = {  # section -> its keys
-    "env": ("num_workers",),
-    "rollout": ("num_workers",),
-    "actor": ("num_workers", "micro_batch_size", "lr_warmup_steps"),
-    "sft": ("lr_warmup_steps",),
-}
-MOST_ROWS = 256  # of a micro-batch: small policies compute faster in large ones; recipes of large policies set it
 
 
 def _composed(name: str, section: Any) -> list[tuple[str, Any, Any]]:

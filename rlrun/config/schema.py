@@ -34,6 +34,7 @@ from rlrun.config.sections import (
 SEED = Range(0, 2**31 - 1)
 DEMO_SEEDS = Range(0, 1_999_999)  # as in rlrun.data.starts: the splits of starts
 EVALUATION_SEEDS = Range(2_000_000, 2**31 - 1)
+VLA_EVAL_PATH = "/vla-eval"  # of an address at which rlrun speaks vla-eval's protocol; vla-eval's servers take any
 
 
 class ProprioLayout(Enum):
@@ -358,9 +359,6 @@ class SftConfig(Section):
     lr: float = bounded(1e-3, POSITIVE)
     lr_warmup_steps: int = bounded(20, NOT_NEGATIVE)  # optimizer steps; null: 20, or a quarter of num_steps
     label_smoothing_bins: float = bounded(0.0, NOT_NEGATIVE)  # std, in bins, of targets around the right bin; 0: none
-
-
-VLA_EVAL_PATH = "/vla-eval"  # of an address at which rlrun speaks vla-eval's protocol; vla-eval's servers take any
 
 
 @dataclass

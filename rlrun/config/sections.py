@@ -16,6 +16,11 @@ from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 from rlrun.system.import_path import is_closed
 
 _put_folders: set[str] = set()  # folders that configurations have put on sys.path
+NO_KEY = "omegaconf_ignore"  # metadata of a field that is no key in YAML
+_KEY = "rlrun.bounds"
+_NAMED = "rlrun.named"
+_AUTO = "rlrun.auto"
+AUTO = "auto"  # the value of a key that the plan chooses
 
 
 class Section:
@@ -37,7 +42,6 @@ class Section:
 
 
 SectionType = TypeVar("SectionType", bound=Section)
-NO_KEY = "omegaconf_ignore"  # metadata of a field that is no key in YAML
 
 
 @dataclass
@@ -112,12 +116,6 @@ class FrozenDict(dict):
 
     def __deepcopy__(self, memo: dict) -> FrozenDict:
         return self
-
-
-_KEY = "rlrun.bounds"
-_NAMED = "rlrun.named"
-_AUTO = "rlrun.auto"
-AUTO = "auto"  # the value of a key that the plan chooses
 
 
 @dataclass(frozen=True)

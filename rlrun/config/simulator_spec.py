@@ -12,6 +12,8 @@ from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import Section
 from rlrun.system.errors import RunError
 
+GRIPPER_OPEN_01 = "open_01"  # 1 open, 0 closed: vla-eval has no name for it
+
 
 class Decided(Enum):
     plan = "plan"  # decided by the planner, per worker
@@ -114,9 +116,6 @@ class Component:
     name: str
     size: int
     format: str  # of vla_eval.specs, or GRIPPER_OPEN_01
-
-
-GRIPPER_OPEN_01 = "open_01"  # 1 open, 0 closed: vla-eval has no name for it
 
 
 @dataclass(frozen=True)
