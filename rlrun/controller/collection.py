@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from rlrun.workers.rollout_worker import RolloutWorker
 
 
+_OTHER = {"actor": "rollout", "rollout": "actor"}
+_UNDER_WAY = 2  # buckets on the way: one is applied while the next is packed
+
+
 class Collection:
     """One request to every env worker, and the results so far.
 
@@ -102,9 +106,6 @@ class Collection:
         return [self._finished[rank] for rank in range(len(self._requests))]
 
 
-_OTHER = {"actor": "rollout", "rollout": "actor"}
-
-
 class Colocation:
     """Offloads one role before it onloads the other, with `placement.offload`.
 
@@ -144,9 +145,6 @@ class Colocation:
     def forget(self) -> None:
         """Let the next `onload` move both roles; called after a worker was replaced."""
         self._holder = None
-
-
-_UNDER_WAY = 2  # buckets on the way: one is applied while the next is packed
 
 
 class WeightUpdate:

@@ -31,6 +31,7 @@ _REPLAYED = {
     "env": "rlrun.workers.recorded_env:ReplayedEnvWorker",
     "actor": "rlrun.workers.recorded_actor:ReplayedActorWorker",
 }
+T = TypeVar("T")
 
 
 def make_worker(
@@ -56,9 +57,6 @@ def _worker_class(role: str, rank: int, config: RunConfig) -> str:
         return (_WORKER_CLASSES | _REPLAYED)[role]
     is_recorded = config.record.num_steps and (role, rank) in (("env", rank), ("actor", 0))
     return _RECORDED[role] if is_recorded else _WORKER_CLASSES[role]
-
-
-T = TypeVar("T")
 
 
 class LocalWorkers(Workers):

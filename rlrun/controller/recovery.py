@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _LINK_BROKE = "link-broke"  # the kind of a loss whose worker still runs
 _LOST = {ExitStatus.worker_lost, ExitStatus.stalled}
+T = TypeVar("T")
+W = TypeVar("W")
 
 
 class Recovery:
@@ -212,10 +214,6 @@ def _too_often(failure: RunError, key: str, limit: int) -> RunError:
         row=failure.row,
         kind=failure.kind,
     )
-
-
-T = TypeVar("T")
-W = TypeVar("W")
 
 
 class Startup:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 W = TypeVar("W")
+EpisodesRequest = Callable[["EnvWorker"], Generator[Observation, ActionChunk, tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +139,6 @@ class Workers(ABC):
     def rollout_of(self, env_rank: int) -> int:
         """Return the rank of the rollout worker that answers an env worker."""
         return rollout_of(env_rank, self.sizes["env"], self.sizes["rollout"])
-
-
-EpisodesRequest = Callable[["EnvWorker"], Generator[Observation, ActionChunk, tuple[Any, ...]]]
 
 
 class WorkerGroup(Generic[W]):
