@@ -16,6 +16,17 @@ from rlrun.data.messages import PolicySpaces, Spaces
 from rlrun.system.errors import ExitStatus, RunError
 
 _GENERIC_WORDS = {"observation", "observations", "obs", "image", "images", "pixels", "rgb", "camera", "cameras"}
+RATE_TOLERANCE = 0.01  # 29.97 frames per second count as 30
+MAX_SILENT_OUTSIDE = 0.01  # a larger share of a dimension's actions beyond its limits gives a warning
+MAX_ALLOWED_OUTSIDE = 0.5  # a larger share is refused: the numbers have another unit
+MAX_DISTANCE = 10.0  # in ranges of the dimension; actions farther beyond the limits are refused
+LIMIT_SLACK = 0.01  # in ranges of the dimension: recorded actions may exceed their limits by rounding
+MAX_SHOWN = 3  # sentences and names in a message
+_COUNT_REMEDY = "Take the world that the data was recorded in, or name the right feature in demos.keys."
+_CAMERA_REMEDY = (
+    "List the data set's cameras in the order of the world's, as demos.keys.images=[…], or let the world show what was "
+    "recorded (env.cameras, or the simulator's own key for its pictures)."
+)
 
 
 @dataclass(frozen=True)
@@ -95,14 +106,6 @@ def _matching_index(name: str, names: Sequence[str]) -> int | None:
 
 def _normalized_name(name: str) -> str:
     return short_name(name).lower().replace("-", "_")
-
-
-RATE_TOLERANCE = 0.01  # 29.97 frames per second count as 30
-MAX_SILENT_OUTSIDE = 0.01  # a larger share of a dimension's actions beyond its limits gives a warning
-MAX_ALLOWED_OUTSIDE = 0.5  # a larger share is refused: the numbers have another unit
-MAX_DISTANCE = 10.0  # in ranges of the dimension; actions farther beyond the limits are refused
-LIMIT_SLACK = 0.01  # in ranges of the dimension: recorded actions may exceed their limits by rounding
-MAX_SHOWN = 3  # sentences and names in a message
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,13 +356,6 @@ def _add_columns(fit: Fit, data: DatasetInfo | None, world: World, policy: Polic
     ]
     if data is not None and data.sentences:
         fit.rows.append(("sentences", _shortened(data.sentences), _shortened(world.instructions), ""))
-
-
-_COUNT_REMEDY = "Take the world that the data was recorded in, or name the right feature in demos.keys."
-_CAMERA_REMEDY = (
-    "List the data set's cameras in the order of the world's, as demos.keys.images=[…], or let the world show what was "
-    "recorded (env.cameras, or the simulator's own key for its pictures)."
-)
 
 
 def _mismatch(what: str, cause: str, key: str, remedy: str) -> RunError:

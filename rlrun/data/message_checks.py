@@ -32,6 +32,7 @@ _MAX_LOGPROB = 1e-3  # of a discrete action; rounding may give slightly more tha
 _MIN_LOGPROB = -100.0  # of a discrete action; a less likely one is never sampled
 _MAX_LOG_DENSITY = 1e5  # absolute log-density of a continuous action
 _MAX_VALUE_FACTOR = 100.0  # largest value of a critic, in largest returns
+_DISPLAY_NAMES = {"logprobs": "log-probabilities", "final_values": "values of final observations"}
 
 
 class AnswerCheck:
@@ -115,9 +116,6 @@ class AnswerCheck:
         self, chunk: ActionChunk, what: str, cause: str, exit_status: ExitStatus = ExitStatus.worker_lost
     ) -> RunError:
         return wrong_message(self._sender, f"the policy of version {chunk.policy_version} {what}", cause, exit_status)
-
-
-_DISPLAY_NAMES = {"logprobs": "log-probabilities", "final_values": "values of final observations"}
 
 
 def check_observation(observation: Observation, num_proprio: int) -> None:

@@ -14,6 +14,12 @@ import numpy as np
 
 from rlrun.data.messages import Frames
 
+DEMO_SEEDS = range(2_000_000)
+VALIDATION_SEEDS = range(2_000_000, 1 << 31)
+TEST_SEEDS = range(1 << 31, 1 << 32)  # no key of the configuration reaches them
+TRAINING_SEEDS = range(1 << 32, 1 << 33)
+DIGEST_BYTES = 8
+
 
 class Split(Enum):
     """What the start of an episode is for."""
@@ -23,20 +29,11 @@ class Split(Enum):
     test = "test"  # certification only
 
 
-DEMO_SEEDS = range(2_000_000)
-VALIDATION_SEEDS = range(2_000_000, 1 << 31)
-TEST_SEEDS = range(1 << 31, 1 << 32)  # no key of the configuration reaches them
-TRAINING_SEEDS = range(1 << 32, 1 << 33)
-
-
 def split_of(seed: int) -> Split:
     """Return the split of an episode by its reset seed. Example: split_of(2_000_003) is Split.validation."""
     if seed in VALIDATION_SEEDS:
         return Split.validation
     return Split.test if seed in TEST_SEEDS else Split.train
-
-
-DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,10 @@ INDEX_COLUMNS = {  # LeRobot's columns, in its order
     "index": "int64",
     "task_index": "int64",
 }
+STATE_NAMES = (STATE, "state")  # tried in this order if demos.keys names none
+ACTION_NAMES = (ACTION, "actions")
+_NO_COLOUR_WORDS = {"depth", "seg", "segmentation"}  # in a key: its channels are not colours
+_AXES = {"c": "c", "h": "h", "w": "w", "channel": "c", "channels": "c", "rgb": "c", "height": "h", "width": "w"}
 
 
 class DatasetError(ValueError):
@@ -83,12 +87,6 @@ def whole_number(name: str, value: object, low: int, high: int) -> int:
     if not is_whole or value != int(value):  # type: ignore[call-overload]
         raise ValueError(f"{name} is {value!r}, and must be a whole number from {low} to {high}")
     return int(value)  # type: ignore[call-overload]
-
-
-STATE_NAMES = (STATE, "state")  # tried in this order if demos.keys names none
-ACTION_NAMES = (ACTION, "actions")
-_NO_COLOUR_WORDS = {"depth", "seg", "segmentation"}  # in a key: its channels are not colours
-_AXES = {"c": "c", "h": "h", "w": "w", "channel": "c", "channels": "c", "rgb": "c", "height": "h", "width": "w"}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 VECTOR_STATS = ("min", "max", "mean", "std", "q01", "q99")
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _NUMBERS_AT_ONCE = 2**23
+NORMALIZED_LIMIT = 10.0  # largest absolute value after normalization
+# A smaller range, relative to the numbers, is rounding in float32 and no motion.
+RESOLUTION = 1e-6
+# -1 and 1 lie half a bin beyond the range, so that action bins reproduce rest and extremes exactly.
+HALF_BIN = 255 / 254
+Statistics = Mapping[str, Sequence[float]]  # min, max, mean, std, q01, q99; one number per dimension
 
 
 def vector_stats(rows: np.ndarray) -> dict[str, list]:
@@ -78,14 +84,6 @@ class ImageMoments:
         std = np.sqrt(np.maximum(self.squares / self.num_frames - mean**2, 0.0))
         stats = {"min": self.low, "max": self.high, "mean": mean, "std": std}
         return {name: value.reshape(3, 1, 1).tolist() for name, value in stats.items()} | {"count": [self.num_frames]}
-
-
-NORMALIZED_LIMIT = 10.0  # largest absolute value after normalization
-# A smaller range, relative to the numbers, is rounding in float32 and no motion.
-RESOLUTION = 1e-6
-# -1 and 1 lie half a bin beyond the range, so that action bins reproduce rest and extremes exactly.
-HALF_BIN = 255 / 254
-Statistics = Mapping[str, Sequence[float]]  # min, max, mean, std, q01, q99; one number per dimension
 
 
 @dataclass(frozen=True, eq=False)
