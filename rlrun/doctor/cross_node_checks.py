@@ -16,6 +16,9 @@ from rlrun.doctor.facts import LinkFacts, PairFacts
 MAX_SKEW_S = 5.0  # above it the nodes' timelines do not align, and certificates begin to fail
 STRICT = ("rlrun", "rlrun sources", "ray", "torch", "transformers")  # pickled objects and collectives cross nodes
 LEARNERS_ONLY = ("torch", "torch CUDA", "transformers", "sglang")  # a simulation node needs none of them
+STORE = "store"
+FREE_PORT = "any port"
+SLOW_MS = 200.0
 
 
 def versions(cluster: ClusterState) -> Iterator[Finding]:
@@ -173,11 +176,6 @@ def _off(cluster: ClusterState, link: LinkFacts) -> str:
     if counts[link.source] == counts[link.target]:
         return link.target if link.source == first else link.source
     return max(counts, key=lambda node: counts[node])
-
-
-STORE = "store"
-FREE_PORT = "any port"
-SLOW_MS = 200.0
 
 
 def route(cluster: ClusterState) -> Iterator[Finding]:

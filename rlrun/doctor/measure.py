@@ -45,6 +45,21 @@ from rlrun.system.storage_error import existing_parent, probe_write
 
 LIMIT_S = 12.0  # for `measure`, which may ask a driver that hangs
 LONGEST_S = 30.0  # for a `measure` that imports third-party code
+MARKER = ".rlrun-marker-"  # name prefix, followed by the node's name, of files in folders that should be shared
+PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "sglang")
+VARIABLES = re.compile(
+    r"(?i)(SGL(ANG)?_.*IMBALANCE.*|SGL(ANG)?_.*INBALANCE.*|GLOO_.*|NCCL_.*|TORCH_.*|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER"
+    r"|RAY_AUTH_MODE"
+    r"|RAY_ADDRESS|TMPDIR|RAY_TMPDIR|(http|https|all|grpc|no)_proxy|RLRUN_.*|RAY_local_fs_capacity_threshold|SLURM_JOB_ID|SLURM_MEM_PER_NODE)"
+)
+SHARED = ("run", "cache")  # purposes of folders that nodes share
+_SPEED_BYTES = 8 * 2**20
+_SPEED_S = 2.0  # stop then: the disk is slow, and its exact speed does not matter
+_EDGE_BYTES = 64 * 1024
+_MAX_FILES = 5000
+_QUERY_S = 5.0
+_GPU_FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memory.free")
+_PROCESS_FIELDS = ("gpu_uuid", "pid", "process_name", "used_memory")
 
 
 @dataclass(frozen=True)
@@ -76,23 +91,6 @@ def inspections() -> Iterator[SimulatorInspection]:
 def measure_simulator(request: SimulatorRequest) -> Any:
     """Return the facts of this node for the simulator of its env workers."""
     return load_object(request.inspection).measure(request)
-
-
-MARKER = ".rlrun-marker-"  # name prefix, followed by the node's name, of files in folders that should be shared
-PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "sglang")
-VARIABLES = re.compile(
-    r"(?i)(SGL(ANG)?_.*IMBALANCE.*|SGL(ANG)?_.*INBALANCE.*|GLOO_.*|NCCL_.*|TORCH_.*|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER"
-    r"|RAY_AUTH_MODE"
-    r"|RAY_ADDRESS|TMPDIR|RAY_TMPDIR|(http|https|all|grpc|no)_proxy|RLRUN_.*|RAY_local_fs_capacity_threshold|SLURM_JOB_ID|SLURM_MEM_PER_NODE)"
-)
-SHARED = ("run", "cache")  # purposes of folders that nodes share
-_SPEED_BYTES = 8 * 2**20
-_SPEED_S = 2.0  # stop then: the disk is slow, and its exact speed does not matter
-_EDGE_BYTES = 64 * 1024
-_MAX_FILES = 5000
-_QUERY_S = 5.0
-_GPU_FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memory.free")
-_PROCESS_FIELDS = ("gpu_uuid", "pid", "process_name", "used_memory")
 
 
 def measure(node_request: NodeRequest, object_store_bytes: int | None = None) -> NodeFacts:

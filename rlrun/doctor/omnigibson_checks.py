@@ -35,6 +35,10 @@ spec = u.find_spec("omnigibson")
 folder = list(spec.submodule_search_locations)[0] if spec and spec.submodule_search_locations else ""
 print(json.dumps({"python": sys.version.split()[0], "packages": found, "folder": folder}))
 """
+FIRST_DRIVER = 535  # minimum for Isaac Sim 4.5; Hopper and Blackwell need 570
+GENERATIONS = {"3.10": ("3.7",), "3.11": ("3.8", "3.9")}  # Python that Isaac Sim pins -> versions of OmniGibson
+ENVIRONMENT = "placement.nodes.<group>.environment"
+PAGE = "docs/omnigibson.md"
 
 
 @dataclass(frozen=True)
@@ -90,11 +94,6 @@ def _icds(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 # --- checks --------------------------------------------------------------------------------------
-
-FIRST_DRIVER = 535  # minimum for Isaac Sim 4.5; Hopper and Blackwell need 570
-GENERATIONS = {"3.10": ("3.7",), "3.11": ("3.8", "3.9")}  # Python that Isaac Sim pins -> versions of OmniGibson
-ENVIRONMENT = "placement.nodes.<group>.environment"
-PAGE = "docs/omnigibson.md"
 
 
 def interpreter(cluster: ClusterState) -> Iterator[Finding]:

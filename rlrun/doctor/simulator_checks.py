@@ -31,6 +31,8 @@ spec.loader.exec_module(found)
 found.add_package("rlrun", package)
 importlib.import_module("rlrun.doctor.simulator_trials").main(question)
 """
+PACKAGES = "apt-get install libegl1 libgl1-mesa-dri libopengl0 libgl1"
+_SOFTWARE = ("llvmpipe", "softpipe", "swrast")  # names of Mesa's renderers on the CPU
 
 
 # --- trials in the simulator's interpreter -------------------------------------------------------
@@ -43,9 +45,6 @@ def run_trial(request: SimulatorRequest, trial: str, arguments: dict[str, Any], 
 
 
 # --- renderers of cameras ------------------------------------------------------------------------
-
-PACKAGES = "apt-get install libegl1 libgl1-mesa-dri libopengl0 libgl1"
-_SOFTWARE = ("llvmpipe", "softpipe", "swrast")  # names of Mesa's renderers on the CPU
 
 
 @dataclass(frozen=True)
