@@ -34,6 +34,12 @@ VARIABLES = (
     Variable("SDL_VIDEODRIVER", ("env",), Decided.node, "pygame draws without a window"),
     Variable("PYGAME_HIDE_SUPPORT_PROMPT", ("env",), Decided.node, "pygame's greeting is no news"),
 )
+_MAX_GL_ERRORS = 8  # OpenGL keeps at most one flag of each kind
+VARIABLE = "MUJOCO_EGL_DEVICE_ID"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+FIRST_WITH_CUDA_NUMBERS = 4  # MuJoCo, which before takes the variable for an index into EGL's own list
+_LIBRARY = "libEGL.so.1"
+_CUDA_DEVICE = 0x323A  # EGL_CUDA_DEVICE_NV
 
 
 def environment(accelerators: tuple[int, ...], num_cores: int) -> list[Setting]:
@@ -57,9 +63,6 @@ def drop_other_platform(environment: MutableMapping[str, str]) -> None:
         log.warning("%s=%s is taken away: cameras are rendered without a display, by egl or osmesa", PLATFORM, value)
 
 
-_MAX_GL_ERRORS = 8  # OpenGL keeps at most one flag of each kind
-
-
 def device_name() -> str:
     """Return OpenGL's own name of the device of the current context. Example: "llvmpipe (LLVM 15.0.6, 256 bits)"."""
     from OpenGL.GL import GL_RENDERER, glGetError, glGetString
@@ -68,13 +71,6 @@ def device_name() -> str:
         if not glGetError():
             break
     return glGetString(GL_RENDERER).decode(errors="replace")
-
-
-VARIABLE = "MUJOCO_EGL_DEVICE_ID"
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-FIRST_WITH_CUDA_NUMBERS = 4  # MuJoCo, which before takes the variable for an index into EGL's own list
-_LIBRARY = "libEGL.so.1"
-_CUDA_DEVICE = 0x323A  # EGL_CUDA_DEVICE_NV
 
 
 def num_egl_devices() -> int | None:

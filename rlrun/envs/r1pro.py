@@ -27,6 +27,18 @@ NUM_ACTIONS = 23
 
 BASE_VELOCITY = np.array([0.75, 0.75, 1.0])  # m/s, m/s, rad/s in the base frame, at action 1
 FINGER_OPEN = 0.05  # travel of each finger at action +1; action -1 is 0
+SHOULDER = {side: (0.0, sign * 0.0972, 0.3030) for side, sign in (("left", 1), ("right", -1))}  # in torso_link4
+GRIPPER_ORIGIN = (-0.0295, 0.0, -0.1607)  # gripper_link in arm_link7
+FINGER_ORIGIN = (0.0, 0.0135, -0.0369)  # in gripper_link, mirrored in y
+FINGERTIP = (0.0, 0.0, -0.125)  # in gripper_link, between the tips
+# The 28 joints in OmniGibson's order: 6 virtual base joints, trunk, arms interleaved, fingers.
+BASE_JOINTS = tuple(f"base_footprint_{axis}_joint" for axis in ("x", "y", "z", "rx", "ry", "rz"))
+PLANAR_JOINTS = tuple(BASE_JOINTS[i] for i in (0, 1, 5))  # those that really move
+FINGER_JOINTS = tuple(f"{side}_gripper_finger_joint{i}" for side in SIDES for i in (1, 2))
+INSTRUCTIONS = {
+    "turning_on_radio": "turn on the radio",
+    "picking_up_trash": "put the soda cans into the trash can",
+}
 
 
 @dataclass(frozen=True)
@@ -67,15 +79,7 @@ def _arm(side: str) -> tuple[Joint, ...]:
 
 
 PART_JOINTS: dict[str, tuple[Joint, ...]] = {"trunk": _trunk(), "arm_left": _arm("left"), "arm_right": _arm("right")}
-SHOULDER = {side: (0.0, sign * 0.0972, 0.3030) for side, sign in (("left", 1), ("right", -1))}  # in torso_link4
-GRIPPER_ORIGIN = (-0.0295, 0.0, -0.1607)  # gripper_link in arm_link7
-FINGER_ORIGIN = (0.0, 0.0135, -0.0369)  # in gripper_link, mirrored in y
-FINGERTIP = (0.0, 0.0, -0.125)  # in gripper_link, between the tips
 
-# The 28 joints in OmniGibson's order: 6 virtual base joints, trunk, arms interleaved, fingers.
-BASE_JOINTS = tuple(f"base_footprint_{axis}_joint" for axis in ("x", "y", "z", "rx", "ry", "rz"))
-PLANAR_JOINTS = tuple(BASE_JOINTS[i] for i in (0, 1, 5))  # those that really move
-FINGER_JOINTS = tuple(f"{side}_gripper_finger_joint{i}" for side in SIDES for i in (1, 2))
 JOINT_NAMES: tuple[str, ...] = (
     *BASE_JOINTS,
     *(joint.name for joint in PART_JOINTS["trunk"]),
@@ -157,12 +161,6 @@ PROPRIO_61: dict[str, slice] = _layout(
     ("trunk_qpos", 4),
     ("trunk_qvel", 4),
 )
-
-
-INSTRUCTIONS = {
-    "turning_on_radio": "turn on the radio",
-    "picking_up_trash": "put the soda cans into the trash can",
-}
 
 
 def instruction_of(activity: str) -> str:

@@ -16,6 +16,19 @@ from rlrun.envs.embedded.goals import Predicate, Row
 from rlrun.envs.r1pro import INSTRUCTIONS
 
 ARM_SPREAD = 0.08  # rad to each side, of every arm joint
+TABLE_HEIGHT = 0.72
+CANS = ("can_1", "can_2", "can_3")
+TABLE_PLACES = ((0.80, -0.25), (0.92, -0.10), (0.80, 0.04))  # centres of the ranges of positions
+FLOOR_PLACES = ((1.6, -0.7), (1.7, 0.0), (1.6, 0.7))
+CAN_SPREAD = 0.03  # m to each side
+BIN_AT = (0.66, -0.60)
+TRUNK = (1.2, -1.75, -1.1, -0.35)  # leans over the table and looks towards the cans and the bin
+ARM = (-0.6, -0.75, -0.1, -2.0, -0.15, 0.5, 0.5)
+RADIO_AT = (0.90, -0.16)  # centre of the range of positions
+RADIO_SPREAD = 0.08  # m to each side
+YAW_SPREAD = 0.4  # rad to each side
+RADIO_TRUNK = (1.2, -1.75, -1.1, -0.25)  # leans over the table: head and hand see the radio from above
+RADIO_ARM = (-0.75, -0.85, 0.0, -2.0, -0.15, 0.5, 0.5)  # hand beside the radio, higher than its top
 
 
 class Activity(ABC):
@@ -80,17 +93,6 @@ class Activity(ABC):
         offset = random.uniform(-1, 1, 7) * ARM_SPREAD * spread
         if self.kinematics is not None:
             row.data.qpos[self.kinematics.qpos] += offset
-
-
-TABLE_HEIGHT = 0.72
-CANS = ("can_1", "can_2", "can_3")
-TABLE_PLACES = ((0.80, -0.25), (0.92, -0.10), (0.80, 0.04))  # centres of the ranges of positions
-FLOOR_PLACES = ((1.6, -0.7), (1.7, 0.0), (1.6, 0.7))
-CAN_SPREAD = 0.03  # m to each side
-BIN_AT = (0.66, -0.60)
-
-TRUNK = (1.2, -1.75, -1.1, -0.35)  # leans over the table and looks towards the cans and the bin
-ARM = (-0.6, -0.75, -0.1, -2.0, -0.15, 0.5, 0.5)
 
 
 class PickingUpTrash(Activity):
@@ -225,14 +227,6 @@ class TrashExpert(RightArmExpert):
         if tip[2] < self.OVER_BIN[2] - 0.06 and np.linalg.norm((tip - self.OVER_BIN)[:2]) > 0.2:
             return self.reach(row, np.array([tip[0], tip[1] - 0.02, self.OVER_BIN[2]]), -1.0)
         return self.reach(row, self.OVER_BIN, -1.0)
-
-
-RADIO_AT = (0.90, -0.16)  # centre of the range of positions
-RADIO_SPREAD = 0.08  # m to each side
-YAW_SPREAD = 0.4  # rad to each side
-
-RADIO_TRUNK = (1.2, -1.75, -1.1, -0.25)  # leans over the table: head and hand see the radio from above
-RADIO_ARM = (-0.75, -0.85, 0.0, -2.0, -0.15, 0.5, 0.5)  # hand beside the radio, higher than its top
 
 
 class TurningOnRadio(Activity):

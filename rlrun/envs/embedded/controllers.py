@@ -11,6 +11,15 @@ import numpy as np
 from rlrun.envs import r1pro
 from rlrun.envs.embedded.goals import Row
 
+NUM_ITERATIONS = 60
+LEVEL = np.array([0.0, 1.0, 0.0])  # the fingers open along y, so that they fit around upright objects
+POINTING_GAIN = 0.3
+DAMPING = 1e-3
+POSTURE_GAIN = 0.05
+MAX_STEP = 0.2  # rad per iteration and joint
+MAX_SOLUTIONS = 4096
+CONVERGED = 1e-4  # rad per iteration
+
 
 class Controllers:
     """Drives the parts in `driven`. Actions are their slice [A] of R1Pro's 23-D action, clipped to its limits."""
@@ -54,16 +63,6 @@ class Controllers:
         for part, (_, actuators) in self._parts.items():
             joints = [data.joint(name).qpos[0] for name in r1pro.joints_of(part)]
             data.ctrl[actuators] = 0.0 if part == "base" else joints
-
-
-NUM_ITERATIONS = 60
-LEVEL = np.array([0.0, 1.0, 0.0])  # the fingers open along y, so that they fit around upright objects
-POINTING_GAIN = 0.3
-DAMPING = 1e-3
-POSTURE_GAIN = 0.05
-MAX_STEP = 0.2  # rad per iteration and joint
-MAX_SOLUTIONS = 4096
-CONVERGED = 1e-4  # rad per iteration
 
 
 class ArmKinematics:

@@ -13,6 +13,9 @@ import numpy as np
 mujoco.set_mju_user_warning(logging.getLogger(__name__).warning)  # else MuJoCo writes a file in the working directory
 
 
+Predicate = Callable[..., bool]  # (row, *object names) -> whether it holds
+
+
 @dataclass(eq=False)
 class Row:
     """State of one episode. `is_over` rows must be reset before they are stepped again."""
@@ -43,9 +46,6 @@ class Row:
         if any(self.data.warning[kind].number for kind in bad):
             return True
         return not (np.isfinite(self.data.qpos.sum()) and np.isfinite(self.data.qvel.sum()))
-
-
-Predicate = Callable[..., bool]  # (row, *object names) -> whether it holds
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ REMEDY = {
     Renderer.osmesa: "apt-get install libosmesa6, then env.renderer=osmesa",
     Renderer.raycast: "report it",
 }
+_contexts: dict[Renderer, _Context] = {}  # at most one
 
 
 class CameraRenderer(ABC):
@@ -109,9 +110,6 @@ class _Context:
     opengl: Any
     resources: mujoco.MjrContext
     thread: int
-
-
-_contexts: dict[Renderer, _Context] = {}  # at most one
 
 
 def _process_context(model: mujoco.MjModel, kind: Renderer) -> _Context:

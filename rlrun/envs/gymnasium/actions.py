@@ -25,6 +25,7 @@ NO_EXPERT = (
 MAX_CHOICES = 256  # choices are stored as uint8 tokens
 MAX_LIMIT = 1e6  # larger limits of actions mean that there are none: float32's largest number is a usual one
 SILENT_EPISODES = 3  # without a word on success, after which demonstrations are refused
+SUCCESS_KEYS = ("success", "is_success")  # keys in Meta-World, and in Gymnasium-Robotics and LeRobot
 
 
 class Actions:
@@ -121,9 +122,6 @@ class Expert:
             remedy="Name module:FUNCTION of a function expert(env, observation) that returns an action for env.step.",
             exit_status=ExitStatus.bad_config,
         )
-
-
-SUCCESS_KEYS = ("success", "is_success")  # keys in Meta-World, and in Gymnasium-Robotics and LeRobot
 
 
 def seed_given(number: int, own: GymnasiumConfig) -> int:

@@ -19,6 +19,7 @@ SMALLEST_GREY = 16  # likewise, in two dimensions
 KNOWN = "uint8 [H, W, 3], [H, W, 1], [3, H, W], [1, H, W] or [H, W], or float [H, W, 3] or [3, H, W] of 0..1 or 0..255"
 
 FLAT = "Box, Discrete, MultiBinary, MultiDiscrete, and Tuples of them"
+WHOLE = ""  # the key of an observation that is not a Dict
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,6 @@ def is_flat(space: spaces.Space) -> bool:
     if isinstance(space, spaces.Dict):
         return all(map(is_flat, space.spaces.values()))
     return isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete))
-
-
-WHOLE = ""  # the key of an observation that is not a Dict
 
 
 class ObservationReader:

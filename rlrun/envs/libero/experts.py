@@ -18,6 +18,12 @@ from rlrun.envs.libero.tasks import ACTION_NAMES
 from rlrun.system.errors import ExitStatus, RunError
 
 OPEN, CLOSED = -1.0, 1.0  # gripper
+KNOB = "flat_stove_1_button"  # joint
+BESIDE_LEVER = np.array(
+    [0.038, 0.012, 0.036]
+)  # m from the knob's axis: the open fingers are on both sides of its lever
+LEVER_TOLERANCE = 0.02  # m, along the lever
+SWEEP = np.array([0.0, 0.1, 0.0])  # m: the knob turns counterclockwise, seen from above
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,14 +86,6 @@ class Expert:
             "numbers, and the tasks that it solves in env.libero.task_ids.",
             exit_status=ExitStatus.bad_config,
         )
-
-
-KNOB = "flat_stove_1_button"  # joint
-BESIDE_LEVER = np.array(
-    [0.038, 0.012, 0.036]
-)  # m from the knob's axis: the open fingers are on both sides of its lever
-LEVER_TOLERANCE = 0.02  # m, along the lever
-SWEEP = np.array([0.0, 0.1, 0.0])  # m: the knob turns counterclockwise, seen from above
 
 
 def turn_on_the_stove(view: ExpertView) -> np.ndarray:

@@ -26,6 +26,7 @@ from rlrun.envs.vector_env import VectorEnv
 from rlrun.system.errors import ExitStatus, RunError
 
 MAX_RESETS = 20  # attempts to place the objects without a collision
+_painters: WeakValueDictionary[str, ScenePainter] = WeakValueDictionary()
 
 
 def make_in_robosuite(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> VectorEnv:
@@ -158,9 +159,6 @@ def share_compiled_scenes() -> None:
 @lru_cache(maxsize=1)  # rows are opened one after another, and a scene takes hundreds of megabytes
 def _compiled(xml: str) -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_string(xml)
-
-
-_painters: WeakValueDictionary[str, ScenePainter] = WeakValueDictionary()
 
 
 def painter_of(scene: str, model: mujoco.MjModel, detail: float | None) -> ScenePainter:

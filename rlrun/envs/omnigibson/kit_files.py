@@ -29,6 +29,10 @@ _GRAPHICS = (
 )
 _RENDERING = r"(?:carb\.graphics-vulkan|gpu\.foundation|carb\.scenerenderer-rtx|rtx\.\w+)\.plugin"
 _CUDA = r"(?:carb\.cudainterop|gpu\.foundation|omni\.physx|isaacsim\.sensors\.rtx)\.plugin"
+VARIABLE = "OMNIGIBSON_APPDATA_PATH"
+LOOK_S = 0.5  # interval between attempts to start
+LOG_BYTES = 4_000_000  # end of a log file that is read
+_held: list[TextIO] = []  # locks of this process's folders: they are free when it has ended, however it ends
 
 
 def _error(channel: str, text: str) -> str:
@@ -189,11 +193,6 @@ KNOWN_LINES = (*_HARMLESS, *_GPU, *_RESOURCES, *_FILES)
 
 
 # --- folders -------------------------------------------------------------------------------------
-
-VARIABLE = "OMNIGIBSON_APPDATA_PATH"
-LOOK_S = 0.5  # interval between attempts to start
-LOG_BYTES = 4_000_000  # end of a log file that is read
-_held: list[TextIO] = []  # locks of this process's folders: they are free when it has ended, however it ends
 
 
 def application_root() -> Path:

@@ -28,6 +28,8 @@ from rlrun.envs.omnigibson.launch import launch
 from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv
 
+logger = logging.getLogger(__name__)
+
 
 def q_score(now: Sequence[Sequence[bool]], at_reset: Sequence[Sequence[bool]], is_success: bool) -> float:
     """Return the challenge's partial score: 1 on success, else the largest share of newly true literals of an option.
@@ -75,9 +77,6 @@ def step_info(info: dict[str, Any], num_steps: int, is_truncated: bool) -> dict[
         },
         "episode_length": num_steps,
     }
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass

@@ -22,6 +22,20 @@ from rlrun.envs.omnigibson.kit_files import KNOWN_LINES, log_of
 
 CHALLENGE_BASE_KG = 250.0
 CHALLENGE_RULES_OFF = ["ToggleableMachineRule", "MixingToolRule", "CookingSystemRule"]
+GPU_ID = Variable(
+    "OMNIGIBSON_GPU_ID", ("env",), Decided.plan, "Isaac renders by Vulkan, which ignores CUDA_VISIBLE_DEVICES"
+)
+HEADLESS = Variable("OMNIGIBSON_HEADLESS", ("env",), Decided.plan, "nodes have no display")
+ORDER = Variable(
+    "CUDA_DEVICE_ORDER",
+    ("env",),
+    Decided.node,
+    "in OmniGibson's process, where CUDA_VISIBLE_DEVICES is taken away: CUDA must number GPUs as Vulkan does",
+)
+THREADS = Variable(
+    "PXR_WORK_THREAD_LIMIT", ("env",), Decided.plan, "threads of USD, Kit and PhysX: each pool else takes every core"
+)
+FOLDER = Variable("OMNIGIBSON_APPDATA_PATH", ("env",), Decided.node, "Kit's caches and logs: one folder per simulator")
 
 
 class Instances(Enum):
@@ -86,22 +100,6 @@ class OmniGibsonConfig(Section):
     numpy_controllers: bool = True
     tiled_rendering: bool = False  # render all envs in one picture, if the build can; on accelerator 0 only
     texture_memory_share: float = bounded(0.1, POSITIVE_SHARE)  # share of GPU memory for streamed textures
-
-
-GPU_ID = Variable(
-    "OMNIGIBSON_GPU_ID", ("env",), Decided.plan, "Isaac renders by Vulkan, which ignores CUDA_VISIBLE_DEVICES"
-)
-HEADLESS = Variable("OMNIGIBSON_HEADLESS", ("env",), Decided.plan, "nodes have no display")
-ORDER = Variable(
-    "CUDA_DEVICE_ORDER",
-    ("env",),
-    Decided.node,
-    "in OmniGibson's process, where CUDA_VISIBLE_DEVICES is taken away: CUDA must number GPUs as Vulkan does",
-)
-THREADS = Variable(
-    "PXR_WORK_THREAD_LIMIT", ("env",), Decided.plan, "threads of USD, Kit and PhysX: each pool else takes every core"
-)
-FOLDER = Variable("OMNIGIBSON_APPDATA_PATH", ("env",), Decided.node, "Kit's caches and logs: one folder per simulator")
 
 
 def environment(accelerators: tuple[int, ...], num_cores: int) -> list[Setting]:
