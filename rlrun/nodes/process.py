@@ -30,6 +30,22 @@ from rlrun.watchdog.sentinel import SentinelProcess
 
 _POLL_S = 0.2
 _MAX_REFUSALS = 3  # refused connections in a row after which the head has ended
+_SHARED_MEMORY = "/dev/shm"
+_HEALTH_PERIOD_S = 1.0  # period and timeout of Ray's health checks
+_AGENT_PORTS = (
+    "node-manager-port",
+    "object-manager-port",
+    "runtime-env-agent-port",
+    "dashboard-agent-grpc-port",
+    "dashboard-agent-listen-port",
+    "metrics-export-port",
+)
+_CLIENT_PORT = "ray-client-server-port"  # on the head only
+_KILL_WAIT_S = 10.0
+_NUM_LAST_LINES = 12
+_RAY_STARTUP_TIMEOUT = "The current node timed out during startup"  # Ray's limit of 30 s is too short on a busy node
+_LIBC = ctypes.CDLL(None, use_errno=True)  # opened before any fork
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class Head:
@@ -74,19 +90,6 @@ class Head:
             time.sleep(_POLL_S)
         if not self._is_here and admits(self._address) is False:
             raise ray_address.refused(self._address)
-
-
-_SHARED_MEMORY = "/dev/shm"
-_HEALTH_PERIOD_S = 1.0  # period and timeout of Ray's health checks
-_AGENT_PORTS = (
-    "node-manager-port",
-    "object-manager-port",
-    "runtime-env-agent-port",
-    "dashboard-agent-grpc-port",
-    "dashboard-agent-listen-port",
-    "metrics-export-port",
-)
-_CLIENT_PORT = "ray-client-server-port"  # on the head only
 
 
 @dataclass(frozen=True)
@@ -207,13 +210,6 @@ def check_shared_memory(object_store_bytes: int) -> None:
             "or a smaller store, which spills earlier.",
             exit_status=ExitStatus.placement,
         )
-
-
-_KILL_WAIT_S = 10.0
-_NUM_LAST_LINES = 12
-_RAY_STARTUP_TIMEOUT = "The current node timed out during startup"  # Ray's limit of 30 s is too short on a busy node
-_LIBC = ctypes.CDLL(None, use_errno=True)  # opened before any fork
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class NodeProcess:

@@ -32,6 +32,12 @@ _VIRTUAL_INTERFACES = (
     "flannel",
     "podman",
 )  # other nodes cannot reach these
+NODE_FOLDER_PREFIX = "rlrun-node-"
+_RAY_MAX_DISK_USAGE = 0.95  # Ray writes nothing to a disk that is fuller
+_MAX_SOCKET_PATH = 107  # bytes in the path of a Unix socket
+_LONGEST_SOCKET_PATH = "/rlrun-node-12345678/r/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
+_MEGABYTE = 10**6
+_LOG_BYTES = 200_000_000  # Ray's own logs and sockets
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -153,13 +159,6 @@ def _interface_error(message: str, wanted: str | None, here: tuple[Interface, ..
     )
 
 
-NODE_FOLDER_PREFIX = "rlrun-node-"
-_RAY_MAX_DISK_USAGE = 0.95  # Ray writes nothing to a disk that is fuller
-_MAX_SOCKET_PATH = 107  # bytes in the path of a Unix socket
-_LONGEST_SOCKET_PATH = "/rlrun-node-12345678/r/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
-_MEGABYTE = 10**6
-
-
 @dataclass(frozen=True)
 class FreeSpace:
     """Space on the disk of `path` that Ray may use. Example: FreeSpace("/data/spill", 120_000_000_000)."""
@@ -239,9 +238,6 @@ def choose_group(node: NodeInfo, request: Request, wanted: str | None) -> GroupR
 def num_expected(request: Request) -> int:
     """Return the number of nodes that the groups expect; a group without a count expects at least one."""
     return sum(group.count or max(1, len(group.names)) for group in request.groups)
-
-
-_LOG_BYTES = 200_000_000  # Ray's own logs and sockets
 
 
 def this_group(config: RunConfig) -> GroupRequest:
