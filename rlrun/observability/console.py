@@ -28,6 +28,10 @@ from rlrun.observability.step_line import duration, step_line
 from rlrun.system.errors import hanging
 from rlrun.system.process_io import lasting_stream, release_terminal
 
+logger = logging.getLogger(__name__)
+REFRESH_HZ = 4
+PLAIN_PERIOD_S = 10.0  # interval of progress lines without a terminal
+
 
 class Debugger(pdb.Pdb):
     """Python's debugger. Quitting raises KeyboardInterrupt: BdbQuit would look like a fault of the running code."""
@@ -51,11 +55,7 @@ def open_debugger(frame: FrameType | None) -> None:
     Debugger(nosigint=True).set_trace(frame)
 
 
-logger = logging.getLogger(__name__)
 logger.addHandler(logging.NullHandler())  # else warnings without a log file are printed twice
-
-REFRESH_HZ = 4
-PLAIN_PERIOD_S = 10.0  # interval of progress lines without a terminal
 
 
 class _WarningHandler(logging.Handler):

@@ -29,6 +29,12 @@ from rlrun.system.nvidia_smi import UnansweredError
 logger = logging.getLogger(__name__)
 
 GPU_QUERY = ("index", "name", "utilization.gpu", "memory.used", "memory.total", "power.draw")
+STARTUP_PHASES = ("demos", "sft")  # phases before the first step, whose bars are removed at their end
+RATE_WINDOW_S = 10.0
+ETA_STEPS = 10  # last steps from which the remaining time is estimated
+COLUMNS = ("worker", "host", "on", "now", "for", "expected", "progress", "memory")
+MIN_EXPECTED_WIDTH = 110  # columns of a terminal; a narrower one shows no `expected`
+LATE_S = 10.0  # an older phase is shown in colour
 
 
 @dataclass(frozen=True)
@@ -87,14 +93,6 @@ class GpuSampler:
                 if not self._latest:
                     return
             self._stopping.wait(self._period_s)
-
-
-STARTUP_PHASES = ("demos", "sft")  # phases before the first step, whose bars are removed at their end
-RATE_WINDOW_S = 10.0
-ETA_STEPS = 10  # last steps from which the remaining time is estimated
-COLUMNS = ("worker", "host", "on", "now", "for", "expected", "progress", "memory")
-MIN_EXPECTED_WIDTH = 110  # columns of a terminal; a narrower one shows no `expected`
-LATE_S = 10.0  # an older phase is shown in colour
 
 
 @dataclass

@@ -30,6 +30,10 @@ from rlrun.observability.timeline import seconds_by_phase
 from rlrun.system.local_files import read_json, read_yaml
 
 MAX_FAULTS = 20  # void episodes that a report lists
+ABLATION_NOTE = "what the policy looks at"  # the name of the text in notes.jsonl
+HELD_LOSS = "held_loss"
+EXCHANGED_LOSSES = {"pictures": "held_loss_other_pictures", "instructions": "held_loss_other_instructions"}
+MIN_LOSS_GROWTH = 0.02  # a policy whose loss grows by a smaller share ignores the exchanged input
 
 
 def wilson_interval(successes: int, episodes: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -279,12 +283,6 @@ def _append(path: Path, records: list[dict]) -> None:
             lines.write(record)
     finally:
         lines.close()
-
-
-ABLATION_NOTE = "what the policy looks at"  # the name of the text in notes.jsonl
-HELD_LOSS = "held_loss"
-EXCHANGED_LOSSES = {"pictures": "held_loss_other_pictures", "instructions": "held_loss_other_instructions"}
-MIN_LOSS_GROWTH = 0.02  # a policy whose loss grows by a smaller share ignores the exchanged input
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,18 @@ BOARD = "board"
 ALARMS = "alarms"
 PROFILE = "profile"
 FORMER = "former_"  # former_1, …: folders with the files of earlier runs, which a new run moved there
+_LOG_LEVELS = {Verbosity.quiet: logging.INFO, Verbosity.normal: logging.INFO, Verbosity.debug: logging.DEBUG}
+_NOISY_LOGGERS = (
+    "matplotlib",
+    "PIL",
+    "urllib3",
+    "asyncio",
+    "filelock",
+    "fsspec",
+    "OpenGL",
+    "git",
+)  # only their warnings
+_handlers: list[logging.StreamHandler] = []  # one at most per process
 
 
 def num_former(run_dir: Path) -> int:
@@ -104,20 +116,6 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     for record in read_json_lines(run_dir / METRICS):
         by_step.setdefault(int(record["step"]), {}).update(record)
     return [by_step[step] for step in sorted(by_step)]
-
-
-_LOG_LEVELS = {Verbosity.quiet: logging.INFO, Verbosity.normal: logging.INFO, Verbosity.debug: logging.DEBUG}
-_NOISY_LOGGERS = (
-    "matplotlib",
-    "PIL",
-    "urllib3",
-    "asyncio",
-    "filelock",
-    "fsspec",
-    "OpenGL",
-    "git",
-)  # only their warnings
-_handlers: list[logging.StreamHandler] = []  # one at most per process
 
 
 class _LogFile(logging.StreamHandler[TextIO]):

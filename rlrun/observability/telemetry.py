@@ -25,6 +25,7 @@ from rlrun.system.run_queue import descendants
 
 FIRST_TIME = ", first"  # marks the first time of a phase in a process: imports, compilation, allocation
 SAMPLE_INTERVAL_S = 2.0  # between two samples of a phase; polling once a second sees all of them
+_last_alive = time.monotonic()  # last activity of any telemetry in this process
 
 
 class Silence:
@@ -92,9 +93,6 @@ class _Wait:
 
     def snapshot(self) -> OpenWait:
         return OpenWait(self.what, tuple(self.on()), time.monotonic() - self.since, self.budget_s)
-
-
-_last_alive = time.monotonic()  # last activity of any telemetry in this process
 
 
 def seconds_since_alive() -> float:

@@ -30,6 +30,9 @@ LEFT_OUT = "left out"  # row of a timeline that stands for the spans between
 MAX_COVERED = 10_000  # events of that row
 
 _Written = tuple[int, int, int, str, str]  # end and start in microseconds, process, phase, line
+logger = logging.getLogger(__name__)
+_PROFILE_TABLE_ROWS = 20
+_CALL_TABLE_ROWS = 40
 
 
 def is_work(phase: str) -> bool:
@@ -344,11 +347,6 @@ def _sort_index(worker: str) -> int:
     role, _, rank = worker.partition("/")
     order = ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER)
     return 10_000 * order + (int(rank) if rank.isdigit() else 0)
-
-
-logger = logging.getLogger(__name__)
-_PROFILE_TABLE_ROWS = 20
-_CALL_TABLE_ROWS = 40
 
 
 @contextmanager

@@ -31,6 +31,18 @@ _MAX_FLAT_SHARE = 0.1  # of those pairs may show no growth
 _MAX_SLOPE_POINTS = 400  # for a slope; more are thinned out
 _MIN_GROWTH_SHARE = 0.05  # share of the fastest growth of a node
 _REPEAT_WARNING_SHARE = 0.5  # a warning is repeated when the remaining time has fallen to this share
+OUTLIER_SHARE = 0.1  # of the median of the peers
+OUTLIER_BYTES = 500e6  # a smaller difference is noise of allocators
+STRAGGLER_WINDOW_S = 60.0
+STRAGGLER_FACTOR = 3.0  # of the peers' median time for a unit of work
+_MIN_BUSY_SHARE = 0.3  # of the window; a slow worker that is rarely busy delays no other
+_REPEAT_WARNING_S = 600.0  # between two sentences on one worker
+_NUM_FIRST_MINUTES = 3  # minutes of a worker that later ones are compared with
+_UNIT_NAMES = {"env": "chunk step", "rollout": "row of an answer"}
+_WORK_COUNTERS = {
+    "env": ("simulated_us", "chunk_steps"),
+    "rollout": ("acted_us", "chunks"),
+}  # role -> time and units of work
 
 
 @dataclass
@@ -169,9 +181,6 @@ def _pairs(count: int, apart: int) -> tuple[np.ndarray, np.ndarray]:
 
 # --- memory that differs between workers ----------------------------------------------------
 
-OUTLIER_SHARE = 0.1  # of the median of the peers
-OUTLIER_BYTES = 500e6  # a smaller difference is noise of allocators
-
 
 def free_memory(statuses: Sequence[WorkerStatus]) -> str:
     """Describe the free memory in one line.
@@ -220,17 +229,6 @@ def _gb(num_bytes: float) -> str:
 
 
 # --- stragglers -----------------------------------------------------------------------------
-
-STRAGGLER_WINDOW_S = 60.0
-STRAGGLER_FACTOR = 3.0  # of the peers' median time for a unit of work
-_MIN_BUSY_SHARE = 0.3  # of the window; a slow worker that is rarely busy delays no other
-_REPEAT_WARNING_S = 600.0  # between two sentences on one worker
-_NUM_FIRST_MINUTES = 3  # minutes of a worker that later ones are compared with
-_UNIT_NAMES = {"env": "chunk step", "rollout": "row of an answer"}
-_WORK_COUNTERS = {
-    "env": ("simulated_us", "chunk_steps"),
-    "rollout": ("acted_us", "chunks"),
-}  # role -> time and units of work
 
 
 class Stragglers:

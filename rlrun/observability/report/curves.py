@@ -11,6 +11,15 @@ from rlrun.observability.records import RunRecord
 from rlrun.observability.report.charts import Axis, Mark, Series, format_value, line_chart, stacked_chart
 from rlrun.observability.step_line import BUSY, TIMES, percent
 
+_COMMON_METRICS = {
+    "success_rate",
+    "episode_return",
+    "env_steps_per_second",
+}  # of MAIN; an algorithm logs its own beside
+_NO_CURVES = {"step", "time_s", "num_nonfinite", "policy_version", "elapsed_s"}  # known without a picture
+STAGE_COLOURS = {"collect": 2, "update": 4, "sync": 3}
+ROLE_COLOURS = {"env": 2, "rollout": 1, "actor": 4, "driver": 8}  # as the placement's chips
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -34,14 +43,6 @@ MAIN = (
     Curve("noise_entropy", "Entropy of the first noise", Axis(unit="nat"), 4),
     Curve("env_steps_per_second", "Throughput", Axis(low=0.0, unit="env steps/s"), 7),
 )
-_COMMON_METRICS = {
-    "success_rate",
-    "episode_return",
-    "env_steps_per_second",
-}  # of MAIN; an algorithm logs its own beside
-_NO_CURVES = {"step", "time_s", "num_nonfinite", "policy_version", "elapsed_s"}  # known without a picture
-STAGE_COLOURS = {"collect": 2, "update": 4, "sync": 3}
-ROLE_COLOURS = {"env": 2, "rollout": 1, "actor": 4, "driver": 8}  # as the placement's chips
 
 
 def main_curves_of(records: Sequence[RunRecord]) -> list[Curve]:

@@ -35,6 +35,11 @@ _T_975: tuple[float, ...] = (
 _T_975 += (2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860)
 
 
+SEED = "seed"
+# keys that say where a run is, not what it is
+NOT_COMPARED = ("name", "output_dir", "cache_dir", "python_path", "checkpoint.resume", "cluster.address")
+
+
 @dataclass(frozen=True)
 class Difference:
     """Success rate of B less that of A, with its 95 % interval.
@@ -163,11 +168,6 @@ def _t_quantile(freedom: int) -> float:
         return _T_975[max(1, freedom) - 1]
     z = NormalDist().inv_cdf(0.975)
     return z + (z**3 + z) / (4 * freedom)
-
-
-SEED = "seed"
-# keys that say where a run is, not what it is
-NOT_COMPARED = ("name", "output_dir", "cache_dir", "python_path", "checkpoint.resume", "cluster.address")
 
 
 @dataclass(frozen=True)

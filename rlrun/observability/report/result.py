@@ -11,6 +11,7 @@ from rlrun.observability.step_line import duration, memory, percent, quantity
 
 WIDTH, ROW = 460, 46  # of the picture of intervals, pixels
 LEFT, RIGHT = 112, 26
+CPU = "CPU"
 
 
 def result_section(record: RunRecord) -> str:
@@ -108,9 +109,6 @@ def _tiles(record: RunRecord) -> list[tuple[str, str]]:
     if nonfinite := sum(int(value or 0) for value in record.values("num_nonfinite")):
         tiles.append(("non-finite numbers", str(nonfinite)))
     return tiles
-
-
-CPU = "CPU"
 
 
 def placement_picture(plan: dict[str, Any]) -> str:
