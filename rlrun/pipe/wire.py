@@ -30,6 +30,12 @@ from rlrun.data.message_format import FormatError, MessageFormat
 from rlrun.data.messages import ChunkResult, Frames
 
 ALIGNMENT_BYTES = 64
+VERSION = 2
+MAGIC = b"RLRW"
+PREFIX = struct.Struct("<4sHHIQ")
+MAX_HEADER_BYTES = 1 << 26
+MAX_ARRAY_BYTES = 1 << 31
+FORMAT = MessageFormat(Frames, ChunkResult)
 
 
 class Arena:
@@ -90,14 +96,6 @@ class Arena:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-
-
-VERSION = 2
-MAGIC = b"RLRW"
-PREFIX = struct.Struct("<4sHHIQ")
-MAX_HEADER_BYTES = 1 << 26
-MAX_ARRAY_BYTES = 1 << 31
-FORMAT = MessageFormat(Frames, ChunkResult)
 
 
 class WireError(Exception):
