@@ -33,6 +33,12 @@ from rlrun.placement.step_time import StepTimes, has_known_devices, step_times
 from rlrun.policies.counts import PolicyCounts
 
 HELD_BACK_BYTES, HELD_BACK_SHARE = 3 * GIGABYTE, 0.05  # of every accelerator
+_BASE, _BUCKETS = "copy of the base", "weight buckets"
+_KEYS = {  # role -> keys that its memory depends on
+    "actor": ("actor.micro_batch_size", "actor.lora.rank", "actor.num_workers"),
+    "rollout": ("rollout.precision", "rollout.num_workers"),
+    "env": ("env.num_envs", "env.num_workers"),
+}
 
 
 @dataclass(frozen=True)
@@ -174,9 +180,6 @@ def holds_base_on_device(config: RunConfig, plan: Plan) -> bool:
     return all(card.short_bytes <= 0 for card in cards if any(need.part == _BASE for need in card.needs))
 
 
-_BASE, _BUCKETS = "copy of the base", "weight buckets"
-
-
 def _accelerators(
     config: RunConfig, plan: Plan, inventory: Inventory, counts: PolicyCounts, has_base: bool
 ) -> tuple[AcceleratorBudget, ...]:
@@ -245,13 +248,6 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
         "workspaces.",
         remedy=f"Most of it is of {largest} workers: {' or '.join(_KEYS[largest])} changes that.",
     )
-
-
-_KEYS = {  # role -> keys that its memory depends on
-    "actor": ("actor.micro_batch_size", "actor.lora.rank", "actor.num_workers"),
-    "rollout": ("rollout.precision", "rollout.num_workers"),
-    "env": ("env.num_envs", "env.num_workers"),
-}
 
 
 def _held(role: str, workers: Counter[str]) -> str:

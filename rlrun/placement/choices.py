@@ -35,6 +35,11 @@ from rlrun.placement.search import (
 from rlrun.policies.counts import replicates_frozen
 from rlrun.system.errors import RunError
 
+_FEW = 0.01  # of all parameters; gathering fewer frozen ones costs nothing
+_NO_ROOM = (
+    "Chosen: weight_sync.transport=object_store, since buckets of weights would find no room on the accelerators."
+)
+
 
 def choose(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES) -> tuple[RunConfig, list[str]]:
     """Return the configuration with numbers in place of `auto`, and sentences on the choice.
@@ -71,12 +76,6 @@ def _with_numbers(config: RunConfig, inventory: Inventory, roles: Sequence[str])
     told = [key for key in config.auto if cards or key != "actor.num_workers"]
     words = f"Usual numbers, since no training step could be timed on these machines: {values_of(told, placed)}."
     return placed, [*[words] * bool(told), *sentences]
-
-
-_FEW = 0.01  # of all parameters; gathering fewer frozen ones costs nothing
-_NO_ROOM = (
-    "Chosen: weight_sync.transport=object_store, since buckets of weights would find no room on the accelerators."
-)
 
 
 def _with_room(config: RunConfig, inventory: Inventory, roles: Sequence[str]) -> tuple[RunConfig, list[str]]:

@@ -20,6 +20,9 @@ WITHOUT_RT_CORES = re.compile(
     r"\b(A100|A800|A30X?|H100|H800|H20|H200|GH200|B100|B200|GB200|B300|GB300|V100|P100|P40|K80)\b"
 )
 THIS_MACHINE = "this machine"
+_LARGEST = 1_000_000
+_NODE_KEYS = {"name", "address", "count", "cpus", "memory_gb", "accelerators", "object_store_gb", "spill_gb"}
+_ACCELERATOR_KEYS = {"model", "count", "memory_gb", "rt_cores"}
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,6 @@ def describe(accelerators: tuple[Accelerator, ...]) -> str:
     models = dict.fromkeys(accelerator.model for accelerator in accelerators)
     counts = {model: sum(a.model == model for a in accelerators) for model in models}
     return ", ".join(f"{count} x {model}" for model, count in counts.items()) or "no accelerator"
-
-
-_LARGEST = 1_000_000
-_NODE_KEYS = {"name", "address", "count", "cpus", "memory_gb", "accelerators", "object_store_gb", "spill_gb"}
-_ACCELERATOR_KEYS = {"model", "count", "memory_gb", "rt_cores"}
 
 
 def load_inventory(path: Path | str) -> Inventory:

@@ -25,6 +25,11 @@ from rlrun.placement.weight_ways import weight_ways
 from rlrun.policies.counts import PolicyCounts, replicates_frozen, unit_limit
 
 _BUCKETS_IN_FLIGHT = 2  # one is sent while the next one is packed
+BASE_BYTES = 600_000_000  # of a process that has imported torch and transformers
+NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
+RESERVE = 0.1  # share of a node's memory for other processes
+_UNITS_AT_ONCE = 2  # the one that computes and the next one, which is gathered at the same time
+_NUMBERS_PER_SCALE = 256  # 8-bit moments share one float32 scale per 256 numbers
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,6 @@ def device_bytes(config: RunConfig, plan: Plan) -> dict[str, int]:
     is_nccl = config.weight_sync.transport is WeightTransport.collective and plan.sync_backend.value == "nccl"
     holders = {"actor/0"} | {slot.name for slot in plan.of("rollout")} if is_nccl else near
     return dict.fromkeys(holders, _BUCKETS_IN_FLIGHT * config.weight_sync.bucket_bytes)
-
-
-BASE_BYTES = 600_000_000  # of a process that has imported torch and transformers
-NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
-RESERVE = 0.1  # share of a node's memory for other processes
 
 
 def load_bytes(config: RunConfig, counts: PolicyCounts) -> dict[str, int]:
@@ -141,10 +141,6 @@ def loading_room(plan: Plan, free_bytes: Mapping[str, int] | None = None) -> dic
         if measured is not None:
             room[slot.node] = min(room[slot.node], int((1 - RESERVE) * measured))
     return room
-
-
-_UNITS_AT_ONCE = 2  # the one that computes and the next one, which is gathered at the same time
-_NUMBERS_PER_SCALE = 256  # 8-bit moments share one float32 scale per 256 numbers
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,17 @@ from rlrun.placement.inventory import Interface
 from rlrun.placement.this_machine import interfaces
 from rlrun.system.errors import ExitStatus, RunError
 
+_HEADERS = 40  # bytes of the IPv4 and TCP headers
+_SMALL = 576  # bytes that every path must support
+_LARGEST = 16_384  # limit of one HTTP/2 frame: covers jumbo frames; loopback has a larger MTU and is not tried
+_WAIT_S = 1.5  # the kernel sends a lost packet three more times within it
+_PATIENCE_S = 4.0  # and four more times within this, for a link that delays small packets as well
+_PATIENCE = 20  # times as long as a small packet takes
+_ROUNDS, _AT_ONCE = 3, 12
+_POLL_S = 0.002
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")  # with empty settings
+_UNKNOWN_FRAME = 0xBB  # a frame type that receivers must ignore
+
 
 def local_address(peer: str) -> str | None:
     """Return this machine's source address for packets to `peer`, or None without a route. Sends nothing."""
@@ -76,18 +87,6 @@ def _refused(message: str, node: str, here: tuple[Interface, ...], wanted: str |
         "route. Start Ray with --node-ip-address if the node has several addresses.",
         exit_status=ExitStatus.placement,
     )
-
-
-_HEADERS = 40  # bytes of the IPv4 and TCP headers
-_SMALL = 576  # bytes that every path must support
-_LARGEST = 16_384  # limit of one HTTP/2 frame: covers jumbo frames; loopback has a larger MTU and is not tried
-_WAIT_S = 1.5  # the kernel sends a lost packet three more times within it
-_PATIENCE_S = 4.0  # and four more times within this, for a link that delays small packets as well
-_PATIENCE = 20  # times as long as a small packet takes
-_ROUNDS, _AT_ONCE = 3, 12
-_POLL_S = 0.002
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")  # with empty settings
-_UNKNOWN_FRAME = 0xBB  # a frame type that receivers must ignore
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,25 @@ VARIABLES = (
     Variable("RAY_health_check_failure_threshold", (), Decided.cluster, "from node.lost_after_s"),
 )
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
+SWITCH = "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"
+OLD_SWITCH = "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK"
+DEAD_SWITCH = "SGLANG_DISABLE_TP_MEMORY_INBALANCE_CHECK"  # some versions read it as an alias
+_FIRST_WITH_OLD = Version("0.4.5.post2")
+_FIRST_WITH_NEW = Version("0.5.7")
+_LOOK_S = 60.0
+_LOOK = """
+import json, sys
+from importlib import metadata, util
+from pathlib import Path
+try:
+    version = metadata.version("sglang")
+except metadata.PackageNotFoundError:
+    print("null"), sys.exit()
+package = util.find_spec("sglang")
+sources = [Path(folder) / "srt" / "environ.py" for folder in package.submodule_search_locations or ()]
+reads_new = any(source.is_file() and sys.argv[1] in source.read_text(encoding="utf-8") for source in sources)
+print(json.dumps({"version": version, "reads_new": reads_new}))
+"""
 
 
 def variables() -> tuple[Variable, ...]:
@@ -147,27 +166,6 @@ def markdown_table() -> str:
 
 
 # --- SGLang's check of memory ---------------------------------------------------------------------
-
-SWITCH = "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"
-OLD_SWITCH = "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK"
-DEAD_SWITCH = "SGLANG_DISABLE_TP_MEMORY_INBALANCE_CHECK"  # some versions read it as an alias
-
-_FIRST_WITH_OLD = Version("0.4.5.post2")
-_FIRST_WITH_NEW = Version("0.5.7")
-_LOOK_S = 60.0
-_LOOK = """
-import json, sys
-from importlib import metadata, util
-from pathlib import Path
-try:
-    version = metadata.version("sglang")
-except metadata.PackageNotFoundError:
-    print("null"), sys.exit()
-package = util.find_spec("sglang")
-sources = [Path(folder) / "srt" / "environ.py" for folder in package.submodule_search_locations or ()]
-reads_new = any(source.is_file() and sys.argv[1] in source.read_text(encoding="utf-8") for source in sources)
-print(json.dumps({"version": version, "reads_new": reads_new}))
-"""
 
 
 def switch_environment(version: Version, is_check_kept: bool) -> dict[str, str | None]:

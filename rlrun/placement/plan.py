@@ -14,6 +14,12 @@ from rlrun.config.simulator_spec import Setting
 from rlrun.placement.inventory import NodeInfo
 from rlrun.system.errors import ExitStatus, RunError
 
+ROLES = ("actor", "rollout", "env")
+EVERYWHERE = "everywhere"  # the single group of the short form: all nodes
+_GROUP_KEYS = ("count", "accelerator", "names", "python", "interface", "environment", "temp_dir", "spill_dirs")
+_ROLE_KEYS = ("on", "accelerators", "workers_per_accelerator", "accelerators_per_worker")
+_YAML_ON = {"True": "on"}  # YAML 1.1 reads `on:` without quotes as true
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -93,13 +99,6 @@ class Plan:
     def to_json(self) -> str:
         """Return the text of plan.json in the run folder."""
         return json.dumps(asdict(self), indent=1) + "\n"
-
-
-ROLES = ("actor", "rollout", "env")
-EVERYWHERE = "everywhere"  # the single group of the short form: all nodes
-_GROUP_KEYS = ("count", "accelerator", "names", "python", "interface", "environment", "temp_dir", "spill_dirs")
-_ROLE_KEYS = ("on", "accelerators", "workers_per_accelerator", "accelerators_per_worker")
-_YAML_ON = {"True": "on"}  # YAML 1.1 reads `on:` without quotes as true
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,24 @@ from rlrun.placement.plan import Plan
 from rlrun.placement.weight_ways import weight_ways
 from rlrun.policies.counts import PassCount, PolicyCounts, replicates_frozen
 
+PRODUCTS_SHARE, BANDWIDTH_SHARE = 0.70, 0.80  # of the peaks, as large kernels reach them
+ACT_LAUNCH_S = 15e-6  # of the host, a kernel without gradients
+UPDATE_LAUNCH_S = 37e-6  # with autograd and FSDP
+RECOMPUTE_LAUNCH_S = 50e-6  # with checkpointed blocks, whose saved tensors pass through hooks
+SMALL_STEP_S = 0.01  # of the host: forward, backward and Adam of small networks, such as critics; an estimate
+OPTIMIZER_STEP_S = 0.045  # of the host, clipping and AdamW of 850 shards
+SHARED_MEMORY_BYTES_S = 25e9  # weights of a version, between workers of a node
+DEVICE_MEMORY_BYTES_S = 60e9  # into memory of the same accelerator and out of it; an estimate, measured on no card
+PCIE_BYTES_S = 25e9  # between host and accelerator, each way; an estimate
+HOST_ADAM_BYTES_S = 20e9  # of AdamW on the cores of a rank; an estimate
+HOST_ADAM_BYTES = 28  # of a parameter: weight, gradient and moments read, three of them written
+EXPOSED_SHARE = 0.15  # of gathering parameters, where it takes less time than the passes that it runs beside
+ADAM_BYTES = 46  # of a parameter and optimizer step: weight, gradient, moments, and the norm of gradients
+STRAGGLING = 0.05  # standard deviation of the time of a chunk between env workers, of its mean
+FUSED_BYTES, FUSED_KERNELS = 2.2, 2.4  # by which Inductor divides the traffic and the launches of a pass
+PUBLISHED_MFU = {"A100": 0.57, "H100": 0.35}  # torchtitan, 8B; IBM's fms-fsdp, 7B
+UNKNOWN_SIMULATOR = SimulatorTime(env_step_s=0.01)  # assumed where a plan must choose, never printed
+
 
 @dataclass(frozen=True)
 class Device:
@@ -58,24 +76,7 @@ DEVICES = {
         ("T4", 8.1, 0.32, 10),
     )
 }
-PRODUCTS_SHARE, BANDWIDTH_SHARE = 0.70, 0.80  # of the peaks, as large kernels reach them
-ACT_LAUNCH_S = 15e-6  # of the host, a kernel without gradients
-UPDATE_LAUNCH_S = 37e-6  # with autograd and FSDP
-RECOMPUTE_LAUNCH_S = 50e-6  # with checkpointed blocks, whose saved tensors pass through hooks
-SMALL_STEP_S = 0.01  # of the host: forward, backward and Adam of small networks, such as critics; an estimate
-OPTIMIZER_STEP_S = 0.045  # of the host, clipping and AdamW of 850 shards
-SHARED_MEMORY_BYTES_S = 25e9  # weights of a version, between workers of a node
-DEVICE_MEMORY_BYTES_S = 60e9  # into memory of the same accelerator and out of it; an estimate, measured on no card
-PCIE_BYTES_S = 25e9  # between host and accelerator, each way; an estimate
-HOST_ADAM_BYTES_S = 20e9  # of AdamW on the cores of a rank; an estimate
-HOST_ADAM_BYTES = 28  # of a parameter: weight, gradient and moments read, three of them written
-EXPOSED_SHARE = 0.15  # of gathering parameters, where it takes less time than the passes that it runs beside
-ADAM_BYTES = 46  # of a parameter and optimizer step: weight, gradient, moments, and the norm of gradients
-STRAGGLING = 0.05  # standard deviation of the time of a chunk between env workers, of its mean
-FUSED_BYTES, FUSED_KERNELS = 2.2, 2.4  # by which Inductor divides the traffic and the launches of a pass
-PUBLISHED_MFU = {"A100": 0.57, "H100": 0.35}  # torchtitan, 8B; IBM's fms-fsdp, 7B
 UNKNOWN_DEVICE = Device(60e12, 0.3e12, 10e9)  # assumed where a plan must choose, never printed
-UNKNOWN_SIMULATOR = SimulatorTime(env_step_s=0.01)  # assumed where a plan must choose, never printed
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ print(json.dumps([[one.name, one.total_memory] for one in found]))
 # Signs of a device or driver: Linux, WSL 2, Jetson.
 _SIGNS = ("dev/nvidia[0-9]*", "dev/nvidiactl", "proc/driver/nvidia/version", "dev/dxg", "dev/nvgpu", "dev/nvhost-gpu")
 _PCI_VENDOR, _PCI_DISPLAY = "0x10de", "0x03"
+RAY_DISK_SHARE = 0.95
 
 
 @dataclass(frozen=True)
@@ -229,9 +230,6 @@ def _visible_devices(uuids: list[str]) -> set[int]:
             break
         found.add(matches[0])
     return found
-
-
-RAY_DISK_SHARE = 0.95
 
 
 def known_inventory(config: RunConfig) -> Inventory:

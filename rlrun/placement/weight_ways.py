@@ -19,6 +19,7 @@ from rlrun.placement.plan import Plan, PlannedNode, Slot, refused
 from rlrun.system.errors import RunError
 
 _ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+_NEAR = "an actor rank is on the same one, and both stay there"
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,6 @@ class Way:
         if self.transport is WeightTransport.collective:
             return f"a collective over {plan.sync_backend.value}"
         return "shared memory" if self.is_shared else "the object store"
-
-
-_NEAR = "an actor rank is on the same one, and both stay there"
 
 
 def weight_ways(config: RunConfig, plan: Plan, has_ipc: bool = True) -> tuple[Way, ...]:
