@@ -15,6 +15,7 @@ from rlrun.config.schema import LoraConfig
 
 _BASE = ".base_layer."
 _NAME = "default"  # of the only adapter of a layer, in peft's names
+_NEVER_CALLED = "lm_head"  # its weight is sliced, so an adapter on it would do nothing
 
 
 class LoraLinear(nn.Module):
@@ -113,9 +114,6 @@ def unchanging_names(names: Iterable[str], adapted: Set[str], dead: Set[str], co
         return set(dead)
     whole = config.trained_whole or ()
     return {name for name in names if name in dead or not (name in adapted or is_within(name, whole))}
-
-
-_NEVER_CALLED = "lm_head"  # its weight is sliced, so an adapter on it would do nothing
 
 
 def add_adapters(module: nn.Module, config: LoraConfig, frozen: set[str]) -> None:

@@ -26,6 +26,7 @@ _NO_KERNEL |= {aten._unsafe_view}
 _PICKING = {aten.embedding, aten.gather, aten.index, aten.index_select}
 # Products with fewer operations per byte are bound by memory: GPUs do 150 to 210 operations in the time of a byte.
 _FEW_OPERATIONS = 128
+_KNOWN: dict[tuple, _Operation] = {}  # by operator and arguments; the blocks of a network repeat each other
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,6 @@ class _Made:
 
     def again(self) -> Tensor:
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=META)
-
-
-_KNOWN: dict[tuple, _Operation] = {}  # by operator and arguments; the blocks of a network repeat each other
 
 
 class DeviceWork(TorchDispatchMode):

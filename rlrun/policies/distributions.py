@@ -20,6 +20,8 @@ from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.data import seeds
 
 _NUM_DROPPED = np.uint64(11)  # bits of 64, since a float64 has 53
+NODES, WEIGHTS = (torch.tensor(x) for x in np.polynomial.hermite_e.hermegauss(16))  # of the entropy's integral
+LAST_VALUE_STD = 0.02  # of the last layer's weights: small, so that the first values are near zero
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:
@@ -114,9 +116,6 @@ class Gaussian(ActionDistribution):
         return Gaussian(self.mean[:num_rows], self._log_std[:num_rows], temperature=1.0)
 
 
-NODES, WEIGHTS = (torch.tensor(x) for x in np.polynomial.hermite_e.hermegauss(16))  # of the entropy's integral
-
-
 def squashed_logprobs(raw: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     """Return the log-density of tanh(raw) where raw is normal, number by number; all have one shape."""
     deviation = (raw - mean) * (-log_std).exp()
@@ -165,9 +164,6 @@ class Squashed(ActionDistribution):
 
     def first(self, num_rows: int) -> Squashed:
         return Squashed(self.mean[:num_rows], self.log_std[:num_rows], temperature=1.0)
-
-
-LAST_VALUE_STD = 0.02  # of the last layer's weights: small, so that the first values are near zero
 
 
 class ValueHead(nn.Module):

@@ -17,6 +17,10 @@ from rlrun.system.local_files import parse_json, read_json
 T = TypeVar("T")
 COPY = "It is damaged or was not copied completely: copy it again."
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+INNER_FOLDER = "pretrained_model"  # in which LeRobot's training checkpoints hold the policy
+ADAPTER_FILE = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+_BASE_KEY = "base_model_name_or_path"
 
 
 def parameters_in(folder: Path) -> int:
@@ -63,9 +67,6 @@ def readable(file: Path, read: Callable[[], T], remedy: str = COPY) -> T:
             remedy=remedy,
             exit_status=ExitStatus.bad_input,
         ) from error
-
-
-INNER_FOLDER = "pretrained_model"  # in which LeRobot's training checkpoints hold the policy
 
 
 def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
@@ -149,11 +150,6 @@ def _of_no_kind(folder: Path, described: Mapping[str, Any]) -> RunError:
         remedy="Give the folder of a policy of one of these kinds, or install the package that brings the other kind.",
         exit_status=ExitStatus.bad_input,
     )
-
-
-ADAPTER_FILE = "adapter_model.safetensors"
-ADAPTER_CONFIG = "adapter_config.json"
-_BASE_KEY = "base_model_name_or_path"
 
 
 def has_only_adapters(folder: Path) -> bool:

@@ -35,6 +35,10 @@ from rlrun.policies.weight_files import (
 )
 from rlrun.system.errors import ExitStatus, RunError
 
+_MATRICES = (".lora_A.weight", ".lora_B.weight")
+_WHOLE = ".modules_to_save."
+_UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern")  # of peft's configuration, if set
+
 
 def open_policy(
     folder: str | Path,
@@ -110,11 +114,6 @@ def _reading(folder: Path) -> Iterator[None]:
             "changed, or is of a version that rlrun does not read. If they are the same, copy the weights again.",
             exit_status=ExitStatus.bad_input,
         ) from error
-
-
-_MATRICES = (".lora_A.weight", ".lora_B.weight")
-_WHOLE = ".modules_to_save."
-_UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern")  # of peft's configuration, if set
 
 
 class AdaptedFiles(WeightFiles):

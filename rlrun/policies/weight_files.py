@@ -36,6 +36,7 @@ _RECOMPUTED = ".rotary_emb.inv_freq"  # buffers that older versions of transform
 # names that the wrappers and classes of other trainers write in place of the official ones
 _WRAPPERS = re.compile(r"^(module\.|base_model\.model\.)+")
 _RENAMED = ((re.compile(r"^value_head\.mlp\."), "value_head.layers."), (re.compile(r"\.gamma$"), ".scale_factor"))
+MAX_FILE_BYTES = 5_000_000_000  # as in published checkpoints
 
 
 class WeightFiles:
@@ -253,9 +254,6 @@ def _mapped(file: Path) -> dict[str, Tensor]:
     if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
         raise ValueError("it holds something else than tensors by name")
     return loaded
-
-
-MAX_FILE_BYTES = 5_000_000_000  # as in published checkpoints
 
 
 def write_weights(

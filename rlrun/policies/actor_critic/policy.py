@@ -31,6 +31,9 @@ from rlrun.system.errors import ExitStatus, RunError
 
 CLIP = 10.0  # standard deviations from the mean
 EPS = 1e-8
+HIDDEN_GAIN = 2**0.5
+POLICY_GAIN = 0.01  # small, so that a new policy acts nearly alike in all states
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {Activation.tanh.value: nn.Tanh, Activation.relu.value: nn.ReLU}
 
 
 class RunningStatistics(nn.Module):
@@ -69,10 +72,6 @@ class RunningStatistics(nn.Module):
         self.mean.copy_(old_mean + shift * share)
         self.variance.copy_(spread)
         self.count.copy_(count)
-
-
-HIDDEN_GAIN = 2**0.5
-POLICY_GAIN = 0.01  # small, so that a new policy acts nearly alike in all states
 
 
 class ActorCritic(nn.Module):
@@ -133,9 +132,6 @@ def _log_std(numbers: Tensor, initial: float) -> Tensor:
     low, high = LOG_STDS
     middle, half = (low + high) / 2, (high - low) / 2
     return middle + half * (numbers + math.atanh((initial - middle) / half)).tanh()
-
-
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {Activation.tanh.value: nn.Tanh, Activation.relu.value: nn.ReLU}
 
 
 def _perceptron(

@@ -15,6 +15,9 @@ from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.spec import PolicySpec, StoredSizes
 from rlrun.system.errors import RunError
 
+LOG_STDS = -5.0, 2.0  # the deviation of a squashed normal distribution stays within their exponentials
+POLICY = "rlrun.policies.actor_critic.policy:ActorCriticPolicy"
+
 
 class ActionKind(Enum):
     normal = "normal"
@@ -24,9 +27,6 @@ class ActionKind(Enum):
 class Activation(Enum):
     tanh = "tanh"
     relu = "relu"
-
-
-LOG_STDS = -5.0, 2.0  # the deviation of a squashed normal distribution stays within their exponentials
 
 
 @dataclass
@@ -131,7 +131,6 @@ def check_convolutions(config: RunConfig) -> Faults:
     yield from not_multiple("env.image_size", size, "two per layer of policy.cnn.conv_channels", halved)
 
 
-POLICY = "rlrun.policies.actor_critic.policy:ActorCriticPolicy"
 MLP = PolicySpec(
     name="mlp",
     section=MlpSettings,

@@ -33,6 +33,14 @@ from rlrun.policies.weight_files import WeightFiles, read_json, refuse
 from rlrun.system.errors import ExitStatus, RunError
 
 ConfigType = TypeVar("ConfigType", bound=LeRobotConfig)
+RUN_FILE = "flow_policy.json"
+HEADS_FILE = "heads.safetensors"  # critic, learned noise, noise actor
+NETWORK = "network."  # before LeRobot's names
+NOISE_FILE, NOISE = "first_noise.safetensors", "noise"
+REMARK = (
+    f"LeRobot draws the noise that a chunk begins with. rlrun evaluates from the numbers in {NOISE_FILE}: "
+    "predict_action_chunk(batch, noise=load_file(…)['noise']) begins with them."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +51,6 @@ class FlowParts(Generic[ConfigType]):
     tokenizer: Tokenizer
     statistics: Statistics
     processor: Mapping[str, Any]  # RunSettings.processor where the folder does not contain it
-
-
-RUN_FILE = "flow_policy.json"
-HEADS_FILE = "heads.safetensors"  # critic, learned noise, noise actor
-NETWORK = "network."  # before LeRobot's names
 
 
 @dataclass(frozen=True)
@@ -184,13 +187,6 @@ def read_heads(folder: Path) -> dict[str, Tensor]:
     """Return the tensors of the heads by the module's names; {}: the folder has none."""
     file = folder / HEADS_FILE
     return load_file(file) if file.is_file() else {}
-
-
-NOISE_FILE, NOISE = "first_noise.safetensors", "noise"
-REMARK = (
-    f"LeRobot draws the noise that a chunk begins with. rlrun evaluates from the numbers in {NOISE_FILE}: "
-    "predict_action_chunk(batch, noise=load_file(…)['noise']) begins with them."
-)
 
 
 def settings_to_export(folder: Path) -> RunSettings:

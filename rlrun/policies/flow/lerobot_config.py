@@ -23,6 +23,8 @@ EMPTY_CAMERA = f"{IMAGES}.empty_camera_"  # a picture that never exists; LeRobot
 # What a damaged folder raises here; opening its policy raises the error.
 _DAMAGES = (OSError, ValueError, LookupError, TypeError, AttributeError)
 Features = Mapping[str, Mapping[str, Any]]  # name -> {"type", "shape"}
+EPS = 1e-8  # LeRobot's: added to the standard deviation, and in place of an empty range
+MIN_STATE_STD = 0.01  # of new policies, in SI units
 
 
 @dataclass(frozen=True)
@@ -131,10 +133,6 @@ def _distinct(cameras: Sequence[str]) -> list[str]:
 
 def _size(features: Features, name: str) -> int:
     return int(features[name]["shape"][0]) if name in features else 0
-
-
-EPS = 1e-8  # LeRobot's: added to the standard deviation, and in place of an empty range
-MIN_STATE_STD = 0.01  # of new policies, in SI units
 
 
 class Normalizer(ABC):

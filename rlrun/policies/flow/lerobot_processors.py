@@ -43,6 +43,14 @@ DONE = {  # rlrun does what these do, for every kind that it opens
     "pi05_prepare_state_tokenizer_processor_step",
 }
 IDLE_UNLESS_ENABLED = {"relative_actions_processor", "absolute_actions_processor"}  # of LeRobot 0.5
+Step = dict[str, Any]
+RENAME: Step = {"registry_name": "rename_observations_processor", "config": {"rename_map": {}}}
+BATCH: Step = {"registry_name": "to_batch_processor", "config": {}}
+DEVICE: Step = {"registry_name": "device_processor", "config": {"device": "cpu", "float_dtype": None}}
+NORMALIZE: Step = {"registry_name": NORMALIZER}  # its configuration and statistics are filled in
+BUFFERS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")  # of older versions
+_BUFFER = re.compile(r"^[a-z_]+\.(?:[^.]*_)?buffer_(?P<feature>\w+)\.(?P<kind>mean|std)$")
+logger = logging.getLogger(__name__)
 
 
 def read_steps(
@@ -104,13 +112,6 @@ def _refuse_steps(file: Path, cause: str, remedy: str) -> NoReturn:
     )
 
 
-Step = dict[str, Any]
-RENAME: Step = {"registry_name": "rename_observations_processor", "config": {"rename_map": {}}}
-BATCH: Step = {"registry_name": "to_batch_processor", "config": {}}
-DEVICE: Step = {"registry_name": "device_processor", "config": {"device": "cpu", "float_dtype": None}}
-NORMALIZE: Step = {"registry_name": NORMALIZER}  # its configuration and statistics are filled in
-
-
 def tokenize(config: LeRobotConfig, name: str, padding: str) -> Step:
     """Return the step that makes tokens of the task. name: of the tokenizer on the hub, or its folder."""
     words = {
@@ -150,11 +151,6 @@ def write_steps(
             step["state_file"] = f"{name}_step_{index}_{step['registry_name']}.safetensors"
             save_file(state, folder / step["state_file"])
     (folder / f"{name}.json").write_text(json.dumps({"name": name, "steps": steps}, indent=2) + "\n")
-
-
-BUFFERS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")  # of older versions
-_BUFFER = re.compile(r"^[a-z_]+\.(?:[^.]*_)?buffer_(?P<feature>\w+)\.(?P<kind>mean|std)$")
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,12 @@ from rlrun.policies.distributions import ValueHead, linear_in_float32
 from rlrun.policies.flow.spec import NOISE_SIZES, CriticInput, Steering, Trains
 from rlrun.policies.flow.time import FlowTime
 
+ACTOR_LAST_STD = 0.01  # of the last layer's weights: small, so that first the noise is standard normal before tanh
+LOG_STD_RANGE = (-5.0, 1.0)
+LAST_STD = 0.02  # of the last layer's weights: small, so that the noise begins in the middle of its range
+SHARE_ALPHA = 1.5  # the share of noise is Beta(1.5, 1): more of it, as openpi, LeRobot and NVIDIA draw it
+SHARE_RANGE = (0.001, 1.0)  # of the drawn shares
+
 
 class Perceptron(nn.Module):
     """The layers, initialized by fan-in; the weights of the last one have the deviation `last_std`."""
@@ -42,10 +48,6 @@ class Perceptron(nn.Module):
             layer.bias.zero_()
 
 
-ACTOR_LAST_STD = 0.01  # of the last layer's weights: small, so that first the noise is standard normal before tanh
-LOG_STD_RANGE = (-5.0, 1.0)
-
-
 class NoiseActor(Perceptron):
     """Summary of a prefix [B, W] -> (means [B, A], logarithms of deviations [B, A]), of numbers before tanh."""
 
@@ -60,9 +62,6 @@ class NoiseActor(Perceptron):
             x = linear_in_float32(x if layer is self.layers[0] else F.gelu(x), layer.weight, layer.bias)
         mean, log_std = x.chunk(2, dim=-1)
         return mean, log_std.clamp(*LOG_STD_RANGE)
-
-
-LAST_STD = 0.02  # of the last layer's weights: small, so that the noise begins in the middle of its range
 
 
 class NoiseHead(Perceptron):
@@ -256,10 +255,6 @@ class FlowModel(nn.Module):
             noise_actor = NoiseActor(width, sizes.steering.hidden_sizes, sizes.num_actions)
             noise_actor.initialize()
         return value_head, noise_head, noise_actor
-
-
-SHARE_ALPHA = 1.5  # the share of noise is Beta(1.5, 1): more of it, as openpi, LeRobot and NVIDIA draw it
-SHARE_RANGE = (0.001, 1.0)  # of the drawn shares
 
 
 def drawn_shares(normal: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from rlrun.system.errors import RunError
 from rlrun.system.local_files import read_json
 
 NOISE_SIZES = (128, 64)  # hidden layers of the head of learned noise: pi-RL's
+MLP_RATIO = 4  # of a new tower
 
 
 class Trains(Enum):
@@ -113,9 +114,6 @@ def trained_parts(own: FlowSettings, is_new: bool) -> Trains:
         return Trains.heads
     keeps_vlm = not is_new if own.train_expert_only is None else own.train_expert_only
     return Trains.expert if keeps_vlm else Trains.everything
-
-
-MLP_RATIO = 4  # of a new tower
 
 
 class PatchPositions(Enum):

@@ -29,6 +29,8 @@ EMBODIMENTS = {  # tag -> row of the projections, as published
     "real_r1_pro_sharpa_relative_eef": 26,
     "xdof_relative_eef_relative_joint": 27,
 }
+_OF_ROPE = ("rope_theta", "mrope_section")
+_ONLY = {"state_history_length": 1, "add_pos_embed": True, "use_vlln": True, "use_alternate_vl_dit": True}
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,6 @@ class BackboneSizes:
                 "temporal_patch_size": 2,
             },
         }
-
-
-_OF_ROPE = ("rope_theta", "mrope_section")
 
 
 def _known(kind: type, found: Mapping[str, Any]) -> Any:
@@ -192,9 +191,6 @@ class Gr00tSizes:
             "diffusion_model_cfg": {**asdict(dit), **shared, **ada},
             "vl_self_attention_cfg": {**asdict(attention), **shared},
         }
-
-
-_ONLY = {"state_history_length": 1, "add_pos_embed": True, "use_vlln": True, "use_alternate_vl_dit": True}
 
 
 @dataclass(frozen=True)

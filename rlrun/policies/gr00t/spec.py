@@ -31,6 +31,13 @@ from rlrun.policies.spec import CONFIG_FILE
 from rlrun.system.errors import RunError
 from rlrun.system.local_files import read_json
 
+PADDED = 24  # dimensions of state and actions at least
+# LeRobot takes these for the defaults of an older version, and replaces them.
+REPLACED = {"max_state_dim": 64, "max_action_dim": 32, "chunk_size": 50}
+ASSUMED_WORDS = 64  # of the vocabulary, while the instructions are unknown
+NEW_GRID = 24  # of learned positions, per side
+DEEP_LAYERS = 3  # of the tower, at most, whose features the first layers of the language model get
+
 
 @dataclass
 class Gr00tSettings(FlowSettings):
@@ -41,14 +48,6 @@ class Gr00tSettings(FlowSettings):
     expert_num_heads: int = bounded(4, COUNT)
     expert_head_dim: int = bounded(24, COUNT)
     feature_num_layers: int = bounded(1, COUNT)  # between the VLM and the actions
-
-
-PADDED = 24  # dimensions of state and actions at least
-# LeRobot takes these for the defaults of an older version, and replaces them.
-REPLACED = {"max_state_dim": 64, "max_action_dim": 32, "chunk_size": 50}
-ASSUMED_WORDS = 64  # of the vocabulary, while the instructions are unknown
-NEW_GRID = 24  # of learned positions, per side
-DEEP_LAYERS = 3  # of the tower, at most, whose features the first layers of the language model get
 
 
 def new_config(

@@ -23,6 +23,7 @@ from rlrun.system.errors import ExitStatus, RunError
 MIN_CAPABILITY = (8, 0)
 
 logger = logging.getLogger(__name__)
+ATTENTION = {kernel: f"rlrun_{kernel.value}" for kernel in AttentionKernel}  # their names in transformers
 
 
 class Segments:
@@ -144,9 +145,6 @@ def _eager(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> 
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     weights = (query @ key.transpose(-1, -2) * scaling).float().softmax(-1)
     return weights.to(value.dtype) @ value
-
-
-ATTENTION = {kernel: f"rlrun_{kernel.value}" for kernel in AttentionKernel}  # their names in transformers
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,21 +13,6 @@ from transformers import LlamaConfig, PretrainedConfig
 from rlrun.policies.action_bounds import BOUND_NAMES
 from rlrun.system.errors import ExitStatus, RunError
 
-
-@dataclass(frozen=True)
-class TowerShape:
-    """Sizes of one vision transformer."""
-
-    hidden_size: int
-    num_layers: int  # the last one is never run: features are taken from the block before it
-    num_heads: int
-    mlp_size: int
-    num_register_tokens: int = 0
-    has_class_token: bool = False
-    has_layer_scale: bool = False
-    has_attention_pool: bool = False  # official weights contain an unused one
-
-
 OFFICIAL_TIMM_IDS = ["vit_large_patch14_reg4_dinov2.lvd142m", "vit_so400m_patch14_siglip_224"]
 OFFICIAL_TOWERS: list[dict[str, Any]] = [
     {
@@ -41,6 +26,22 @@ OFFICIAL_TOWERS: list[dict[str, Any]] = [
     },
     {"hidden_size": 1152, "num_layers": 27, "num_heads": 16, "mlp_size": 4304, "has_attention_pool": True},
 ]
+PROJECTOR = "proprio_projector.fc1.weight"  # [D, P]: its second size is the number of proprioceptive values
+FROM_TRAINING = "Take dataset_statistics.json from the training of this checkpoint"
+
+
+@dataclass(frozen=True)
+class TowerShape:
+    """Sizes of one vision transformer."""
+
+    hidden_size: int
+    num_layers: int  # the last one is never run: features are taken from the block before it
+    num_heads: int
+    mlp_size: int
+    num_register_tokens: int = 0
+    has_class_token: bool = False
+    has_layer_scale: bool = False
+    has_attention_pool: bool = False  # official weights contain an unused one
 
 
 class OpenVLAOFTConfig(PretrainedConfig):
@@ -113,10 +114,6 @@ class OpenVLAOFTConfig(PretrainedConfig):
     def action_tokens_end(self) -> int:
         """Vocabulary index after the last action token; the slice holds the n_action_bins before it."""
         return self.text_config.vocab_size - self.pad_to_multiple_of
-
-
-PROJECTOR = "proprio_projector.fc1.weight"  # [D, P]: its second size is the number of proprioceptive values
-FROM_TRAINING = "Take dataset_statistics.json from the training of this checkpoint"
 
 
 @dataclass(frozen=True)

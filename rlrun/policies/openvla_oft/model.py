@@ -26,6 +26,8 @@ from rlrun.policies.openvla_oft.attention import ATTENTION, Packing, attend
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig, TowerShape
 
 LAYER_NORM_EPS = 1e-6
+OFFICIAL_ARCHITECTURE = "OpenVLAForActionPrediction"
+NEW_PARTS = ("value_head.", "proprio_projector.", "action_queries.")
 
 
 class Attention(nn.Module):
@@ -155,9 +157,6 @@ class VisionBackbone(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         return torch.cat([self.featurizer(pixels[:, :3]), self.fused_featurizer(pixels[:, 3:])], dim=2)
-
-
-OFFICIAL_ARCHITECTURE = "OpenVLAForActionPrediction"
 
 
 @dataclass
@@ -358,9 +357,6 @@ class OpenVLAOFT(PreTrainedModel):
 
 AutoConfig.register("openvla", OpenVLAOFTConfig, exist_ok=True)
 AutoModel.register(OpenVLAOFTConfig, OpenVLAOFT, exist_ok=True)
-
-
-NEW_PARTS = ("value_head.", "proprio_projector.", "action_queries.")
 
 
 def new_parts(model: OpenVLAOFT, seed: int) -> dict[str, Callable[[], Tensor]]:

@@ -30,6 +30,13 @@ from rlrun.policies.tokenizer import SPACE, SPECIAL, assumed_tokenizer, prompt, 
 from rlrun.policies.weight_files import MAX_FILE_BYTES, Shape, WeightFiles, read_json, refuse, write_weights
 from rlrun.system.errors import ExitStatus, RunError
 
+PUBLISHED_WORDS = 32064  # of the 7B's vocabulary
+MLP_RATIO = 4  # of the vision towers
+STATISTICS_FILE = "dataset_statistics.json"
+OFFICIAL_PROMPT_LENGTH = 50
+_VALUE_WEIGHT = re.compile(r"value_head\.layers\.\d+\.weight$")
+logger = logging.getLogger(__name__)
+
 
 class VlaPolicy(ImitationPolicy):
     """The policy of `model` and its processor; K tokens of 256 bins."""
@@ -121,15 +128,9 @@ class VlaPolicy(ImitationPolicy):
             return cls(OpenVLAOFT(described), Processor(described, assumed_tokenizer(), ImageStatistics()))
 
 
-PUBLISHED_WORDS = 32064  # of the 7B's vocabulary
-
-
 def _any_range(size: int) -> dict[str, list]:
     low, high = [-1.0] * size, [1.0] * size
     return {"q01": low, "q99": high, "min": low, "max": high, "mask": [True] * size}
-
-
-MLP_RATIO = 4  # of the vision towers
 
 
 def new_policy(
@@ -209,12 +210,6 @@ def _token_id(tokenizer: Tokenizer, token: str) -> int:
     if found is None:
         raise ValueError(f"the tokenizer has no token {token!r}")
     return found
-
-
-STATISTICS_FILE = "dataset_statistics.json"
-OFFICIAL_PROMPT_LENGTH = 50
-_VALUE_WEIGHT = re.compile(r"value_head\.layers\.\d+\.weight$")
-logger = logging.getLogger(__name__)
 
 
 def save_policy(

@@ -15,6 +15,10 @@ from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.action_bounds import NUM_BINS
 from rlrun.policies.spec import LoraParts, PolicySpec, check_head_sizes
 
+_WORDS = 256
+POLICY = "rlrun.policies.openvla_oft.policy:VlaPolicy"
+ADAPTABLE_PARTS = ("language_model", "vision_backbone", "projector", "proprio_projector", "value_head")
+
 
 class ActionBounds(Enum):
     q99 = "q99"  # q01..q99 of the demonstrations map to -1..1 (OpenVLA on LIBERO and bridge)
@@ -39,9 +43,6 @@ class OpenVLAOFTSettings(Section):
     llm_intermediate_size: int = bounded(256, COUNT)
     llm_num_layers: int = bounded(2, COUNT)
     llm_num_heads: int = bounded(4, COUNT)
-
-
-_WORDS = 256
 
 
 def num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
@@ -82,8 +83,6 @@ def check_sizes(config: RunConfig) -> Faults:
     return check_head_sizes(config, "policy.openvla_oft.", config.policy.section(OpenVLAOFTSettings))
 
 
-POLICY = "rlrun.policies.openvla_oft.policy:VlaPolicy"
-ADAPTABLE_PARTS = ("language_model", "vision_backbone", "projector", "proprio_projector", "value_head")
 SPEC = PolicySpec(
     name="openvla_oft",
     section=OpenVLAOFTSettings,

@@ -23,6 +23,15 @@ HEADS = (  # over words: in official checkpoints, and not in the network
 )
 PALIGEMMA_FOLDER = "paligemma"  # in a policy's folder: sizes and tokenizer
 VARIANTS = ("gemma_2b", "gemma_300m")  # of PaliGemma's language model, and of the expert
+SIGLIP_SO400M = VisionSizes(
+    hidden_size=1152,
+    intermediate_size=4304,
+    num_hidden_layers=27,
+    num_attention_heads=16,
+    image_size=224,
+    patch_size=14,
+)
+ADAPTIVE = "model.time_mlp_in.weight"  # only pi0.5 has it
 
 
 @dataclass(frozen=True)
@@ -39,14 +48,6 @@ class GemmaSizes:
 
 GEMMA_2B = GemmaSizes(width=2048, mlp_dim=16384)
 GEMMA_300M = GemmaSizes(width=1024, mlp_dim=4096)
-SIGLIP_SO400M = VisionSizes(
-    hidden_size=1152,
-    intermediate_size=4304,
-    num_hidden_layers=27,
-    num_attention_heads=16,
-    image_size=224,
-    patch_size=14,
-)
 
 
 @dataclass(frozen=True)
@@ -137,9 +138,6 @@ class PiConfig(LeRobotConfig):
     def with_(self, **changes: Any) -> PiConfig:
         """Return a copy with other values."""
         return replace(self, **changes)
-
-
-ADAPTIVE = "model.time_mlp_in.weight"  # only pi0.5 has it
 
 
 def is_openpi(found: Mapping[str, Any]) -> bool:

@@ -61,6 +61,21 @@ from rlrun.policies.weight_files import WeightFiles, read_json, refuse, write_we
 
 STATISTICS_FILE = "norm_stats.json"
 EPS = 1e-6  # openpi adds it to deviations and ranges, in both directions
+# LeRobot pads pictures in [0, 1] by -1, and then scales them to [-1, 1]. Its policies were trained with that, where
+# pictures are no squares. openpi pads by black.
+LEROBOT_PADDING, OPENPI_PADDING = -3.0, -1.0
+PUBLISHED_PALIGEMMA = "google/paligemma-3b-pt-224"
+BEGINNING = "<bos>"
+CLASSES = {
+    "pi0": "lerobot.policies.pi0.modeling_pi0.PI0Policy",
+    "pi05": "lerobot.policies.pi05.modeling_pi05.PI05Policy",
+}  # LeRobot's
+EXPORTED_SIZES = PiSizes()  # LeRobot's classes have these only
+PATCHED_TRANSFORMERS = (
+    "LeRobot 0.4 opens pi0 and pi0.5 only with its own transformers: "
+    "pip install 'transformers @ git+https://github.com/huggingface/transformers.git@fix/lerobot_openpi'."
+)
+NEWLINE: Step = {"registry_name": "pi0_new_line_processor", "config": {}}
 
 
 def read_openpi_statistics(folder: Path, config: PiConfig, given: str | None) -> Statistics:
@@ -100,11 +115,6 @@ def _normalizer(file: Path, found: Mapping[str, Any], name: str, size: int, mode
     return kind(low, high + np.float32(EPS))
 
 
-# LeRobot pads pictures in [0, 1] by -1, and then scales them to [-1, 1]. Its policies were trained with that, where
-# pictures are no squares. openpi pads by black.
-LEROBOT_PADDING, OPENPI_PADDING = -3.0, -1.0
-
-
 def pixels(images: Tensor, size: int, padding: float) -> Tensor:
     """Convert uint8 [B, N, H, W, 3] -> float32 [B, N, 3, size, size] in [-1, 1], on the device of the images.
 
@@ -115,20 +125,6 @@ def pixels(images: Tensor, size: int, padding: float) -> Tensor:
     top, left = (size - height) // 2, (size - width) // 2
     beside = left, size - width - left, top, size - height - top
     return F.pad(x, beside, value=padding).unflatten(0, images.shape[:2])
-
-
-PUBLISHED_PALIGEMMA = "google/paligemma-3b-pt-224"
-BEGINNING = "<bos>"
-CLASSES = {
-    "pi0": "lerobot.policies.pi0.modeling_pi0.PI0Policy",
-    "pi05": "lerobot.policies.pi05.modeling_pi05.PI05Policy",
-}  # LeRobot's
-EXPORTED_SIZES = PiSizes()  # LeRobot's classes have these only
-PATCHED_TRANSFORMERS = (
-    "LeRobot 0.4 opens pi0 and pi0.5 only with its own transformers: "
-    "pip install 'transformers @ git+https://github.com/huggingface/transformers.git@fix/lerobot_openpi'."
-)
-NEWLINE: Step = {"registry_name": "pi0_new_line_processor", "config": {}}
 
 
 def read_folder(folder: Path, files: WeightFiles, own: PiSettings, spaces: PlannedSpaces) -> FlowParts[PiConfig]:

@@ -34,6 +34,10 @@ from rlrun.policies.pi.config import (
 )
 from rlrun.policies.spec import CONFIG_FILE
 
+PADDED = 32  # dimensions of state and actions at least, as in released policies
+ASSUMED_WORDS = 320  # of the vocabulary, while the instructions are unknown
+NEW_PROMPT_LENGTH = 512  # tokens; a small tokenizer makes one of every number of the state
+
 
 class Version(Enum):
     """The policies of this kind; names are those of LeRobot's config.json."""
@@ -59,11 +63,6 @@ class PiSettings(FlowSettings):
     norm_stats_path: str | None = None  # norm_stats.json of a folder of openpi's, if it has none or several in assets/
     expert_hidden_size: int = bounded(72, COUNT)
     expert_intermediate_size: int = bounded(192, COUNT)
-
-
-PADDED = 32  # dimensions of state and actions at least, as in released policies
-ASSUMED_WORDS = 320  # of the vocabulary, while the instructions are unknown
-NEW_PROMPT_LENGTH = 512  # tokens; a small tokenizer makes one of every number of the state
 
 
 def new_config(

@@ -16,6 +16,7 @@ from rlrun.system.errors import RunError
 
 LOG_STDS = Range(-5.0, 2.0)
 GROUP = 8  # channels that are normalized together
+POLICY = "rlrun.policies.small.policy:SmallPolicy"
 
 
 class SmallDistribution(Enum):
@@ -127,7 +128,6 @@ def _recognizes(described: Mapping[str, Any]) -> bool:
     return described.get("model_type") == SmallConfig.MODEL_TYPE
 
 
-POLICY = "rlrun.policies.small.policy:SmallPolicy"
 SPEC = PolicySpec(
     name="small",
     section=SmallSettings,

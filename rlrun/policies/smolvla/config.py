@@ -14,6 +14,7 @@ from rlrun.policies.flow.lerobot_config import LeRobotConfig
 from rlrun.policies.flow.spec import PatchPositions, VisionSizes
 
 VLM_FOLDER = "vlm"  # in a policy's folder: sizes, tokenizer and processor of the VLM
+_TOKEN_IDS = ("fake_image_token_id", "global_image_token_id")
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,6 @@ class VLMSizes:
             "vision_config": {"model_type": "smolvlm_vision", **asdict(self.vision)},
             **own,
         }
-
-
-_TOKEN_IDS = ("fake_image_token_id", "global_image_token_id")
 
 
 def _head_dim(text: Mapping[str, Any]) -> int:

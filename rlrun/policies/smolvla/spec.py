@@ -21,6 +21,10 @@ from rlrun.policies.flow.spec import (
 from rlrun.policies.smolvla.config import VLM_FOLDER, SmolVLAConfig, TextSizes, VLMSizes
 from rlrun.policies.spec import CONFIG_FILE
 
+PADDED = 32  # dimensions of state and actions at least, as in released policies
+TOKENS_PER_SIDE = 4  # of a picture's tokens, if the patches allow it
+ASSUMED_WORDS = 64  # of the vocabulary, while the instructions are unknown
+
 
 @dataclass
 class SmolVLASettings(FlowSettings):
@@ -29,11 +33,6 @@ class SmolVLASettings(FlowSettings):
     patch_positions: PatchPositions | None = None  # null: as the folder says, else exact
     llm_num_heads: int = bounded(3, COUNT)
     expert_width_multiplier: float = bounded(0.75, POSITIVE_SHARE)
-
-
-PADDED = 32  # dimensions of state and actions at least, as in released policies
-TOKENS_PER_SIDE = 4  # of a picture's tokens, if the patches allow it
-ASSUMED_WORDS = 64  # of the vocabulary, while the instructions are unknown
 
 
 def new_config(
