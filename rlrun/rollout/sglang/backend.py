@@ -26,6 +26,24 @@ from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
 from rlrun.rollout.sglang.pipe_engine import EngineStart, PipeEngine
 from rlrun.weight_sync.buckets import WeightStage
 
+CPU_ARGUMENTS = {
+    "device": "cpu",
+    "attention_backend": "torch_native",
+    "disable_overlap_schedule": True,
+    "max_total_tokens": 1 << 15,  # size of the key-value pool; by default SGLang derives it from GPU memory
+    "mem_fraction_static": 0.5,  # with max_total_tokens only an upper limit
+    "sleep_on_idle": True,
+}
+# Fields that an official config.json lacks and the run decides.
+COMPLETED = (
+    *("num_actions", "num_action_chunks", "num_images", "num_proprio", "value_hidden_sizes", "has_action_queries"),
+    *("has_stop_token", "max_prompt_length", "unnorm_key", "action_bounds", "center_crop", "norm_stats"),
+)
+BLOCK_BYTES = 256 * 1024 * 1024
+ALIGNMENT = 64
+ENVIRONMENT = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "rlrun_sglang_models"}  # in plugin_path
+CPU_ENVIRONMENT = {"SGLANG_PLATFORM": "rlrun_cpu"}
+
 
 class SglangBackend(RolloutBackend):
     """Runs the policy of a folder through `engine`, which ends with this object or its process."""
@@ -132,21 +150,6 @@ class SglangBackend(RolloutBackend):
         return self._prompts[instruction]
 
 
-CPU_ARGUMENTS = {
-    "device": "cpu",
-    "attention_backend": "torch_native",
-    "disable_overlap_schedule": True,
-    "max_total_tokens": 1 << 15,  # size of the key-value pool; by default SGLang derives it from GPU memory
-    "mem_fraction_static": 0.5,  # with max_total_tokens only an upper limit
-    "sleep_on_idle": True,
-}
-# Fields that an official config.json lacks and the run decides.
-COMPLETED = (
-    *("num_actions", "num_action_chunks", "num_images", "num_proprio", "value_hidden_sizes", "has_action_queries"),
-    *("has_stop_token", "max_prompt_length", "unnorm_key", "action_bounds", "center_crop", "norm_stats"),
-)
-
-
 def server_arguments(config: RunConfig, folder: Path, described: OpenVLAOFTConfig) -> dict[str, Any]:
     """Return keyword arguments of SGLang's ServerArgs. One engine uses all accelerators visible to this process."""
     num_accelerators = torch.cuda.device_count()
@@ -185,10 +188,6 @@ def _tokens_per_row(described: OpenVLAOFTConfig) -> int:
     return described.max_prompt_length + placed + described.num_action_tokens + int(described.has_stop_token)
 
 
-BLOCK_BYTES = 256 * 1024 * 1024
-ALIGNMENT = 64
-
-
 def stored_blocks(weights: StoredWeights, dtype: torch.dtype) -> Iterator[TensorBlock]:
     """Yield all tensors, cast to `dtype`, in blocks of at most BLOCK_BYTES or one tensor. Closes the files."""
     slices: list[TensorSlice] = []
@@ -211,10 +210,6 @@ def stored_blocks(weights: StoredWeights, dtype: torch.dtype) -> Iterator[Tensor
 
 def _bytes(tensor: Tensor) -> np.ndarray:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-
-
-ENVIRONMENT = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "rlrun_sglang_models"}  # in plugin_path
-CPU_ENVIRONMENT = {"SGLANG_PLATFORM": "rlrun_cpu"}
 
 
 def make_sglang(config: RunConfig, folder: Path, progress: Callable[[], None]) -> SglangBackend:

@@ -38,6 +38,11 @@ values = runpy.run_path(sys.argv[1])["envs"]
 print(values.{SWITCH}.get() if hasattr(values, "{SWITCH}") else "absent")
 """
 _CHILD_S = 60.0
+ARGUMENT = "gated_launch_port"
+LOOK_S = 0.2
+REQUEST_S = 5.0
+QUERY = ("nvidia-smi", "--query-gpu=index,memory.free", "--format=csv,noheader,nounits")
+_LOOK_S = 0.01
 
 
 def version() -> str:
@@ -93,12 +98,6 @@ def check_switch() -> None:
     )
 
 
-ARGUMENT = "gated_launch_port"
-LOOK_S = 0.2
-REQUEST_S = 5.0
-QUERY = ("nvidia-smi", "--query-gpu=index,memory.free", "--format=csv,noheader,nounits")
-
-
 @contextmanager
 def gated(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Watch the gate inside this context. Yields the server arguments, with ARGUMENT if this version has a gate."""
@@ -143,9 +142,6 @@ def _request(method: str, path: str, port: int) -> bool:
         return False  # the first rank has not reached the gate
     finally:
         connection.close()
-
-
-_LOOK_S = 0.01
 
 
 def serve(connection: int, arena: int, lifeline: int) -> None:
