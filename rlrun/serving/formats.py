@@ -21,6 +21,8 @@ MAX_PIXELS = 4096  # per side of a camera image
 MAX_ROWS = 256
 _CAMERA_PIXELS = 2048**2  # of a picture that any camera may send
 _MOST_SCALING = 16  # pixels of a larger picture for each pixel of the policy's
+STATE, PROMPT, ACTIONS = "observation/state", "prompt", "actions"
+_IMAGES = ("observation/image", "observation/wrist_image")  # of the first and second camera
 
 
 def most_pixels(size: int) -> int:
@@ -58,10 +60,6 @@ def read_images(request: Mapping[Any, Any], key: str, size: int) -> np.ndarray:
     if not 1 <= len(pixels) <= MAX_ROWS:
         raise WireError(f"{key} has {len(pixels)} rows, expected 1 to {MAX_ROWS}")
     return np.stack([resized(np.ascontiguousarray(picture[:, :, :3]), size, size) for picture in pixels])
-
-
-STATE, PROMPT, ACTIONS = "observation/state", "prompt", "actions"
-_IMAGES = ("observation/image", "observation/wrist_image")  # of the first and second camera
 
 
 class OpenpiNames:

@@ -31,6 +31,28 @@ _SIZED_ITEMS = (  # first byte -> (width of the following length, kind of item)
     | {0xD9: (1, "text"), 0xDA: (2, "text"), 0xDB: (4, "text")}
     | {0xDC: (2, "array"), 0xDD: (4, "array"), 0xDE: (2, "map"), 0xDF: (4, "map")}
 )
+ARRAY, SCALAR = b"__ndarray__", b"__npgeneric__"
+MAX_DIMENSIONS = 8
+DTYPE_NAMES = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)
+_NATIVE_DTYPES = {name: np.dtype(name) for name in DTYPE_NAMES}
+DTYPES = _NATIVE_DTYPES | {  # accepted names of types: "float32", "<f4", ">f4"; numpy's parser gets no other text
+    dtype.str: dtype
+    for plain in _NATIVE_DTYPES.values()
+    for dtype in (plain.newbyteorder("<"), plain.newbyteorder(">"))
+}
 
 
 def exceeded_limit(data: bytes) -> str | None:
@@ -76,30 +98,6 @@ def _item_header(data: bytes, position: int) -> tuple[str, int, int]:
     if 0xA0 <= first <= 0xBF:
         return "text", first & 0x1F, start
     return "number", _FIXED_SIZES.get(first, 0), start
-
-
-ARRAY, SCALAR = b"__ndarray__", b"__npgeneric__"
-MAX_DIMENSIONS = 8
-DTYPE_NAMES = (
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-)
-_NATIVE_DTYPES = {name: np.dtype(name) for name in DTYPE_NAMES}
-DTYPES = _NATIVE_DTYPES | {  # accepted names of types: "float32", "<f4", ">f4"; numpy's parser gets no other text
-    dtype.str: dtype
-    for plain in _NATIVE_DTYPES.values()
-    for dtype in (plain.newbyteorder("<"), plain.newbyteorder(">"))
-}
 
 
 class WireError(ValueError):
