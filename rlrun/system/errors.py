@@ -18,6 +18,21 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from pathlib import Path
 from typing import NamedTuple
 
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")  # as Ray writes into the causes of failures
+_CONTROL_CODES = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad"  # C0 without tab and newline, DEL, C1, soft hyphen
+    "\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # line ends, marks, directions
+    "\ud800-\udfff\U000e0000-\U000e007f]"  # halves of characters, which no file takes; tags
+)
+TROUBLESHOOTING = "docs/troubleshooting.md"
+OUT_OF_MEMORY = "out-of-memory"  # kind of the errors of workers whose accelerator is full
+RUN_FOLDER_NOTE = "run folder: "  # prefix of the note that a session adds to an exception
+_RLRUN_FOLDER = Path(__file__).resolve().parents[1]
+_TRACEBACK_LINE = re.compile(
+    r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE
+)  # of an exception sent by a worker
+_REPORT_FILES = ("config.yaml", "provenance.json", "plan.json", "logs")
+
 
 class ExitStatus(IntEnum):
     """Statuses that schedulers and scripts may rely on; `meaning` is the text in the documents."""
@@ -59,14 +74,6 @@ def markdown_table() -> str:
     return "\n".join(["| status | name | meaning |", "|---|---|---|", *rows])
 
 
-_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")  # as Ray writes into the causes of failures
-_CONTROL_CODES = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad"  # C0 without tab and newline, DEL, C1, soft hyphen
-    "\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # line ends, marks, directions
-    "\ud800-\udfff\U000e0000-\U000e007f]"  # halves of characters, which no file takes; tags
-)
-
-
 def visible(text: str) -> str:
     r"""Return `text` without colours, and with every other control code spelled out; newlines and tabs stay.
 
@@ -90,9 +97,6 @@ class HangingFormatter(logging.Formatter):
 
 def _escape(code: int) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-TROUBLESHOOTING = "docs/troubleshooting.md"
 
 
 class RunError(Exception):
@@ -162,15 +166,6 @@ class RunErrors(RunError):
 
     def __str__(self) -> str:
         return "\n\n".join(str(error) for error in self.errors)
-
-
-OUT_OF_MEMORY = "out-of-memory"  # kind of the errors of workers whose accelerator is full
-RUN_FOLDER_NOTE = "run folder: "  # prefix of the note that a session adds to an exception
-_RLRUN_FOLDER = Path(__file__).resolve().parents[1]
-_TRACEBACK_LINE = re.compile(
-    r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE
-)  # of an exception sent by a worker
-_REPORT_FILES = ("config.yaml", "provenance.json", "plan.json", "logs")
 
 
 class CodeLine(NamedTuple):

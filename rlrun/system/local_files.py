@@ -22,6 +22,10 @@ MAX_DEPTH = 64  # of nested lists and mappings
 MAX_YAML_BYTES = 4 * 1024**2
 MAX_YAML_NODES = 200_000  # an alias counts as all that it stands for
 MAX_JSON_BYTES = 256 * 1024**2
+_LOCK_FILE = "in-use"
+_INNER_FOLDER = "r"  # short, since Ray's sockets in it have paths of limited length
+RAY_TMPDIR = "RAY_TMPDIR"
+_TMPDIR_VARIABLES = ("TMPDIR", "TEMP", "TMP")  # in the order in which Python's tempfile reads them
 
 
 def read_yaml(file: Path) -> Any:
@@ -138,10 +142,6 @@ def _too_deep() -> ValueError:
     return ValueError(f"its lists and mappings nest deeper than {MAX_DEPTH} levels")
 
 
-_LOCK_FILE = "in-use"
-_INNER_FOLDER = "r"  # short, since Ray's sockets in it have paths of limited length
-
-
 class LockedFolder:
     """A new folder "<parent>/<prefix>…", removed by `close`, or after a crash by `remove_stale`.
 
@@ -221,10 +221,6 @@ def _is_stale(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
-
-
-RAY_TMPDIR = "RAY_TMPDIR"
-_TMPDIR_VARIABLES = ("TMPDIR", "TEMP", "TMP")  # in the order in which Python's tempfile reads them
 
 
 class TemporaryFolder(NamedTuple):

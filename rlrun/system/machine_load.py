@@ -16,6 +16,15 @@ from pathlib import Path
 
 _UNLIMITED_BYTES = 2**60  # bytes; version 1 writes a number near 2**63 where there is none
 _V2 = "cgroup2"
+# Above memory.high the kernel throttles the group, above memory.max it kills a process; the plan stays below both.
+_MEMORY_FILES = (
+    ("memory.max", "memory.current"),
+    ("memory.high", "memory.current"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+BUSY_LOAD = 2.0  # runnable processes per core, from which on everything takes longer
+_CLOCK = time.CLOCK_BOOTTIME  # it also runs while a machine sleeps, so that the clocks of hosts stay aligned
+_OFFSET_S = time.time() - time.clock_gettime(_CLOCK)  # at the start of this process
 
 
 @dataclass(frozen=True)
@@ -52,14 +61,6 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
                 folder / limit_name if is_least else found.limited_by,
             )
     return found
-
-
-# Above memory.high the kernel throttles the group, above memory.max it kills a process; the plan stays below both.
-_MEMORY_FILES = (
-    ("memory.max", "memory.current"),
-    ("memory.high", "memory.current"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-)
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
@@ -175,9 +176,6 @@ def _read_lines(file: Path) -> list[str]:
         return []
 
 
-BUSY_LOAD = 2.0  # runnable processes per core, from which on everything takes longer
-
-
 def load_factor(load: float) -> float:
     """Return the factor by which time limits grow with `load` runnable processes per core. Example: 2.5 for 5.0."""
     return max(1.0, load / BUSY_LOAD)
@@ -201,10 +199,6 @@ def local_load() -> float:
 def local_load_factor() -> float:
     """Return the factor by which time limits grow on this host now."""
     return load_factor(local_load())
-
-
-_CLOCK = time.CLOCK_BOOTTIME  # it also runs while a machine sleeps, so that the clocks of hosts stay aligned
-_OFFSET_S = time.time() - time.clock_gettime(_CLOCK)  # at the start of this process
 
 
 def steady_time() -> float:

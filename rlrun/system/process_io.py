@@ -24,6 +24,8 @@ from rlrun.system.errors import RunError
 # Blocked in Ray's processes. A scheduler, systemd and `timeout` signal every process of a job, and Ray would end before
 # the run is saved. A separate session does not help: systemd and SLURM signal all processes of a control group.
 SHIELDED_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+_STDIN = 0  # the descriptor
+_ENCODING_VARIABLE = "PYTHONIOENCODING"
 
 
 class PreemptedError(KeyboardInterrupt):
@@ -74,9 +76,6 @@ def refuse_breakpoints(where: str) -> None:
         )
 
     sys.breakpointhook = refuse
-
-
-_STDIN = 0  # the descriptor
 
 
 @dataclass
@@ -153,9 +152,6 @@ class _EmptyInput(io.TextIOBase):
             return ""
         release_terminal()
         return sys.stdin.readline(size)
-
-
-_ENCODING_VARIABLE = "PYTHONIOENCODING"
 
 
 class LastingStream:

@@ -36,6 +36,13 @@ _FREE_PLACE = (
 )
 NO_INODES = -1  # no errno: ENOSPC on a disk that has bytes left
 LOCKED = -2  # no errno: EAGAIN of a file, not of a thread
+# they concern the run only if the path is in one of its folders
+_FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EBUSY, LOCKED, errno.ENOENT, errno.ENAMETOOLONG)
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+_ERRNO_IN_TEXT = re.compile(r"os error (\d+)|\[Errno (\d+)\]|errno[ =:]+(\d+)")  # in messages of libraries
+_PHRASES = {
+    os.strerror(number): number for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
+} | {"can't start new thread": errno.EAGAIN, "pthread_create failed": errno.EAGAIN}
 
 
 @dataclass(frozen=True)
@@ -101,13 +108,6 @@ _CAUSES = {
         is_disk=False,
     ),
 }
-# they concern the run only if the path is in one of its folders
-_FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EBUSY, LOCKED, errno.ENOENT, errno.ENAMETOOLONG)
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
-_ERRNO_IN_TEXT = re.compile(r"os error (\d+)|\[Errno (\d+)\]|errno[ =:]+(\d+)")  # in messages of libraries
-_PHRASES = {
-    os.strerror(number): number for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
-} | {"can't start new thread": errno.EAGAIN, "pthread_create failed": errno.EAGAIN}
 
 
 def is_storage_error(error: BaseException | None) -> bool:
