@@ -15,6 +15,8 @@ from rlrun.observability.records import EvaluationRecord
 from rlrun.system import import_path
 from rlrun.system.errors import ExitStatus, RunError
 
+USE = "use"
+
 
 class Callback:
     """Called by the driver between two parts of a run; override what you need. A run waits for each call.
@@ -40,9 +42,6 @@ class Callback:
 
     def on_loss(self, step: int, loss: WorkerLoss) -> None:
         """Take the loss of a worker, which has been replaced; called after the training step in which it was lost."""
-
-
-USE = "use"
 
 
 class Callbacks:

@@ -16,6 +16,7 @@ from rlrun.training.session import Session
 
 _NEVER = -1.0  # a success rate that was not measured yet
 _NO_VERSION = -1
+_COPIES = 4.0  # copies of a policy in a checkpoint: the policy twice, and two moments of the optimizer
 
 
 @dataclass
@@ -80,9 +81,6 @@ def _faults(stored: dict[str, object]) -> list[str]:
         if cast(int, stored["best_version"]) > cast(int, stored["policy_version"]):
             faults.append(f"best_version is {stored['best_version']}, and the newest is {stored['policy_version']}")
     return faults
-
-
-_COPIES = 4.0  # copies of a policy in a checkpoint: the policy twice, and two moments of the optimizer
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ _COMPARED = {
     ReplayHalf.actor: ("actor", "algorithm", "seed", "rollout.precision", "rollout.temperature"),
     ReplayHalf.env: ("env", "algorithm", "rollout.temperature"),
 }
+_SHOWN = 10  # lines of differences per worker and step
 
 
 class RecordedRun:
@@ -196,9 +197,6 @@ class RecordedTraining(Run):
         settings = self.config.record
         if self.progress.step in range(settings.first_step, settings.first_step + settings.num_steps):
             begin_recording(self.session, asdict(self.progress))
-
-
-_SHOWN = 10  # lines of differences per worker and step
 
 
 def begin_recording(session: Session, progress: dict[str, Any]) -> None:

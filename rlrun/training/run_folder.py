@@ -29,6 +29,15 @@ _OF_A_RUN = (
     *(run_files.REPORT, run_files.VIDEOS, run_files.PROFILE, run_files.ALARMS, CHECKPOINTS, RECORDING_FOLDER),
     *("policy", "first_policy", "evaluation.json", "tensorboard", "wandb", "wandb_id.txt"),
 )
+_OF_EVERY_RESUME = ("output_dir", "checkpoint.resume")  # say where a run goes on, not how
+_SAME_LR = 0.01  # a smaller relative change of the learning rate is none
+_BATCH = (
+    *("env.num_envs", "algorithm.horizon", "algorithm.rollout_epochs"),
+    *("algorithm.update_epochs", "algorithm.global_batch_size"),
+)
+_FILLING = "algorithm.minibatch_of"  # runs that did not have it were as by default
+_FORWARD = ("actor.num_workers", "actor.micro_batch_size")
+_LR = ("actor.lr", "actor.lr_schedule", "actor.min_lr_ratio", "num_steps")
 
 
 class RunFolder:
@@ -162,17 +171,6 @@ def steps_to_repeat(run_dir: Path, step: int) -> str:
         if last > step
         else ""
     )
-
-
-_OF_EVERY_RESUME = ("output_dir", "checkpoint.resume")  # say where a run goes on, not how
-_SAME_LR = 0.01  # a smaller relative change of the learning rate is none
-_BATCH = (
-    *("env.num_envs", "algorithm.horizon", "algorithm.rollout_epochs"),
-    *("algorithm.update_epochs", "algorithm.global_batch_size"),
-)
-_FILLING = "algorithm.minibatch_of"  # runs that did not have it were as by default
-_FORWARD = ("actor.num_workers", "actor.micro_batch_size")
-_LR = ("actor.lr", "actor.lr_schedule", "actor.min_lr_ratio", "num_steps")
 
 
 def changed_keys(checkpoint: Path, config: RunConfig) -> list[str]:

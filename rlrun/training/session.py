@@ -48,6 +48,12 @@ if TYPE_CHECKING:
     from rlrun.cluster.launch import Machines
 
 
+_POLL_S = 1.0
+_MAX_SHARE = 0.1  # largest share of the driver's time for these requests, for any number of workers
+logger = logging.getLogger(__name__)
+S = TypeVar("S", MetricSinks, TimelineWriter)
+
+
 @dataclass
 class Stopwatch:
     """The duration of a phase in seconds, known once it has ended, without time in which the driver was stopped."""
@@ -102,10 +108,6 @@ class Phases:
         """Return the seconds by phase since the last call; 0 for phases that did not occur."""
         seconds, self._seconds = self._seconds, defaultdict(float)
         return seconds
-
-
-_POLL_S = 1.0
-_MAX_SHARE = 0.1  # largest share of the driver's time for these requests, for any number of workers
 
 
 class StatusWatcher:
@@ -166,11 +168,6 @@ def _near(path: Path) -> str:
     """Return a path relative to the working directory if it is below it, else an absolute one."""
     whole = path.absolute()
     return str(whole.relative_to(Path.cwd())) if whole.is_relative_to(Path.cwd()) else str(whole)
-
-
-logger = logging.getLogger(__name__)
-
-S = TypeVar("S", MetricSinks, TimelineWriter)
 
 
 @dataclass(frozen=True, eq=False)

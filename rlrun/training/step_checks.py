@@ -38,6 +38,13 @@ _EVERY = 50  # steps between two equal warnings
 _FIRST_ERRORS = 5  # steps whose mean own_flow_error is the first value; as many newest ones are compared
 _GROWN = 2.0  # times the first value
 _FACT_EPISODES, _FACT_CHUNK_STEPS, _FACT_STEPS = 100, 200, 5  # before a fact is told
+_CONSTANT = {"episode_return": "the return", "num_control_steps": "the length"}
+_COMPARED = {
+    "success": "the success rate",
+    "episode_return": "the mean return",
+    "paid": "the mean return other than 0",
+    "num_control_steps": "the mean length",
+}
 
 
 class StepChecks:
@@ -345,15 +352,6 @@ def _blamed(peers: Sequence[int]) -> tuple[str, str]:
 
 def _has_changed(tally: EnvTally, camera: int) -> bool:
     return len(tally.num_still) > camera and tally.num_still[camera] < tally.num_moved_episodes
-
-
-_CONSTANT = {"episode_return": "the return", "num_control_steps": "the length"}
-_COMPARED = {
-    "success": "the success rate",
-    "episode_return": "the mean return",
-    "paid": "the mean return other than 0",
-    "num_control_steps": "the mean length",
-}
 
 
 def _faults(report: Collected) -> tuple[str, ...]:
