@@ -21,6 +21,23 @@ from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, transit
 MAX_SAMPLES = 50
 QUANTILE = 0.95
 OUTLIERS_IN_A_ROW = 5  # consecutive longer silences, each of which ended by itself, that become usual
+MIN_REPORT_S = 20.0  # a wait is reported as slow after this time, and after twice its usual time
+# Sections and keys that do not change the duration of any phase.
+_IRRELEVANT_KEYS = (
+    "name",
+    "seed",
+    "num_steps",
+    "max_minutes",
+    "output_dir",
+    "cache_dir",
+    "cluster",
+    "watchdog",
+    "doctor",
+    "node",
+    "logging",
+    "record",
+    "replay",
+)
 
 
 @dataclass
@@ -73,9 +90,6 @@ def _is_valid(seconds: Any, ceiling_s: float) -> bool:
     return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds <= ceiling_s
 
 
-MIN_REPORT_S = 20.0  # a wait is reported as slow after this time, and after twice its usual time
-
-
 class Slowness:
     """Counts of the leaves of the wait-for graph that delay one wait, from check to check.
 
@@ -122,24 +136,6 @@ def _describe_leaf(leaf: Leaf, processes: Mapping[str, Process]) -> str:
     else:
         state = "has not begun" if process.phase == IDLE else f"in {process.phase}"
     return f"{leaf.worker}@{process.host} {state}"
-
-
-# Sections and keys that do not change the duration of any phase.
-_IRRELEVANT_KEYS = (
-    "name",
-    "seed",
-    "num_steps",
-    "max_minutes",
-    "output_dir",
-    "cache_dir",
-    "cluster",
-    "watchdog",
-    "doctor",
-    "node",
-    "logging",
-    "record",
-    "replay",
-)
 
 
 class Budgets:

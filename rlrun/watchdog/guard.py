@@ -44,6 +44,10 @@ DISK_TIMEOUT_S = 6.0  # for the disk of the run folder to take a small file
 _MOVED_S = 1.0
 _STACK_TIMEOUT_S = 8.0
 _READ_TIMEOUT_S = 5.0  # for reading the run folder
+_HEARTBEAT_PERIOD_S = 1.0
+_PIPE_BYTES = 65536
+_MAX_OUTLIVED_S = 40  # the guard ends at the latest this long after the driver, also if disk and console hang
+_CONSOLE_TIMEOUT_S = 5.0  # for the console to accept a line, and for the run folder to list its checkpoints
 
 
 class DriverMonitor:
@@ -184,12 +188,6 @@ def _driver_problem(state: str, is_unresponsive: bool, holds_gil: bool, disk_s: 
     if is_unresponsive:
         return problem("gil-held" if holds_gil else "unresponsive")
     return problem("driver-asleep")
-
-
-_HEARTBEAT_PERIOD_S = 1.0
-_PIPE_BYTES = 65536
-_MAX_OUTLIVED_S = 40  # the guard ends at the latest this long after the driver, also if disk and console hang
-_CONSOLE_TIMEOUT_S = 5.0  # for the console to accept a line, and for the run folder to list its checkpoints
 
 
 class Guard:

@@ -13,6 +13,13 @@ from typing import Any
 
 from rlrun.system.storage_error import probe_write
 
+DISK_PERIOD_S = 2.0
+_CLOCK_PERIOD_S = 1.0
+PAUSE_S = 5.0  # shortest gap between two readings, due once a second, that counts as a pause
+PATH_PERIOD_S = 10.0
+_INTACT_PATH_S = 1.0  # a probe of an intact path takes less
+_MAX_GRACE_S = 10.0  # a connection that has not recovered by then does not recover soon
+
 
 def run_with_timeout(name: str, work: Callable[[], Any], default: Any, failed: list[str], timeout_s: float) -> Any:
     """Return the result of `work`, or `default` if it raises or takes too long; `name` is then added to `failed`."""
@@ -32,9 +39,6 @@ def run_with_timeout(name: str, work: Callable[[], Any], default: Any, failed: l
         failed.append(name)
         return default
     return results[0]
-
-
-DISK_PERIOD_S = 2.0
 
 
 def is_responsive(folder: Path, timeout_s: float) -> bool:
@@ -69,10 +73,6 @@ class DiskProbe:
             self._thread = threading.Thread(target=self._write, args=(self._folder,), name="disk probe", daemon=True)
             self._thread.start()
         return 0.0
-
-
-_CLOCK_PERIOD_S = 1.0
-PAUSE_S = 5.0  # shortest gap between two readings, due once a second, that counts as a pause
 
 
 class DriverClock:
@@ -135,11 +135,6 @@ class DriverClock:
     def _run(self) -> None:
         while not self._is_over.wait(_CLOCK_PERIOD_S):
             self.update()
-
-
-PATH_PERIOD_S = 10.0
-_INTACT_PATH_S = 1.0  # a probe of an intact path takes less
-_MAX_GRACE_S = 10.0  # a connection that has not recovered by then does not recover soon
 
 
 class PathMonitor:

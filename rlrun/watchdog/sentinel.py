@@ -28,6 +28,8 @@ TOKEN = "RLRUN_SENTINEL_TOKEN"  # in the environment of the sentinel only
 _CONNECT_TIMEOUT_S = 3.0
 _HEALTH_PERIOD_S = 5.0  # between two health checks
 _BACKLOG = 16
+_EVIDENCE_TIMEOUT_S = 15.0  # for one kind of evidence; a dead file system must not delay the others
+MAX_REQUEST_BYTES = 1_000_000
 
 
 class SentinelProcess:
@@ -97,9 +99,6 @@ def request_evidence(where: str, run_dir: str, processes: Mapping[str, int], is_
         raise OSError(f"the sentinel at {address} returned an unreadable answer") from error
 
 
-_EVIDENCE_TIMEOUT_S = 15.0  # for one kind of evidence; a dead file system must not delay the others
-
-
 def quick_evidence(pids: Mapping[str, int]) -> dict:
     """Return the states of processes, and how long each of their threads has waited for a core. pids: by worker."""
     return {
@@ -163,9 +162,6 @@ def _stack_file(stacks: dict[str, Stack], denied: dict[str, str]) -> str:
         for members, stack in group_by_stack(stacks)
     ]
     return "\n\n".join(parts + [f"=== no stack of {worker}: {why}" for worker, why in denied.items()]) + "\n"
-
-
-MAX_REQUEST_BYTES = 1_000_000
 
 
 class _Handler(socketserver.StreamRequestHandler):

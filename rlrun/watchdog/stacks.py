@@ -30,6 +30,13 @@ _HANDLER_WAIT_S = 1.0  # for a process to write its stacks
 _REQUEST_METHODS = ("run", "run_episodes", "act")  # methods of rlrun/cluster/worker_actor.py in which a request runs
 _CHILD_PROGRAM = "rlrun/pipe/bootstrap.py"
 _NUM_INNERMOST = 5  # innermost frames that are searched for a collective
+FLIGHT_RECORDER_FOLDER = "flight_recorder"  # of the run
+_DUMP_FILE = re.compile(
+    rf".*/{FLIGHT_RECORDER_FOLDER}/(?P<role>\w+)-(?P<number>\d+)_(?P<rank>\d+)\.(?P<format>json|hex)"
+)
+_NUM_FRAMES = 3  # innermost frames of each collective in the text of a dump
+# collectives to which every rank gives tensors of the same size
+_EQUAL_SIZE_COLLECTIVES = {"all_reduce", "broadcast", "all_gather", "all_gather_base", "reduce_scatter_base"}
 
 
 @dataclass(frozen=True)
@@ -174,15 +181,6 @@ def group_by_stack(stacks: Mapping[str, Stack]) -> list[tuple[list[str], Stack]]
     for worker, stack in sorted(stacks.items()):
         groups.setdefault(tuple(f"{frame.name} {frame.path}" for frame in stack.frames), []).append(worker)
     return [(members, stacks[members[0]]) for members in sorted(groups.values(), key=lambda found: (len(found), found))]
-
-
-FLIGHT_RECORDER_FOLDER = "flight_recorder"  # of the run
-_DUMP_FILE = re.compile(
-    rf".*/{FLIGHT_RECORDER_FOLDER}/(?P<role>\w+)-(?P<number>\d+)_(?P<rank>\d+)\.(?P<format>json|hex)"
-)
-_NUM_FRAMES = 3  # innermost frames of each collective in the text of a dump
-# collectives to which every rank gives tensors of the same size
-_EQUAL_SIZE_COLLECTIVES = {"all_reduce", "broadcast", "all_gather", "all_gather_base", "reduce_scatter_base"}
 
 
 @dataclass(frozen=True)

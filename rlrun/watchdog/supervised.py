@@ -37,6 +37,25 @@ logger = logging.getLogger(__name__)
 _UNRESPONSIVE_S = 15.0  # time without an answer until a restart; more on a loaded host
 _KILL_WAIT_S = 5.0
 _MAX_RESTARTS = 20  # after these, the next one would end as well
+_PR_SET_PDEATHSIG = 1
+_EXIT_RECORD_S = 1.0  # Ray may report an end before the kernel has recorded it
+_PIDFD_INFO = struct.Struct("QQ11Ii")  # struct pidfd_info of linux/pidfd.h up to its exit code
+_PIDFD_INFO_BYTES = 64
+_PIDFD_INFO_EXIT = 1 << 3  # PIDFD_INFO_EXIT
+_PIDFD_GET_INFO = (3 << 30) | (_PIDFD_INFO_BYTES << 16) | (0xFF << 8) | 11  # PIDFD_GET_INFO
+_FATAL_SIGNALS = {  # by the last line that faulthandler writes
+    "Segmentation fault": "SIGSEGV",
+    "Aborted": "SIGABRT",
+    "Bus error": "SIGBUS",
+    "Floating-point exception": "SIGFPE",
+    "Illegal instruction": "SIGILL",
+}
+_MAX_LOG_AGE_S = 30.0  # an older log is about an earlier end
+_RESIDENT_MEMORY = re.compile(r"anon-rss:(\d+)kB")
+RAY_FOLDER_PREFIX = "rlrun-ray-"
+_RAY_KILL_S = 10.0
+_RAY_POLL_S = 0.05
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
 
 class SupervisedProcess:
@@ -122,9 +141,6 @@ def describe_exit(status: int) -> str:
     return f"status {status}" if status >= 0 else f"killed by {_signal_name(-status)}"
 
 
-_PR_SET_PDEATHSIG = 1
-
-
 def end_with_parent(parent: int) -> None:
     """Let the kernel kill this process when its parent (a pid) ends; exit now if it has already ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -136,22 +152,6 @@ def ignore_run_signals() -> None:
     """Ignore the signals that stop a run, since evidence may be needed while the run stops."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-
-
-_EXIT_RECORD_S = 1.0  # Ray may report an end before the kernel has recorded it
-_PIDFD_INFO = struct.Struct("QQ11Ii")  # struct pidfd_info of linux/pidfd.h up to its exit code
-_PIDFD_INFO_BYTES = 64
-_PIDFD_INFO_EXIT = 1 << 3  # PIDFD_INFO_EXIT
-_PIDFD_GET_INFO = (3 << 30) | (_PIDFD_INFO_BYTES << 16) | (0xFF << 8) | 11  # PIDFD_GET_INFO
-_FATAL_SIGNALS = {  # by the last line that faulthandler writes
-    "Segmentation fault": "SIGSEGV",
-    "Aborted": "SIGABRT",
-    "Bus error": "SIGBUS",
-    "Floating-point exception": "SIGFPE",
-    "Illegal instruction": "SIGILL",
-}
-_MAX_LOG_AGE_S = 30.0  # an older log is about an earlier end
-_RESIDENT_MEMORY = re.compile(r"anon-rss:(\d+)kB")
 
 
 class ProcessExits:
@@ -278,12 +278,6 @@ def _out_of_memory(pid: int) -> str:
         where = "in its memory cgroup" if "emory cgroup out of memory" in line else "on its node"
         return f"killed by the kernel{size}: out of memory {where}"
     return ""
-
-
-RAY_FOLDER_PREFIX = "rlrun-ray-"
-_RAY_KILL_S = 10.0
-_RAY_POLL_S = 0.05
-_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
 
 def end_processes(folder: str) -> list[int]:

@@ -16,6 +16,8 @@ from rlrun.data.messages import OpenWait, WorkerStatus
 IDLE = "idle"
 # Phases of rollout workers with collectives that include the actor ranks; an actor's phases always have collectives.
 _SHARED_PHASES = {"form weight mesh", "receive weights"}
+UNRESPONSIVE_S = 5.0  # time without a status, after at least two requests
+_MIN_REPORTED_S = 10.0  # shorter transfers are not reported
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,6 @@ def _is_idle(process: Process) -> bool:
     return process.is_answering and process.phase == IDLE and not any(wait.on for wait in process.waits)
 
 
-UNRESPONSIVE_S = 5.0  # time without a status, after at least two requests
-
-
 class Board:
     """The last status of every worker; thread-safe. Each round of polling is stored with `put`.
 
@@ -246,9 +245,6 @@ class Board:
             incoming.producers if incoming else self._producers.get(status.worker, ()),
             incoming,
         )
-
-
-_MIN_REPORTED_S = 10.0  # shorter transfers are not reported
 
 
 class Transfers:
