@@ -32,6 +32,7 @@ from rlrun.data.messages import SharedBucket, TensorSlice, WeightBucket
 
 ALIGNMENT_BYTES = 64  # a view needs a multiple of its item size; a cache line makes copies fast
 EMPTY_PAYLOAD = np.zeros(0, np.uint8)
+_NUM_SAMPLED = 16  # fewest sampled elements of a tensor; the most are one less than twice as many
 
 
 @dataclass(frozen=True)
@@ -263,9 +264,6 @@ class WeightStage:
             if tuple(shape) != where.shape:
                 faults.append(f"tensor {where.name!r} has shape {where.shape}, the policy holds {tuple(shape)}")
         return faults
-
-
-_NUM_SAMPLED = 16  # fewest sampled elements of a tensor; the most are one less than twice as many
 
 
 class ArrivedWeights:
