@@ -17,6 +17,7 @@ from rlrun.observability.telemetry import Telemetry
 logger = logging.getLogger(__name__)
 
 Episodes = Generator[Observation, ActionChunk, tuple]
+_MAX_LINES = 20  # differences in a result; further ones are only counted
 
 
 class Recorder:
@@ -105,9 +106,6 @@ class Recorder:
 
     def _delete(self, step: int) -> None:
         shutil.rmtree(self._recording.worker_folder(step, self._telemetry.worker), ignore_errors=True)
-
-
-_MAX_LINES = 20  # differences in a result; further ones are only counted
 
 
 @dataclass(frozen=True)
