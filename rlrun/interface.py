@@ -138,14 +138,17 @@ class LoadedPolicy:
 
     def __init__(self, policy: Policy, cameras: tuple[str, ...] = ()):
         """cameras: names of the pictures, in the order of `images`; (): the policy's folder does not name them."""
-        self.policy, self.cameras = policy, cameras
-        self.num_actions, self.num_action_chunks = policy.num_actions, policy.num_action_chunks
+        self.policy = policy
+        self.cameras = cameras
+        self.num_actions = policy.num_actions
+        self.num_action_chunks = policy.num_action_chunks
         self._rest = np.zeros((0, policy.num_actions), np.float32)  # actions of the last chunk that are not taken yet
         self._seed = 0
 
     def reset(self, seed: int = 0) -> None:
         """Begin an episode: drop the rest of the last chunk. seed: of actions that are drawn."""
-        self._rest, self._seed = self._rest[:0], seed
+        self._rest = self._rest[:0]
+        self._seed = seed
 
     def act(
         self,
@@ -161,7 +164,8 @@ class LoadedPolicy:
         if not len(self._rest):
             self._rest = self.chunk(images, instruction, proprio, temperature, self._seed)
             self._seed += 1
-        action, self._rest = self._rest[0], self._rest[1:]
+        action = self._rest[0]
+        self._rest = self._rest[1:]
         return action
 
     def chunk(
@@ -210,7 +214,8 @@ class SimulatorEnv:
 
     def __init__(self, env: VectorEnv):
         self.env = env
-        self.num_envs, self.num_actions = env.num_envs, env.num_actions
+        self.num_envs = env.num_envs
+        self.num_actions = env.num_actions
         self._seed: int | None = None  # of the next episode; None: no episode has begun
         self._is_over = np.zeros(env.num_envs, bool)
 

@@ -22,7 +22,8 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.placement.verdict import planned_fit
 
     if config.placement.inventory is not None:  # offline: no cluster is contacted
-        machines, inventory = None, known_inventory(config)
+        machines = None
+        inventory = known_inventory(config)
     else:
         machines = Machines(config)
         inventory = machines.inventory

@@ -154,7 +154,8 @@ def _check_state(folder: Path, state: object) -> None:
     for name in _COUNTERS:
         if type(state[name]) is not int or state[name] < 0:
             raise ValueError(f"{name} is {state[name]!r}")
-    driver, num_updates = state["driver"], state["num_updates"]
+    driver = state["driver"]
+    num_updates = state["num_updates"]
     if not isinstance(driver, dict) or "step" not in driver:
         raise ValueError("the driver's counters are missing")
     named = checkpoint_folder.step_of(folder)

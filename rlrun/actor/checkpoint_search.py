@@ -25,7 +25,9 @@ class CheckpointSearch:
 
     def __init__(self, ranks: Ranks, is_content_read: bool, progress: Callable[[], None] = lambda: None):
         """is_content_read: False: compare only names and sizes. progress: called after each piece of a file."""
-        self._ranks, self._is_content_read, self._progress = ranks, is_content_read, progress
+        self._ranks = ranks
+        self._is_content_read = is_content_read
+        self._progress = progress
 
     def latest_valid(self, root: Path, at_most: Path | None = None) -> tuple[Path | None, list[str]]:
         """Return the latest valid checkpoint under `root` and a sentence on each newer one, or None.

@@ -102,7 +102,8 @@ def policy_export(learner: Learner) -> PolicyExport:
 
 
 def _gathered(learner: Learner) -> Iterator[tuple[str, Tensor]]:
-    sharded, dtype = learner.sharded, torch_dtype(learner.config.actor.param_precision)
+    sharded = learner.sharded
+    dtype = torch_dtype(learner.config.actor.param_precision)
     for named in sharded.full_tensors(_together(learner), dtype):
         learner.telemetry.count("gathered_tensors")
         yield named
@@ -189,7 +190,8 @@ def _tensors(learner: Learner) -> dict[str, Tensor]:
 def _generators() -> dict[str, Any]:
     state = np.random.get_state(legacy=False)  # noqa: NPY002  libraries still use this generator
     assert isinstance(state, dict)
-    keys, position = state["state"]["key"], state["state"]["pos"]
+    keys = state["state"]["key"]
+    position = state["state"]["pos"]
     return {
         "torch": torch.get_rng_state(),
         "device": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
@@ -206,7 +208,10 @@ class CheckpointWriting:
 
     def __init__(self, snapshot: Snapshot, folder: Path, ranks: Ranks, progress: Callable[[], None] = lambda: None):
         """ranks: no other thread may use their group meanwhile. progress: called after each checksummed piece."""
-        self._snapshot, self._folder, self._ranks, self._progress = snapshot, folder.absolute(), ranks, progress
+        self._snapshot = snapshot
+        self._folder = folder.absolute()
+        self._ranks = ranks
+        self._progress = progress
         self._fresh = self._folder.parent / f".writing-{folder.name}"
 
     def complete(self) -> None:
@@ -249,10 +254,12 @@ class CheckpointWriting:
         """Return the failure that ends the save. Libraries may hide why a write failed, so the write is tried again."""
         if isinstance(failure, RunError):
             return failure
-        root, num_bytes = self._fresh.parent, self._snapshot.num_bytes
+        root = self._fresh.parent
+        num_bytes = self._snapshot.num_bytes
         rank, cause = _at_fault(failure, self._ranks.rank)
         worker = f"actor/{rank}"
-        subject, places = f"{worker}, which saves a checkpoint of {num_bytes / 1e6:.1f} MB,", [str(root)]
+        subject = f"{worker}, which saves a checkpoint of {num_bytes / 1e6:.1f} MB,"
+        places = [str(root)]
         told = storage_failure(cause, subject, places, worker)
         if told is None and (refused := probe_write(root, num_bytes)) is not None:
             told = storage_failure(refused, subject, places, worker)
@@ -295,7 +302,8 @@ class CheckpointWriting:
 
     def _own_sums(self) -> dict[str, FileSum]:
         """Flush the files that this rank wrote and return their checksums; those of the policy are known."""
-        rank, fresh = self._ranks.rank, self._fresh
+        rank = self._ranks.rank
+        fresh = self._fresh
         names = [name for name in checksums.file_names(fresh) if _owner(name) == rank]
         known = {}
         if rank == 0:
@@ -306,7 +314,8 @@ class CheckpointWriting:
         """Mark and rename the checkpoint after all ranks have flushed their files."""
         if self._ranks.rank != 0:
             return
-        fresh, folder = self._fresh, self._folder
+        fresh = self._fresh
+        folder = self._folder
         checkpoint_folder.mark_complete(fresh, checksums.write(fresh, sums))
         if folder.exists():  # the same step is saved twice, for example if a signal follows a save
             replaced = folder.parent / f".replaced-{folder.name}"

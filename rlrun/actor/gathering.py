@@ -78,7 +78,8 @@ def _batches(wanted: Iterable[Wanted]) -> Iterator[list[Wanted]]:
     for one in wanted:
         if batch and num_bytes + one.num_bytes > GATHERED_BYTES:
             yield batch
-            batch, num_bytes = [], 0
+            batch = []
+            num_bytes = 0
         batch.append(one)
         num_bytes += one.num_bytes
     if batch:
@@ -114,7 +115,8 @@ class _Collective:
         self._places: dict[int, _Place] = {}
         self._group: dist.ProcessGroup | None = None
         rows: dict[int, Tensor] = {}
-        end, number = 0, 0
+        end = 0
+        number = 0
         for one in batch:
             for shard in one.shards:
                 own = local(shard.detach())
@@ -123,7 +125,8 @@ class _Collective:
                 if group is None:
                     self._whole[number] = own.to(device, dtype)
                 else:
-                    self._group, rows[number] = group, own
+                    self._group = group
+                    rows[number] = own
                     num_rows = -(-shard.shape[0] // size)
                     num_bytes = num_rows * shard.shape[1:].numel() * dtype.itemsize
                     self._places[number] = _Place(end, num_bytes, dtype, shard.shape)

@@ -128,7 +128,8 @@ class Learner:
         if mesh is None:
             mesh = form_mesh(config.actor, self.ranks, self.device, config.cluster.start_deadline_s)
         self.sharded = ShardedPolicy(policy, config.actor, self.device, mesh, weights)
-        actor, sft = config.actor, config.sft
+        actor = config.actor
+        sft = config.sft
         rates = (actor.lr, actor.value_lr, actor.lr_warmup_steps)
         self.optimizer = GuardedOptimizer(policy.module, actor, *rates, decay=self._decay)
         self.imitation_optimizer = GuardedOptimizer(policy.module, actor, sft.lr, sft.lr, sft.lr_warmup_steps)
@@ -155,7 +156,8 @@ class Learner:
         is_first = self.learned is None
         if self.learned is None:
             self.learned = {name: shard.clone() for name, shard in trained_shards(self.sharded).items()}
-        acting, held = self.learned, trained_shards(self.sharded)
+        acting = self.learned
+        held = trained_shards(self.sharded)
         for name, shard in held.items():
             _exchange(local(shard), local(acting[name]))
         yield is_first

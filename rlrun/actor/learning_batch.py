@@ -118,7 +118,8 @@ def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce)
 
     `reduce` sums a tensor over the ranks; every rank must call this.
     """
-    config, steps = algorithm.config, chunk_steps(trajectory, algorithm.config)
+    config = algorithm.config
+    steps = chunk_steps(trajectory, algorithm.config)
     estimates = algorithm.advantages(steps, reduce)
     num_chunks = trajectory.step_valid.shape[-1]
     logprobs = torch.tensor(_flat(trajectory.logprobs))

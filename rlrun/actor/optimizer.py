@@ -60,10 +60,12 @@ class ShardAdamW(torch.optim.AdamW):
         )
 
     def _state_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        state, shard = self.state[parameter], part_of(parameter)
+        state = self.state[parameter]
+        shard = part_of(parameter)
         if not state:
             state["step"] = torch.zeros((), device=shard.device)
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(shard), torch.zeros_like(shard)
+            state["exp_avg"] = torch.zeros_like(shard)
+            state["exp_avg_sq"] = torch.zeros_like(shard)
         return state
 
     def moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
@@ -135,7 +137,8 @@ class GuardedOptimizer:
         self._lr = lr
         self._base_lrs = [group["lr"] for group in self.inner.param_groups]
         self._are_warmed_up = [group is own for group in groups]
-        self._warmup_steps, self._decay = max(1, warmup_steps), decay
+        self._warmup_steps = max(1, warmup_steps)
+        self._decay = decay
         self._max_norm = config.clip_grad_norm
 
     @property
@@ -292,7 +295,8 @@ class EightBitAdamW(ShardAdamW):
         self._encode(parameter, moments)
 
     def _codes_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        state, shard = self.state[parameter], local(parameter)
+        state = self.state[parameter]
+        shard = local(parameter)
         if not state:
             state["step"] = torch.tensor(0.0)
             for name in MOMENTS:
@@ -314,8 +318,10 @@ class EightBitAdamW(ShardAdamW):
         """Decode to float32, on the device and in the shape of this rank's shard."""
         from bitsandbytes.functional import dequantize_blockwise
 
-        state, code = self.state[parameter], _map(MOMENTS[name], parameter.device)
-        codes, scales = state[f"{name}_codes"], state[f"{name}_scales"]
+        state = self.state[parameter]
+        code = _map(MOMENTS[name], parameter.device)
+        codes = state[f"{name}_codes"]
+        scales = state[f"{name}_scales"]
         return dequantize_blockwise(codes, absmax=scales, code=code, blocksize=BLOCK)
 
 
@@ -335,6 +341,8 @@ def _sharded_like(parameter: nn.Parameter, numbers: Tensor) -> Tensor:
     """Return a tensor with the shape and sharding of `parameter`, of which this rank holds `numbers`."""
     if not isinstance(parameter, DTensor):
         return numbers
-    mesh, placements = parameter.device_mesh, parameter.placements
-    shape, stride = parameter.shape, parameter.stride()
+    mesh = parameter.device_mesh
+    placements = parameter.placements
+    shape = parameter.shape
+    stride = parameter.stride()
     return DTensor.from_local(numbers, mesh, placements, run_check=False, shape=shape, stride=stride)

@@ -40,7 +40,8 @@ def join(rank: int, world_size: int, address: str, port: int, backend: str, time
     NCCL_SOCKET_IFNAME). Raises RunError naming rank, address, deadline and remedy if a peer does not join within
     `timeout_s`. Gloo itself may try several times longer, so the caller needs its own deadline as well.
     """
-    timeout, started = timedelta(seconds=timeout_s), time.monotonic()
+    timeout = timedelta(seconds=timeout_s)
+    started = time.monotonic()
     try:
         store = dist.HashStore() if world_size == 1 else _meeting(rank, world_size, address, port, timeout)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)

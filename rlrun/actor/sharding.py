@@ -204,7 +204,8 @@ def _never_read(policy: Policy) -> list[nn.Module]:
 
     As units of their own they are never gathered; else the whole module's unit would gather them in every pass.
     """
-    unread, found = policy.unread_names(), dict[str, nn.Module]()
+    unread = policy.unread_names()
+    found = dict[str, nn.Module]()
     for name, module in policy.module.named_modules():
         own = [plain_name(f"{name}.{inner}") for inner, _ in module.named_parameters()]
         if own and unread.issuperset(own) and not any(name.startswith(f"{outer}.") for outer in found):
@@ -224,7 +225,8 @@ def _outside(module: nn.Module, device: torch.device) -> set[nn.Parameter]:
 def _cast(module: nn.Module, config: ActorConfig) -> None:
     """Cast trained parameters to the precision of master weights and optimizer state, frozen ones to that of
     computing."""
-    trained, frozen = torch_dtype(config.optimizer_precision), torch_dtype(config.param_precision)
+    trained = torch_dtype(config.optimizer_precision)
+    frozen = torch_dtype(config.param_precision)
     for parameter in module.parameters():
         parameter.data = parameter.data.to(trained if parameter.requires_grad else frozen)
 

@@ -63,7 +63,8 @@ class RolloutGap:
 
     def __init__(self, config: RunConfig, ranks: Ranks, num_rows: int, num_envs: int, device: torch.device):
         """num_rows: T*B; num_envs: B."""
-        env, num_workers = config.env, config.rollout.num_workers
+        env = config.env
+        num_workers = config.rollout.num_workers
         envs = ranks.rank * num_envs + np.arange(num_rows) % num_envs
         env_workers = envs * env.num_workers // env.num_envs
         found = [rollout_of(int(worker), env.num_workers, num_workers) for worker in env_workers]

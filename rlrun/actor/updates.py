@@ -67,7 +67,8 @@ def on_policy_update(
     demonstrations: DemonstrationSource | None = None,
 ) -> dict[str, float]:
     """Run all epochs over the trajectory. Returns metrics over all ranks."""
-    config, ranks = learner.config.algorithm, learner.ranks
+    config = learner.config.algorithm
+    ranks = learner.ranks
     batch = learning_batch(trajectory, algorithm, ranks.sum)
     plan = _batch_plan(learner, batch)
     if config.kl_coef > 0 and learner.reference is None:
@@ -88,7 +89,9 @@ def on_policy_update(
 
 def _batch_plan(learner: Learner, batch: LearningBatch) -> BatchPlan:
     """Plan the minibatches of all epochs. All ranks call it."""
-    config, ranks, rows_of_pass = learner.config.algorithm, learner.ranks, learner.config.actor.micro_batch_size
+    config = learner.config.algorithm
+    ranks = learner.ranks
+    rows_of_pass = learner.config.actor.micro_batch_size
     if config.minibatch_of is not MinibatchOf.episodes:
         is_by_usable = config.minibatch_of is MinibatchOf.chunk_steps
         num_collected = None if is_by_usable else len(batch.row_mask) * ranks.world_size
@@ -259,22 +262,27 @@ def _recompute_logprobs(
     """
     parts = np.array_split(batch.usable, max(1, plan.num_minibatches * plan.num_micro_batches))
     places = [padded(rows, learner.rows_of_pass(plan.num_rows)) for rows in parts]
-    found, valued = [], []  # on the device, so that no pass waits for the one before it
+    # on the device, so that no pass waits for the one before it
+    found = []
+    valued = []
     for at in places:
         (tokens,) = uploaded([batch.tokens[at]], learner.device)
         distribution, value = _forward(learner, batch, at, tokens)
         found.append(distribution.statistic(tokens) if of_reference else distribution.logprobs(tokens))
         valued.append(torch.zeros(len(at), device=learner.device) if value is None else value)
     learner.sharded.reshard()
-    logprobs, values = torch.zeros(batch.old_logprobs.shape), torch.zeros(len(batch.tokens))
+    logprobs = torch.zeros(batch.old_logprobs.shape)
+    values = torch.zeros(len(batch.tokens))
     index = torch.from_numpy(np.concatenate(places))  # what pads a part is a row of it, with the same numbers
-    logprobs[index], values[index] = torch.cat(found).float().cpu(), torch.cat(valued).float().cpu()
+    logprobs[index] = torch.cat(found).float().cpu()
+    values[index] = torch.cat(valued).float().cpu()
     return logprobs, values
 
 
 def _batch_metrics(learner: Learner, batch: LearningBatch) -> dict[str, float]:
     """Return statistics of the training step's returns and advantages, over all ranks."""
-    mask, ranks = batch.row_mask, learner.ranks
+    mask = batch.row_mask
+    ranks = learner.ranks
     sums = MetricSums()
     raw = torch.where(mask, batch.raw_advantages, 0.0)
     means = {"advantage_mean": masked_mean(raw, mask), "advantage_abs": masked_mean(raw.abs(), mask)}
@@ -308,7 +316,8 @@ def _log(losses: Losses, targets: Targets, counts: dict[Reduction, float], sums:
 
 def off_policy_update(learner: Learner, algorithm: OffPolicyAlgorithm, trajectory: Trajectory) -> dict[str, float]:
     """Let the algorithm learn after a training step. Returns metrics over all ranks."""
-    ranks, sums = learner.ranks, MetricSums()
+    ranks = learner.ranks
+    sums = MetricSums()
     learner.sharded.begin_backward(is_last=True)
 
     def step(loss: Tensor) -> bool:

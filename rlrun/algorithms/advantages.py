@@ -72,7 +72,8 @@ def returns_to_go(rewards: Tensor, discount: Tensor) -> Tensor:
 
     rewards: 0 outside of the episode. Example: rewards [0, 0, 1], discount 0.5 -> [0.25, 0.5, 1].
     """
-    returns, following = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
+    returns = torch.zeros_like(rewards)
+    following = torch.zeros_like(rewards[0])
     for t in reversed(range(len(rewards))):
         following = rewards[t] + discount[t] * following
         returns[t] = following

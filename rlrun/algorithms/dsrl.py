@@ -48,13 +48,15 @@ class Dsrl(SoftActorCritic):
         return 0 if context.num_updates < self.own.warmup_steps else self.own.num_updates
 
     def step(self, context: UpdateContext, trainer: CriticTrainer) -> dict[str, Tensor]:
-        own, policy = self.own, context.policy
+        own = self.own
+        policy = context.policy
         count = -(-own.batch_size // context.world_size)
         batch = self.replay.sample(count, context.random).to(context.device)
         both = policy.steer(torch.cat([batch.features, batch.next_features]))  # one pass, as a sharded module wants it
         normals = torch.randn(2 * len(batch), batch.actions.shape[1], generator=context.random).to(context.device)
         noise, density = both.reparameterized(normals)
-        (chosen, following), (own_density, _) = noise.chunk(2), density.chunk(2)
+        (chosen, following) = noise.chunk(2)
+        (own_density, _) = density.chunk(2)
         alpha = trainer.alpha
         with torch.no_grad():
             wanted = batch.rewards + batch.discounts * trainer.targets(batch.next_features, following).amin(0)
@@ -62,7 +64,8 @@ class Dsrl(SoftActorCritic):
         trainer.step_critics(critic_loss)
         value = trainer.critics(batch.features, chosen, is_frozen=True).amin(0)
         is_finite = context.step((alpha * own_density - value).mean())
-        entropy, num_numbers = -own_density.detach().mean(), batch.actions.shape[1]
+        entropy = -own_density.detach().mean()
+        num_numbers = batch.actions.shape[1]
         trainer.step_alpha(trainer.log_alpha * (entropy - own.target_entropy * num_numbers))
         trainer.follow(own.tau)
         return {

@@ -256,7 +256,9 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, reduce: Re
 
 def clipped_surrogate(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -> Losses:
     """Return PPO's policy loss. For chunk steps of an older policy, advantages are weighted as in decoupled PPO."""
-    mask, advantages, metrics = targets.unit_mask, targets.advantages, {}
+    mask = targets.unit_mask
+    advantages = targets.advantages
+    metrics = {}
     if outputs.acted_logprobs is not None and config.behavior_weight_cap is not None:
         weights = behavior_weights(targets.proximal_logprobs, outputs.acted_logprobs, mask, config.behavior_weight_cap)
         advantages = broadcast_to(advantages, weights) * weights

@@ -105,7 +105,8 @@ def _check_steerable(config: RunConfig) -> Iterator[RunError]:
 
 def _check_squashed(config: RunConfig) -> Iterator[RunError]:
     """Only a policy of states, whose actions are a differentiable function of noise within their limits, can learn."""
-    name, kind = config.algorithm.name, config.policy.kind
+    name = config.algorithm.name
+    kind = config.policy.kind
     section = config.policy.sections.get(kind)
     distribution = getattr(section, "distribution", None)
     if "images" in POLICIES.get(kind).observes or not hasattr(section, "distribution"):
@@ -128,7 +129,8 @@ def _check_squashed(config: RunConfig) -> Iterator[RunError]:
 def _check_demonstrated(config: RunConfig) -> Iterator[RunError]:
     """There are demonstrations, in which what was done is what is recorded."""
     yield from _check_squashed(config)
-    own, demos = config.algorithm.section(RlpdConfig), config.demos
+    own = config.algorithm.section(RlpdConfig)
+    demos = config.demos
     if own.num_target_critics > own.num_critics:
         yield RunError(
             "A target cannot be drawn from more critics than there are.",

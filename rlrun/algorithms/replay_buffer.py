@@ -73,7 +73,8 @@ class ReplayBuffer:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned; a smaller buffer keeps the newest part."""
-        self._columns, self._num_added = {}, 0
+        self._columns = {}
+        self._num_added = 0
         if state:
             self.add(Transitions(*(state[name] for name in COLUMNS)))
 

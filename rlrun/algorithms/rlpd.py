@@ -37,7 +37,8 @@ class Rlpd(Sac):
 
     def take_demonstrations(self, shown: DemonstratedSteps, policy: ScaledPolicy) -> None:
         """Keep demonstrations; each rank keeps all of them. A checkpoint does not: they are read again."""
-        proprio, following = torch.from_numpy(shown.proprio), torch.from_numpy(shown.next_proprio)
+        proprio = torch.from_numpy(shown.proprio)
+        following = torch.from_numpy(shown.next_proprio)
         discounts = torch.where(shown.terminated, 0.0, shown.discount)
         self.demonstrated = ReplayBuffer(len(proprio))
         self.demonstrated.add(Transitions(proprio, policy.scale(shown.actions), shown.rewards, discounts, following))

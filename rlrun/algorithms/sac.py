@@ -57,14 +57,18 @@ class Sac(SoftActorCritic):
 
         It stays the same until then, so that one pass serves all batches.
         """
-        own, policy, random = self.own, context.policy, context.random
+        own = self.own
+        policy = context.policy
+        random = context.random
         count = -(-own.batch_size // context.world_size)
         batches = [self.sample(count, random).to(context.device) for _ in range(own.critic_steps)]
-        last, num_numbers = batches[-1], batches[-1].actions.shape[1]
+        last = batches[-1]
+        num_numbers = batches[-1].actions.shape[1]
         choice: Choice = policy.choose(torch.cat([last.features, *(batch.next_features for batch in batches)]))
         normals = torch.randn(count * (1 + len(batches)), num_numbers, generator=random).to(context.device)
         actions, densities = choice.reparameterized(normals)
-        alpha, losses = trainer.alpha, []
+        alpha = trainer.alpha
+        losses = []
         following = zip(actions.split(count)[1:], densities.split(count)[1:], strict=True)
         for batch, (next_actions, next_densities) in zip(batches, following, strict=True):
             with torch.no_grad():

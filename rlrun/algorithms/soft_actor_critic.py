@@ -43,8 +43,10 @@ class Critics(nn.Module):
 
     def __init__(self, own: SoftSection, num_inputs: int, random: torch.Generator):
         super().__init__()
-        self._has_layer_norm, self._activation = own.has_layer_norm, ACTIVATIONS[own.activation]
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        self._has_layer_norm = own.has_layer_norm
+        self._activation = ACTIVATIONS[own.activation]
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
         for fan_in, fan_out in pairwise([num_inputs, *own.hidden_sizes, 1]):
             std = FIRST_STD if fan_out == 1 else fan_in**-0.5
             self.weights.append(std * torch.randn(own.num_critics, fan_in, fan_out, generator=random))

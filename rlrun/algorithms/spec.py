@@ -242,7 +242,8 @@ def _check_nft(config: RunConfig) -> Iterator[RunError]:
     yield from _check_episodes("nft", NftConfig, least=2)(config)
     kind = config.policy.kind
     own = config.policy.sections.get(kind)
-    sampling, noise = getattr(own, "sampling", None), getattr(own, "first_noise", None)
+    sampling = getattr(own, "sampling", None)
+    noise = getattr(own, "first_noise", None)
     if sampling is None or sampling.value != "nft":
         yield RunError(
             "NFT learns by flow matching on the actions that a flow policy chose, and this policy keeps none for it.",

@@ -94,7 +94,8 @@ def faults_of(card: Mapping[str, Any]) -> list[str]:
     only repeating the certification shows the difference.
     """
     content = {key: value for key, value in card.items() if key != "seal"}
-    text, seal = _canonical(content), card["seal"]
+    text = _canonical(content)
+    seal = card["seal"]
     found = []
     if hashlib.sha256(text.encode()).hexdigest() != seal.get("sha256"):
         found.append("its SHA-256 is not that of its content: it was edited")
@@ -114,7 +115,8 @@ def author_of(card: Mapping[str, Any]) -> Author:
 
 
 def _faults_of_numbers(card: Mapping[str, Any]) -> list[str]:
-    rule, episodes = card["rule"], card["episodes"]
+    rule = card["rule"]
+    episodes = card["episodes"]
     found = []
     for name, value in counted(episodes).items():
         if abs(float(card["result"][name]) - value) > 1e-9:

@@ -49,7 +49,8 @@ def certify(config: RunConfig) -> Path:
         kept = ledger.keep_earlier(session.run_dir, (CARD, PAGE, EPISODES, RULE))
         if kept is not None:
             session.console.note(f"the card that was here is kept: {kept}")
-        rule, card = _write_rule(session), session.run_dir / CARD
+        rule = _write_rule(session)
+        card = session.run_dir / CARD
         fingerprints = _loaded(session, policy)
         if history is not None:
             waived += _checked_world(session, history, fingerprints)
@@ -60,7 +61,8 @@ def certify(config: RunConfig) -> Path:
         if history is not None:
             ledger.end(history, rule, card, counted(certifying.episodes))
         waived += certifying.waived
-    perturbed, untested = [], {}
+    perturbed = []
+    untested = {}
     for name, world in worlds.items():
         try:
             perturbed.append(_perturbed(config, policy, name, world, certifying.episodes))
@@ -73,7 +75,8 @@ def certify(config: RunConfig) -> Path:
 
 def _perturbed_worlds(config: RunConfig) -> dict[str, EnvConfig]:
     """Return the chosen perturbed worlds by name. Raises RunError for an unknown one."""
-    there, wanted = simulator_spec(config.env).perturbations(config.env), config.certify.perturb
+    there = simulator_spec(config.env).perturbations(config.env)
+    wanted = config.certify.perturb
     unknown = [name for name in wanted if name != "all" and name not in there]
     if unknown or (wanted and not there):
         raise RunError(
@@ -121,7 +124,8 @@ class _Certifying:
     """Runs test episodes until the rule ends."""
 
     def __init__(self, session: Session, history: History | None):
-        self._session, self._history = session, history
+        self._session = session
+        self._history = history
         self.episodes: list[dict[str, Any]] = []  # by seed
         self.num_void = 0
         self.waived: list[Breach] = []
@@ -186,7 +190,8 @@ def _content(
     waived: Sequence[Breach],
     perturbed: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    splits, episodes = simulator_spec(config.env).splits(config.env), certifying.episodes
+    splits = simulator_spec(config.env).splits(config.env)
+    episodes = certifying.episodes
     num_starts = len({one["start"] for one in episodes})
     return {
         "format": CARD_FORMAT,

@@ -68,7 +68,8 @@ class History:
 
         Returns the policy with which the first one began, and whether what it was trained on is on record.
         """
-        folder, config = self.folder, self.run.config
+        folder = self.folder
+        config = self.run.config
         for _ in range(MAX_ANCESTORS):
             self._add_starts(folder)
             if folder == self.folder:
@@ -81,7 +82,8 @@ class History:
             parent = next((one for one in _candidates(Path(path)) if (one / STARTS).is_file()), None)
             if parent is None or parent == folder:
                 return f"{path}, of whose training nothing is on record", False
-            folder, config = parent, read_run(parent).config
+            folder = parent
+            config = read_run(parent).config
         return f"a chain of more than {MAX_ANCESTORS} runs", False
 
     def _add_starts(self, folder: Path) -> None:
@@ -164,7 +166,8 @@ def _own_origin(config: dict[str, Any]) -> tuple[str, bool]:
         return f"a new policy, and demonstrations in {demos['path']}, whose starts are not on record", False
     if not _imitates(config):
         return "a new policy", True
-    first, count = int(demos.get("seed", 0)), int(demos.get("num_episodes", 0))
+    first = int(demos.get("seed", 0))
+    count = int(demos.get("num_episodes", 0))
     return f"a new policy that had {count} episodes of rlrun's expert, from seed {first} on", True
 
 

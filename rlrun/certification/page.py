@@ -76,7 +76,9 @@ def is_held_out(card: Mapping[str, Any]) -> bool:
 
 def remarks(card: Mapping[str, Any]) -> list[str]:
     """Return the sentences that belong to the number: broken rules first, then what cannot be proved, then the rest."""
-    result, training, splits = card["result"], card["training"], card["splits"]
+    result = card["result"]
+    training = card["training"]
+    splits = card["splits"]
     found = [f"BROKEN RULE, waived: {one['rule']}: {one['sentence']}." for one in card["waived"]]
     found += _earlier(card)
     if splits["trained_on_test"]:
@@ -136,13 +138,15 @@ def _earlier(card: Mapping[str, Any]) -> list[str]:
 
 def training_words(card: Mapping[str, Any]) -> list[str]:
     """Return sentences on what the policy was trained on and how it was chosen."""
-    training, selection = card["training"], card["selection"]
+    training = card["training"]
+    selection = card["selection"]
     if training is None:
         return ["Not on record: no run folder is around the policy."]
     chosen = f"It is {selection['chosen']} of the run, which was evaluated {selection['num_evaluations']} times"
     if selection["first_seed"] is not None:
         chosen += f" on seeds {selection['first_seed']} to {selection['last_seed']}"
-    before, is_mixed = selection["cards_before"], training["num_worlds"] > 1
+    before = selection["cards_before"]
+    is_mixed = training["num_worlds"] > 1
     return [
         f"Run {training['run']}, seed {training['seed']}, {training['steps']} steps; it began with "
         f"{training['first_policy']}.",

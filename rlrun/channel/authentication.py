@@ -76,7 +76,8 @@ class CurveClientKeys:
 
     def apply(self, socket: zmq.Socket) -> None:
         socket.curve_serverkey = self.server_public
-        socket.curve_publickey, socket.curve_secretkey = self.public, self.secret
+        socket.curve_publickey = self.public
+        socket.curve_secretkey = self.secret
 
 
 class CurveKeys:
@@ -101,7 +102,8 @@ class TokenClientKeys:
     token: bytes = field(repr=False)
 
     def apply(self, socket: zmq.Socket) -> None:
-        socket.plain_username, socket.plain_password = _USER, self.token
+        socket.plain_username = _USER
+        socket.plain_password = self.token
 
 
 class TokenKeys:
@@ -127,7 +129,8 @@ class Authenticator(threading.Thread):
     def __init__(self, context: zmq.Context, servers: Mapping[zmq.Socket, ServerKeys], telemetry: Telemetry):
         """servers: sockets that will listen, with their keys."""
         super().__init__(name="authenticator", daemon=True)
-        self._keys, self._telemetry = tuple(servers.values()), telemetry
+        self._keys = tuple(servers.values())
+        self._telemetry = telemetry
         self._zap_socket = context.socket(zmq.REP)
         self._zap_socket.linger = 0
         self._zap_socket.bind(_ZAP_ADDRESS)
@@ -190,7 +193,8 @@ class Authenticator(threading.Thread):
             self.report(_describe_user(int(ids.split(":")[0])) if ids else here, "has a wrong key")
 
     def _handle_event(self, event: Mapping[str, Any]) -> None:
-        kind, descriptor = event["event"], event["value"]
+        kind = event["event"]
+        descriptor = event["value"]
         if kind == zmq.EVENT_ACCEPTED:
             self._hosts[descriptor] = peer_host(descriptor)
         elif kind == zmq.EVENT_DISCONNECTED:

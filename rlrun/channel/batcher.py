@@ -44,8 +44,10 @@ class Batcher(Generic[Destination]):
         others, and of a batch's wait for its weights. is_policy_busy: returns whether the policy is in use, for example
         to apply weights: a batch then waits for this worker itself, not for the sender of the weights."""
         self._is_policy_busy = is_policy_busy
-        self._act, self._policy_version = act, policy_version
-        self._telemetry, self._deadline_s = telemetry, deadline_s
+        self._act = act
+        self._policy_version = policy_version
+        self._telemetry = telemetry
+        self._deadline_s = deadline_s
         self._lock = threading.Lock()
         self._collection = 0
         self._members: set[int] = set()
@@ -90,7 +92,8 @@ class Batcher(Generic[Destination]):
     def results(self) -> list[tuple[Destination, Result]]:
         """Return the results that are ready; runs the forward pass of a complete batch."""
         with self._lock:
-            results, self._refused = self._refused, []
+            results = self._refused
+            self._refused = []
             missing = sorted(self._members - set(self._batch)) if self._batch else []
             needed = max((observation.policy_version for observation, _ in self._batch.values()), default=0)
             held = self._policy_version() if self._batch else 0

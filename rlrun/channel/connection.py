@@ -66,7 +66,8 @@ def listen(server: zmq.Socket, where: str, keys: ServerKeys, lost_after_s: float
     where: such as "tcp://10.77.0.1:*" (any free port). lost_after_s: time after which a silent node counts as lost.
     """
     _set_options(server, lost_after_s)
-    server.zap_domain, server.zap_enforce_domain = _DOMAIN, True
+    server.zap_domain = _DOMAIN
+    server.zap_enforce_domain = True
     server.sndhwm = 0  # no limit, since at most one response per client is queued
     keys.apply(server)
     server.bind(where)
@@ -78,7 +79,8 @@ def _set_options(socket: zmq.Socket, lost_after_s: float) -> None:
     socket.maxmsgsize = MAX_FRAME_BYTES
     socket.handshake_ivl = round(1000 * HANDSHAKE_S)
     period_s = max(1, round(lost_after_s / (_NUM_PROBES + 1)))
-    socket.tcp_keepalive, socket.tcp_keepalive_cnt = 1, _NUM_PROBES
+    socket.tcp_keepalive = 1
+    socket.tcp_keepalive_cnt = _NUM_PROBES
     socket.tcp_keepalive_idle = socket.tcp_keepalive_intvl = period_s
     socket.tcp_maxrt = round(1000 * lost_after_s)
 

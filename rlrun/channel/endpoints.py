@@ -39,8 +39,11 @@ class PolicyClient:
 
     def __init__(self, env_worker: int, telemetry: Telemetry, node: str, lost_after_s: float, deadline_s: float):
         """env_worker: its rank. node: the id of this process's node. deadline_s: time limit of a response."""
-        self._env_worker, self._telemetry, self._node = env_worker, telemetry, node
-        self._lost_after_s, self._deadline_s = lost_after_s, deadline_s
+        self._env_worker = env_worker
+        self._telemetry = telemetry
+        self._node = node
+        self._lost_after_s = lost_after_s
+        self._deadline_s = deadline_s
         self._connection: Connection | None = None
         self._address: ServerAddress | None = None
 
@@ -140,7 +143,8 @@ class PolicyServer(threading.Thread):
         other users of the node can connect, but not read the messages.
         """
         super().__init__(name="policy server", daemon=True)
-        self._pipeline, self._telemetry = pipeline, telemetry
+        self._pipeline = pipeline
+        self._telemetry = telemetry
         self._pending: list[tuple[ClientId, Request | EndOfStream]] = []
         self._context = zmq.Context()
         ipc, tcp = self._sockets = (self._context.socket(zmq.ROUTER), self._context.socket(zmq.ROUTER))
@@ -185,7 +189,8 @@ class PolicyServer(threading.Thread):
                 ready = dict(poller.poll(_POLL_MS))
                 if self._signal in ready:
                     os.eventfd_read(self._signal)
-                    early, self._pending = self._pending, []
+                    early = self._pending
+                    self._pending = []
                     for client, message in early:
                         self._dispatch(client, message)
                 for socket in self._sockets:

@@ -153,7 +153,8 @@ class RayInspection:
         port = self._config.cluster.store_port or self._ask_one(first.node, "free_port")
         if port is None:
             return []
-        address, link_s = self._jobs[first.node].address, self._config.doctor.link_timeout_s
+        address = self._jobs[first.node].address
+        link_s = self._config.doctor.link_timeout_s
         here = jobs(
             present,
             backend,
@@ -184,7 +185,8 @@ class RayInspection:
         deadline_s *= load_factor(self._load)
         asked = self._inspectors if of is None else {node: self._inspectors[node] for node in of}
         open_refs = {question(node, inspector): node for node, inspector in asked.items()}
-        began, is_slow = time.monotonic(), False
+        began = time.monotonic()
+        is_slow = False
         answers = {}
         while open_refs and (waited_s := time.monotonic() - began) < deadline_s:
             mark_alive()

@@ -55,7 +55,8 @@ class Machines:
         from rlrun.cluster.ray_session import RaySession
         from rlrun.cluster.ray_workers import RayWorkers
 
-        connection, self._connection = self._connection or RaySession(config, None), None
+        connection = self._connection or RaySession(config, None)
+        self._connection = None
         return RayWorkers(config, plan, roles, run_dir, connection, watchdog, is_stopped)
 
     def preflight(self, config: RunConfig, roles: Sequence[str]) -> list[str]:

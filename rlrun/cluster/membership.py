@@ -135,7 +135,8 @@ def _node(entry: dict[str, Any], is_shared: bool) -> RayNode:
     resources = entry["Resources"]
     name = f"{_name(entry)}@{entry['NodeManagerAddress']}:{entry['NodeManagerPort']}" if is_shared else _name(entry)
     num_cpus, num_gpus = (int(resources.get(kind, 0)) for kind in ("CPU", "GPU"))
-    address, port = entry["NodeManagerAddress"], entry["NodeManagerPort"]
+    address = entry["NodeManagerAddress"]
+    port = entry["NodeManagerPort"]
     return RayNode(name, entry["NodeID"], address, num_cpus, num_gpus, _HEAD in resources, port)
 
 

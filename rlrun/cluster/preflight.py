@@ -41,10 +41,14 @@ def check_cluster(
 ) -> tuple[ClusterState, list[Finding]]:
     """Plan, measure the nodes of the plan (all nodes if the planner refuses), and check them. Starts no workers."""
     check_names(config.doctor.skip)
-    planned, sums, refusal = None, None, None
+    planned = None
+    sums = None
+    refusal = None
     try:
         fitting = fit_run(config, inventory, roles)
-        config, planned, sums = fitting.config, fitting.plan, fitting.budget
+        config = fitting.config
+        planned = fitting.plan
+        sums = fitting.budget
     except RunError as error:
         refusal = error  # then all nodes are measured
     requests = node_requests(config, inventory, planned, is_thorough or len(nodes) > 1)
@@ -116,7 +120,9 @@ def _alone(config: RunConfig, request: NodeRequest, planned: Plan | None) -> Clu
         node = inspector.measure()
         pairs: list[PairFacts] = []
         for backend, group in groups(config, planned, {node.node: node}).items():
-            port, link_s, factor = free_port(LOOPBACK), config.doctor.link_timeout_s, load_factor(local_load())
+            port = free_port(LOOPBACK)
+            link_s = config.doctor.link_timeout_s
+            factor = load_factor(local_load())
             here = jobs(group, backend, lambda _: "lo", LOOPBACK, port, link_s, factor)
             pairs += inspector.all_reduce(here[node.node]) if here else []
         return ClusterFacts((node,), pairs=tuple(pairs))

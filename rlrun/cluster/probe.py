@@ -71,7 +71,8 @@ def known_or_live(config: RunConfig, nodes: Sequence[RayNode]) -> Inventory:
     """Return the inventory of these nodes: from `placement.inventory` if it is set, else measured."""
     if config.placement.inventory is None:
         return live_inventory(nodes)
-    names, known = {node.name for node in nodes}, known_inventory(config)
+    names = {node.name for node in nodes}
+    known = known_inventory(config)
     return Inventory(tuple(node for node in known.nodes if node.name in names), known.source)
 
 

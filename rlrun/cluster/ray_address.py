@@ -13,10 +13,14 @@ from rlrun.config.schema import ClusterKind, RunConfig
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.network import require_ipv4, require_ipv4_name
 
-VARIABLE, KEY = "RAY_ADDRESS", "cluster.address"
-LOCAL, AUTO = "local", "auto"
+VARIABLE = "RAY_ADDRESS"
+KEY = "cluster.address"
+LOCAL = "local"
+AUTO = "auto"
 _CURRENT = "ray/ray_current_cluster"  # where Ray writes the address of the last head that started, in RAY_TMPDIR
-MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+MODE = "RAY_AUTH_MODE"
+TOKEN = "RAY_AUTH_TOKEN"
+TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 _OTHERS = 0o077  # permissions of group and others
 _DEFAULT_PORT = 6379
 _RAYS_OWN = ".ray/auth_token"  # in the home folder, created by `ray get-auth-token --generate`

@@ -229,7 +229,8 @@ def _alive_while_children_work() -> Iterator[None]:
     def mark() -> None:
         worked_s = 0.0
         while not is_over.wait(_RETRY_S):
-            before_s, worked_s = worked_s, scheduled_seconds(descendants(os.getpid()))
+            before_s = worked_s
+            worked_s = scheduled_seconds(descendants(os.getpid()))
             if worked_s > before_s + _WORKS_S:
                 mark_alive()
 

@@ -113,7 +113,8 @@ class RayWorkers(Workers):
         missing = [s for s in slots if not any(held.covers(s, nodes[s.node]) for held in self._reservations)]
         if missing:
             deadline_s = self._config.cluster.placement_deadline_s
-            purpose, note = str(self._run_dir), self._watchdog.note
+            purpose = str(self._run_dir)
+            note = self._watchdog.note
             more = Reservation(missing, nodes, purpose, deadline_s, note, self._reservations)
             self._reservations.append(more)
 
@@ -180,8 +181,10 @@ class RayWorkers(Workers):
 
     def _survives(self, slot: Slot) -> bool:
         """Return whether the node of a slot is still there after the time in which Ray detects a lost node."""
-        began, limit_s = time.monotonic(), self._config.node.lost_after_s + _STATUS_S
-        subject, is_told = f"word whether node {slot.node} is lost", False
+        began = time.monotonic()
+        limit_s = self._config.node.lost_after_s + _STATUS_S
+        subject = f"word whether node {slot.node} is lost"
+        is_told = False
         with self._watchdog.driver.waiting(subject, (slot.name,), limit_s):
             while (waited_s := time.monotonic() - began) < limit_s and self._is_there(slot):
                 if waited_s > SLOW_S and not is_told:
@@ -193,7 +196,8 @@ class RayWorkers(Workers):
 
     def _move(self, is_actor_moved: bool) -> list[tuple[str, int]]:
         """Plan without the lost nodes, and restart every worker whose place changes. Raises RunError."""
-        old, before = self.plan, self._nodes
+        old = self.plan
+        before = self._nodes
         self.plan, self._nodes, lost = self._replanned()
         roles = [role for role in self.sizes if role != "actor" or is_actor_moved]
         moving = [
@@ -217,14 +221,17 @@ class RayWorkers(Workers):
 
     def _replanned(self) -> tuple[Plan, dict[str, RayNode], list[str]]:
         """Return a plan without the lost nodes, whose resources are reserved, its nodes, and the names of the lost."""
-        config, note, nodes = self._config, self._watchdog.note, self._connection.nodes
+        config = self._config
+        note = self._watchdog.note
+        nodes = self._connection.nodes
         for link in self._watchdog.network.links.sentences(least=2):
             self._watchdog.network.tell(link)
         while True:
             living = {node.node_id for node in nodes()}
             lost = [name for name in {slot.node for slot in self.plan.slots} if self._nodes[name].node_id not in living]
             words = partial(_whereabouts, [self._nodes[name] for name in lost], nodes, config.node.lost_after_s)
-            subject, measure = f"nodes in place of {', '.join(lost)}", partial(known_or_live, config)
+            subject = f"nodes in place of {', '.join(lost)}"
+            measure = partial(known_or_live, config)
             with self._watchdog.driver.waiting(subject, (), config.recovery.node_wait_s):
                 found = next_plan(config, self.plan, lost, nodes, measure, note, self._is_stopped, words)
             try:
@@ -327,7 +334,8 @@ class RayWorkers(Workers):
 
     def _link_broke(self, failure: RunError) -> RunError | None:
         """Return the failure of a link in place of a lost connection to a worker that still runs; None: it is none."""
-        worker, faults = failure.worker or "", self._watchdog.network.links.sentences()
+        worker = failure.worker or ""
+        faults = self._watchdog.network.links.sentences()
         if failure.kind != "policy-server-lost" or not faults or not self._runs(worker):
             return None
         self._watchdog.network.links.wait_up(self._config.node.lost_after_s)  # else the next try would fail at once

@@ -112,7 +112,8 @@ class Reservation:
         self._group = None
 
     def _acquire(self, note: Callable[[str], None]) -> None:
-        end, is_reported = time.monotonic() + self._deadline_s, False
+        end = time.monotonic() + self._deadline_s
+        is_reported = False
         while not self._try(min(_POLL_S, self._deadline_s)):
             mark_alive()
             self._require_nodes()
@@ -289,12 +290,14 @@ def next_plan(
     whereabouts: returns the state of the lost nodes, in words, which are noted when they change.
     Raises RunError: exit status 7 after `recovery.node_wait_s`, 75 if asked to stop.
     """
-    names, wait_s = ", ".join(sorted(lost)), config.recovery.node_wait_s
+    names = ", ".join(sorted(lost))
+    wait_s = config.recovery.node_wait_s
     end = time.monotonic() + wait_s
     seen: set[str] = set()  # node ids of the last attempt
     refusal: RunError | None = None
     told: set[str] = set()
-    elsewhere, next_word = "", time.monotonic()
+    elsewhere = ""
+    next_word = time.monotonic()
 
     def tell(text: str) -> None:
         if text not in told and wait_s > 0:
@@ -316,7 +319,8 @@ def next_plan(
                 refusal = error
         found = whereabouts()
         if wait_s > 0 and found not in ("", elsewhere) and time.monotonic() >= next_word:
-            elsewhere, next_word = found, time.monotonic() + _WORD_S
+            elsewhere = found
+            next_word = time.monotonic() + _WORD_S
             note(found)
         if is_stopped():
             raise RunError(

@@ -39,7 +39,9 @@ from rlrun.watchdog.wait_graph import Incoming
 logger = logging.getLogger(__name__)
 
 _GRACE_S = 2.0
-_NODE_DIED, _NOT_CREATED = "node has died", "in its creation task"  # parts of Ray's messages about an actor
+# parts of Ray's messages about an actor
+_NODE_DIED = "node has died"
+_NOT_CREATED = "in its creation task"
 _LOSSES: tuple[tuple[tuple[type[RayError], ...], str], ...] = (  # the others are named by their class
     ((ObjectLostError,), "an object it held is lost"),
     ((ActorUnavailableError,), "its process ended, or it cannot be reached"),
@@ -73,9 +75,11 @@ def wait_for(
     on_failure: receives every failure instead, and may raise; a failure then takes the place of its value.
     """
     values: dict[ray.ObjectRef, Any] = {}
-    open_refs, watched = list(labels), dict(lifelines or {})
+    open_refs = list(labels)
+    watched = dict(lifelines or {})
     began = time.monotonic()
-    end, is_slow = began + deadline_s, False
+    end = began + deadline_s
+    is_slow = False
     with owner.waiting(subject, lambda: _workers(open_refs, labels), deadline_s):
         while open_refs:
             left_s = deadline_s if check else end - time.monotonic()
@@ -267,7 +271,9 @@ class Inputs:
         for request in requests:
             arguments = [argument for held in self._of.get(request, []) if (argument := held()) is not None]
             found = get_local_object_locations([argument.reference for argument in arguments]) if arguments else {}
-            node_id, late, num_bytes = node_id_of(request.worker), [], 0
+            node_id = node_id_of(request.worker)
+            late = []
+            num_bytes = 0
             for argument in arguments:
                 place = found.get(argument.reference, {})
                 if place.get("node_ids") and node_id not in place["node_ids"]:

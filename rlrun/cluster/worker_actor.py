@@ -49,8 +49,10 @@ class WorkerActor:
             bind_near(slot.accelerators[0], config.actor.num_threads)
         self._worker = make_worker(slot.role, slot.rank, config, environment, slot.interpreter)
         # The driver sees all workers and finds a late one sooner; this deadline is needed when the driver has ended.
-        deadline_s, lost_after_s = 2 * config.cluster.step_deadline_s, config.node.lost_after_s
-        telemetry, node = self._worker.telemetry, ray.get_runtime_context().get_node_id()
+        deadline_s = 2 * config.cluster.step_deadline_s
+        lost_after_s = config.node.lost_after_s
+        telemetry = self._worker.telemetry
+        node = ray.get_runtime_context().get_node_id()
         if config.watchdog.enabled:
             self._heartbeat = Heartbeat(telemetry, Path(run_dir), config.watchdog.heartbeat_s)
         self._worker_lock = threading.Lock()  # held while a request or a forward pass runs

@@ -140,7 +140,8 @@ def _needs_demonstrations(config: RunConfig) -> bool:
 
 def imitation_beside_has_an_effect(config: RunConfig) -> Faults:
     """Imitation beside reinforcement learning needs a policy that imitates, and an on-policy algorithm."""
-    key, value = "algorithm.imitation_coef", config.algorithm.imitation_coef
+    key = "algorithm.imitation_coef"
+    value = config.algorithm.imitation_coef
     if value == 0:
         return
     if not POLICIES.get(config.policy.kind).needs_demonstrations:
@@ -209,7 +210,8 @@ def adapters_have_layers(config: RunConfig) -> Faults:
             remedy="Set actor.lora.rank=0.",
         )
         return
-    targets, whole = lora.targets or [], lora.trained_whole or []
+    targets = lora.targets or []
+    whole = lora.trained_whole or []
     yield from wrong_names("actor.lora.targets", targets, spec.lora.adaptable)
     if whole:
         yield from wrong_names("actor.lora.trained_whole", whole, spec.lora.whole)
@@ -250,8 +252,10 @@ def warm_start_warms_up(config: RunConfig) -> Faults:
 
 def demonstrations_are_not_evaluated(config: RunConfig) -> Faults:
     """Demonstrations take no reset seeds of evaluations, and evaluations none of certifications."""
-    demos, evaluation = config.demos, config.evaluation
-    first, end = EVALUATION_SEEDS.low, EVALUATION_SEEDS.high + 1
+    demos = config.demos
+    evaluation = config.evaluation
+    first = EVALUATION_SEEDS.low
+    end = EVALUATION_SEEDS.high + 1
     if demos.path is None and demos.seed + demos.num_episodes > first:
         yield RunError(
             "Demonstrations would take reset seeds of evaluations.",
@@ -272,7 +276,8 @@ def demonstrations_are_not_evaluated(config: RunConfig) -> Faults:
 
 def chosen_demonstrations_exist(config: RunConfig) -> Faults:
     """Keys that choose from a dataset have one, and the episodes are a list or a range."""
-    demos, defaults = config.demos, DemosConfig()
+    demos = config.demos
+    defaults = DemosConfig()
     if demos.path is None:
         for name in ("keys", "episodes", "only_successful"):
             if getattr(demos, name) != getattr(defaults, name):
@@ -301,7 +306,8 @@ def schedules_fall(config: RunConfig) -> Faults:
 
 def clipped_returns_have_a_critic(config: RunConfig) -> Faults:
     """Returns are clipped only where a critic learns them."""
-    bound, algorithm = config.algorithm.clip_returns, ALGORITHMS.get(config.algorithm.name)
+    bound = config.algorithm.clip_returns
+    algorithm = ALGORITHMS.get(config.algorithm.name)
     if bound is not None and not getattr(algorithm, "has_critic", True):
         because = f"algorithm.name={config.algorithm.name} has no critic"
         yield no_effect("algorithm.clip_returns", bound, because, "Drop it, or clip advantages.")
@@ -309,7 +315,8 @@ def clipped_returns_have_a_critic(config: RunConfig) -> Faults:
 
 def algorithm_learns_from_the_choices(config: RunConfig) -> Faults:
     """Some policies sample so that only one algorithm can learn from it."""
-    kind, name = config.policy.kind, config.algorithm.name
+    kind = config.policy.kind
+    name = config.algorithm.name
     only = POLICIES.get(kind).learned_by(config)
     if only is not None and name != only:
         yield RunError(
@@ -336,7 +343,8 @@ def filtered_groups_are_whole(config: RunConfig) -> Faults:
             remedy="Drop it, or take an algorithm with groups, such as algorithm.name=grpo.",
         )
         return
-    per_worker, num_groups = config.env.num_envs // config.env.num_workers, config.env.num_envs // rule.group_size
+    per_worker = config.env.num_envs // config.env.num_workers
+    num_groups = config.env.num_envs // rule.group_size
     if per_worker % rule.group_size:
         num_workers = nearest_divisor(num_groups, config.env.num_workers) if num_groups else None
         yield RunError(

@@ -63,7 +63,8 @@ def interpreter_has_a_process(config: RunConfig) -> Faults:
 
 def backend_serves_the_policy(config: RunConfig) -> Faults:
     """The rollout backend can serve the policy."""
-    backend, served_by = config.rollout.backend.value, POLICIES.get(config.policy.kind).backends
+    backend = config.rollout.backend.value
+    served_by = POLICIES.get(config.policy.kind).backends
     if backend not in served_by:
         yield RunError(
             f"The rollout backend {backend} cannot serve policy.kind={config.policy.kind}.",
@@ -169,7 +170,8 @@ def replays_are_not_recorded(config: RunConfig) -> Faults:
 
 def replays_need_no_demonstrations(config: RunConfig) -> Faults:
     """The actor's half of a replay has no simulators, with which demonstrations are recorded and compared."""
-    replay, algorithm = config.replay, config.algorithm
+    replay = config.replay
+    algorithm = config.algorithm
     if replay.path is None or replay.half is not ReplayHalf.actor:
         return
     is_imitated = algorithm.imitation_coef > 0
@@ -186,7 +188,8 @@ def replays_need_no_demonstrations(config: RunConfig) -> Faults:
 
 def sglang_settings_have_an_engine(config: RunConfig) -> Faults:
     """Settings of SGLang have an effect only with its backend."""
-    own, default = config.rollout.sglang, SglangConfig()
+    own = config.rollout.sglang
+    default = SglangConfig()
     if config.rollout.backend is RolloutBackendKind.sglang:
         return
     for name in ("python", "attention_backend", "mem_fraction_static", "server_args"):
@@ -197,7 +200,8 @@ def sglang_settings_have_an_engine(config: RunConfig) -> Faults:
 
 def servers_serve_robots(config: RunConfig) -> Faults:
     """BEHAVIOR's protocol describes the R1Pro, vla-eval's any world; a policy server replaces a checkpoint."""
-    server, timeout_s = config.evaluation.server, config.evaluation.server_timeout_s
+    server = config.evaluation.server
+    timeout_s = config.evaluation.server_timeout_s
     if server is None:
         if timeout_s != EvaluationConfig().server_timeout_s:
             yield no_effect("evaluation.server_timeout_s", timeout_s, "evaluation.server is null", "Drop it.")

@@ -107,7 +107,8 @@ def _refuse_run(parsed: list[Override], recorded: RecordedConfig) -> None:
 
 def _require_all_keys(recorded: RecordedConfig, schema: reference.Schema) -> None:
     """Raise RunError if a recorded configuration was cut; tell the keys that the version of its writer did not have."""
-    known, sections = [key.path for key in reference.all_keys(schema)], _other_kinds(recorded)
+    known = [key.path for key in reference.all_keys(schema)]
+    sections = _other_kinds(recorded)
     absent = missing(recorded.whole, known, sections)
     if not recorded.origin.is_as_written and absent:
         copy = copy_of(recorded.file)
@@ -116,7 +117,8 @@ def _require_all_keys(recorded: RecordedConfig, schema: reference.Schema) -> Non
             raise _cut(recorded, cut)
     if absent:
         default = "its default is" if len(absent) == 1 else "their defaults are"
-        writer, keys = recorded.origin.writer, _listed(absent)
+        writer = recorded.origin.writer
+        keys = _listed(absent)
         logger.warning("%s: %s wrote it, which had no %s; %s used", recorded.file, writer, keys, default)
 
 
@@ -187,7 +189,8 @@ def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str
     if extra_folder is None:
         return names
     folders = yaml_folders(extra_folder)
-    known_groups, lines = groups(folders), []
+    known_groups = groups(folders)
+    lines = []
     for one in parsed:
         is_choice = one.key_or_group in known_groups and isinstance(one.value(), str)
         line = (one.input_line or "").lstrip("+")
@@ -284,7 +287,8 @@ def text_of(value: str) -> str:
 
 def _normalise(override: Override, known_groups: dict[str, list[str]], schema: reference.Schema) -> str:
     """Return the override in Hydra's form, after a check of its key."""
-    key, text = override.key_or_group, override.input_line or ""
+    key = override.key_or_group
+    text = override.input_line or ""
     value = override.value()
     if override.is_sweep_override() or override.is_delete():
         raise RunError(
@@ -345,7 +349,8 @@ def _explain(
     error: Exception, sources: dict[str, Override], schema: reference.Schema, recorded: RecordedConfig | None
 ) -> RunError:
     """Turn an exception of Hydra or OmegaConf into a RunError with key, value, expected type and remedy."""
-    fault, text = _omegaconf_fault(error), str(error)
+    fault = _omegaconf_fault(error)
+    text = str(error)
     if isinstance(fault, GrammarParseError):
         key = str(fault.full_key or fault.key or "")
         given = next((one.input_line or "" for one in sources.values() if "${" in (one.input_line or "")), "")
@@ -403,9 +408,11 @@ def _of_newer(recorded: RecordedConfig, key: str) -> RunError:
 def _wrong_type(key: str, value: str | None, source: str, schema: reference.Schema) -> RunError:
     known = next((entry for entry in reference.all_keys(schema) if entry.path == key), None)
     if known is None:
-        remedy, expected = "Give a mapping of its keys.", "a section"
+        remedy = "Give a mapping of its keys."
+        expected = "a section"
     else:
-        remedy, expected = advice(known, value or ""), known.type
+        remedy = advice(known, value or "")
+        expected = known.type
     return RunError(
         f"'{key}' does not take this value.",
         key=key,

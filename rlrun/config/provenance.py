@@ -148,7 +148,8 @@ def signed(text: str) -> str:
 def origin_of(file: Path) -> Origin:
     """Return who wrote a file of `signed`; provenance.json and the checksums of a policy folder count too."""
     text = file.read_text(encoding="utf-8", errors="replace")
-    found, checksum = _WRITTEN_BY.search(text[:_HEAD]), None
+    found = _WRITTEN_BY.search(text[:_HEAD])
+    checksum = None
     said = [found[1]] if found else []
     with suppress(OSError, ValueError, LookupError, TypeError):
         said.append(str(json.loads((file.parent / PROVENANCE).read_text())["packages"]["rlrun"]))
@@ -228,7 +229,8 @@ def write(config: RunConfig, folder: Path, num_steps: int = 0) -> None:
     A config.yaml that says something else is kept as config_to_step_<N>.yaml. num_steps: the steps trained so far.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    place, text = folder / "config.yaml", recorded_yaml(config)
+    place = folder / "config.yaml"
+    text = recorded_yaml(config)
     if place.exists() and place.read_bytes() != text.encode():
         os.replace(place, _unused(folder, f"config_to_step_{num_steps:08d}"))
     _put(place, text)

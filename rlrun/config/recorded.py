@@ -145,9 +145,12 @@ def _chosen(tree: dict[str, Any], given: Collection[str]) -> set[str]:
 
 
 def _leaves(section: type, tree: dict[Any, Any], chosen: set[str], prefix: str = "") -> Iterator[_Leaf]:
-    hints, named, defaults = get_type_hints(section), names_of(section), section()
+    hints = get_type_hints(section)
+    named = names_of(section)
+    defaults = section()
     for key, value in tree.items():
-        path, hint = f"{prefix}{shown(key)}", hints.get(key)
+        path = f"{prefix}{shown(key)}"
+        hint = hints.get(key)
         if isinstance(hint, type) and issubclass(hint, Section) and isinstance(value, dict):
             yield from _leaves(hint, value, chosen, f"{path}.")
         elif hint is None or (isinstance(hint, type) and issubclass(hint, Section)):

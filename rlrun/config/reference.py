@@ -166,7 +166,8 @@ def _comments_in(one: type) -> dict[str, str]:
 def advice(key: Key, value: str) -> str:
     """Return a sentence. Example: "Write a number such as 3e-4." for actor.lr=fast."""
     kinds = [kind for kind in key.type.split(" | ") if kind != "None"]
-    kind, or_auto = kinds[0], ", or auto" if AUTO in kinds else ""
+    kind = kinds[0]
+    or_auto = ", or auto" if AUTO in kinds else ""
     if kind.startswith("list["):
         return f"Write {key.path}=[{value}]." if value and value[0] not in "[{" else f"The default is {key.default}."
     if kind in ("float", "int"):
@@ -228,7 +229,8 @@ def unresolved(key: str, text: str, fault: Exception, where: str, schema: Schema
 
 
 def _remedy(text: str, fault: Exception, schema: Schema) -> str:
-    variable, named = _OF_VARIABLE.search(text), _OF_KEY.search(text)
+    variable = _OF_VARIABLE.search(text)
+    named = _OF_KEY.search(text)
     if isinstance(fault, GrammarParseError):
         return r"Close each ${ with }; a text that contains ${ itself is written \${."
     if variable is not None:

@@ -226,7 +226,8 @@ REGISTRIES = (SIMULATORS, POLICIES, ALGORITHMS)
 
 def _composed(name: str, section: Any) -> list[tuple[str, Any, Any]]:
     """Return the fields of a section that take more while it is composed, for make_dataclass: null, or `auto`."""
-    words, counts = auto_names(section), CHOSEN.get(name, ())
+    words = auto_names(section)
+    counts = CHOSEN.get(name, ())
     found: list[tuple[str, Any, Any]] = []
     for one in fields(section):
         if one.name in counts:
@@ -239,7 +240,8 @@ def _composed(name: str, section: Any) -> list[tuple[str, Any, Any]]:
 
 def fill_counts(config: RunConfig) -> None:
     """Replace each null of the chosen keys. Ranges of the counts that the user wrote are checked later."""
-    usual, samples = RunConfig(), config.algorithm.global_batch_size
+    usual = RunConfig()
+    samples = config.algorithm.global_batch_size
     workers = 1 if config.cluster.kind is ClusterKind.local else usual.actor.num_workers
     most = max(1, config.env.num_envs // envs_together(config.algorithm))
     if "env.num_workers" in config.auto:  # until the plan chooses: the most, so that no other key seems wrong
@@ -405,9 +407,11 @@ def require_read_keys(overrides: Iterable[str], config: RunConfig) -> None:
 
     Files may have such keys, for other algorithms. Example: ["actor.value_lr=0.1"] with algorithm.name=grpo
     """
-    name, usual = config.algorithm.name, RunConfig()
+    name = config.algorithm.name
+    usual = RunConfig()
     given = [override.lstrip("+").partition("=")[0] for override in overrides]
-    because, remedy = f"algorithm.name={name} does not read it", "Drop it, or take another algorithm."
+    because = f"algorithm.name={name} does not read it"
+    remedy = "Drop it, or take another algorithm."
     unread = [key for key in getattr(ALGORITHMS.get(name), "without_effect", ()) if key in given]
     faults = []
     for key in unread:

@@ -54,8 +54,11 @@ class Collection:
         """requests: by env rank. num_returns: how many values each worker returns, by env rank. check: raises RunError
         for an env rank and its first value if that cannot be right; the worker is then replaced, as if it were lost."""
         self._check = check
-        self._workers, self._recovery = workers, recovery
-        self._requests, self._num_returns, self._subject = requests, num_returns, subject
+        self._workers = workers
+        self._recovery = recovery
+        self._requests = requests
+        self._num_returns = num_returns
+        self._subject = subject
         self._running: dict[int, tuple[Future[Any], ...]] = {}  # by env rank
         self._finished: dict[int, tuple[Any, ...]] = {}  # by env rank: first as a value, the others as futures
         self._on_failure: Callable[[RunError], None] = recovery.once()
@@ -78,7 +81,8 @@ class Collection:
         self.drop_lost()
         if not self._running:
             self.start()
-        running, self._running = self._running, {}
+        running = self._running
+        self._running = {}
         firsts = [futures[0] for futures in running.values()]
         values = self._workers.outcomes(firsts, self._subject, deadline_s, self._on_failure)
         for (rank, futures), value in zip(running.items(), values, strict=True):
@@ -123,7 +127,8 @@ class Colocation:
     def __init__(self, config: RunConfig, actors: ActorGroup, rollouts: WorkerGroup[RolloutWorker]):
         self._is_on = config.placement.offload and len(actors) > 0 and len(rollouts) > 0
         self._deadline_s = config.cluster.step_deadline_s
-        self._actors, self._rollouts = actors, rollouts
+        self._actors = actors
+        self._rollouts = rollouts
         self._holder: str | None = None  # the role on the accelerators; None: unknown
 
     def onload(self, role: str, group: WorkerGroup[Any] | None = None) -> None:
@@ -135,7 +140,8 @@ class Colocation:
             return
         self._holder = None  # unknown until both moves have succeeded
         groups: dict[str, WorkerGroup[Any]] = {"actor": self._actors, "rollout": self._rollouts}
-        other, wait = _OTHER[role], (group or self._actors).wait
+        other = _OTHER[role]
+        wait = (group or self._actors).wait
         offloading = groups[other].submit_all(lambda worker: worker.offload())
         wait(offloading, f"{other} workers offload", self._deadline_s)
         onloading = groups[role].submit_all(lambda worker: worker.onload())
@@ -165,7 +171,9 @@ class WeightUpdate:
         self._note = note
         self._config = config
         self._deadline_s = config.cluster.step_deadline_s
-        self._workers, self._actors, self._rollouts = workers, actors, rollouts
+        self._workers = workers
+        self._actors = actors
+        self._rollouts = rollouts
         self.held: int | None = None  # the version that all rollout workers hold; None: unknown
         self.bucket_counts = (0, 0)  # of a version without and with the base; known once the actor is loaded
         self._has_base = False  # whether all rollout workers have the base under the adapters
@@ -182,7 +190,9 @@ class WeightUpdate:
 
     def forget(self) -> None:
         """Let the next `send` send all weights; called after workers were replaced."""
-        self.held, self._has_base, self._is_connected = None, False, False
+        self.held = None
+        self._has_base = False
+        self._is_connected = False
 
     def send(self, version: int) -> None:
         """Send the actor's weights as `version`, unless every rollout worker holds that version. Raises RunError.
@@ -208,7 +218,8 @@ class WeightUpdate:
     def _send(self, version: int) -> None:
         if self._is_begun:  # also lets them finish with what is in their device memory
             self._wait(self._rollouts.submit_all(lambda rollout: rollout.discard_weights()), version)
-        self._is_begun, has_base = True, self._has_base
+        self._is_begun = True
+        has_base = self._has_base
         if self._config.weight_sync.transport is WeightTransport.collective:
             sending = self._actors.submit_all(lambda actor: actor.broadcast(version, has_base))
             receiving = self._rollouts.submit_all(lambda rollout: rollout.receive())
@@ -216,7 +227,9 @@ class WeightUpdate:
         else:
             self._connect()
             self._send_buckets(version)
-        self.held, self._has_base, self._is_begun = version, True, False
+        self.held = version
+        self._has_base = True
+        self._is_begun = False
 
     # --- ways -------------------------------------------------------------------------------
 
@@ -260,7 +273,8 @@ class WeightUpdate:
     # --- buckets ----------------------------------------------------------------------------
 
     def _send_buckets(self, version: int) -> None:
-        has_base, is_shared = self._has_base, self._is_shared
+        has_base = self._has_base
+        is_shared = self._is_shared
         under_way: deque[list[Future[Any]]] = deque()
         for index in range(self.num_buckets):
             if len(under_way) == _UNDER_WAY:

@@ -96,7 +96,8 @@ class Controller:
         """Start the simulators. Returns the spaces of their observations and actions."""
         spaces = self._recovering(lambda: self.envs.call(lambda env: env.load(), "simulators start", self._start_s))
         check_equal_spaces(dict(enumerate(spaces)))
-        self._world, self.shown = spaces[0], None
+        self._world = spaces[0]
+        self.shown = None
         if self.world.observed:
             self._note(f"observation: {self.world.observed}")
         if meaning := self._meaning_of_success:
@@ -138,7 +139,8 @@ class Controller:
 
         is_final: act with the weights of the folder, as version 0 (evaluation); else `sync_weights` sends weights.
         """
-        self._policy_folder, self._is_final = policy_folder, is_final
+        self._policy_folder = policy_folder
+        self._is_final = is_final
         self._colocation.onload("rollout")
         cameras = self._recovering(lambda: self._startup.load_rollout(policy_folder, is_final, self.world))
         if cameras is None or cameras.order == self.shown:
@@ -157,7 +159,8 @@ class Controller:
 
     def sync_weights(self, version: int) -> None:
         """Send the actor's weights to every rollout worker as policy `version`, unless they hold that version."""
-        self._version, self._is_final = version, False
+        self._version = version
+        self._is_final = False
         self._recovering(lambda: self._send_weights(version))
 
     def _send_weights(self, version: int) -> None:
@@ -201,7 +204,8 @@ class Controller:
         """
         if self._weights.held == policy_version:  # else rollout workers come with their weights
             self._colocation.onload("rollout")
-        self._version, self._is_final = policy_version, False
+        self._version = policy_version
+        self._is_final = False
         num_returns = [1 + len(ranks) for ranks in self._owners]
         return self._started(
             [lambda env: env.collect(step, policy_version)] * len(self.envs),
@@ -243,7 +247,8 @@ class Controller:
         num_workers = len(self.envs)
 
         def share(rank: int) -> EpisodesRequest:
-            own, num_own_videos = seeds[rank::num_workers], num_videos if rank == 0 else 0
+            own = seeds[rank::num_workers]
+            num_own_videos = num_videos if rank == 0 else 0
             return lambda env: env.evaluate(own, num_own_videos, policy_version)
 
         self._colocation.onload("rollout")
@@ -424,6 +429,7 @@ class Controller:
         if role == "env":
             shown = self.shown
             return self.envs.submit(rank, lambda env: env.load(shown))
-        folder, is_final = self._policy_folder, self._is_final
+        folder = self._policy_folder
+        is_final = self._is_final
         assert folder is not None
         return self.rollouts.submit(rank, self._startup.rollout_load(folder, is_final, self.world))

@@ -165,7 +165,8 @@ class _Episodes:
     """Generator methods of env workers, which run when a value is needed for the first time."""
 
     def __init__(self, workers: LocalWorkers, calls: Mapping[int, Call]):
-        self._workers, self._calls = workers, calls
+        self._workers = workers
+        self._calls = calls
         self._results: dict[int, tuple[Any, ...]] | None = None
 
     def value(self, rank: int, index: int) -> Any:

@@ -149,13 +149,15 @@ class Recovery:
 
     def drain(self) -> list[WorkerLoss]:
         """Return the losses since the last call, at the end of a training step."""
-        losses, self._losses = self._losses, []
+        losses = self._losses
+        self._losses = []
         self._wrong.clear()
         return losses
 
     def _check_restart_limit(self, failure: RunError, roles: tuple[str, ...]) -> tuple[str, int]:
         """Count the loss, and return its role and rank. Raises the failure if it is no loss, or exceeds a limit."""
-        role, rank = _role(failure), (failure.worker or "").partition("/")[2]
+        role = _role(failure)
+        rank = (failure.worker or "").partition("/")[2]
         if role not in roles or not _is_loss(failure, role):
             raise failure
         key, limit = self._limits[role]
@@ -228,9 +230,13 @@ class Startup:
         note: Callable[[str], None],
     ):
         """note: called with sentences on uneven memory."""
-        self._config, self._workers, self._note = config, workers, note
-        self._actors, self._rollouts = actors, rollouts
-        self._start_s, self._step_s = config.cluster.start_deadline_s, config.cluster.step_deadline_s
+        self._config = config
+        self._workers = workers
+        self._note = note
+        self._actors = actors
+        self._rollouts = rollouts
+        self._start_s = config.cluster.start_deadline_s
+        self._step_s = config.cluster.step_deadline_s
 
     # --- meshes -----------------------------------------------------------------------------
 
@@ -250,7 +256,8 @@ class Startup:
         is_collective = self._config.weight_sync.transport is WeightTransport.collective
         if not is_collective or not len(self._rollouts):
             return
-        address, wanted = self._workers.address("actor", 0), self._config.cluster.store_port
+        address = self._workers.address("actor", 0)
+        wanted = self._config.cluster.store_port
         wanted = 0 if wanted is None else wanted + 1
         port = self._actors.call_first(
             lambda actor: actor.open_weight_group(address, wanted), "weight mesh opened", self._step_s
@@ -298,11 +305,13 @@ class Startup:
         """Load as many workers of a node at a time as fit into its memory. Returns the values by rank."""
         plan = self._workers.plan
         each = load_bytes(self._config, policy_counts(self._config))[group.role]
-        waiting, num_waves = plan.of(group.role), 0
+        waiting = plan.of(group.role)
+        num_waves = 0
         values: dict[int, T] = {}
         while waiting:
             free = {status.worker: status.host_free_bytes for status in self._workers.statuses()}
-            wave, num_waves = waves(waiting, each, loading_room(plan, free))[0], num_waves + 1
+            wave = waves(waiting, each, loading_room(plan, free))[0]
+            num_waves = num_waves + 1
             subject = f"{group.role} loads, wave {num_waves}: {len(wave)} of {len(waiting)}"
             loaded = group.wait([group.submit(slot.rank, load) for slot in wave], subject, self._start_s)
             values |= zip((slot.rank for slot in wave), loaded, strict=True)

@@ -103,7 +103,8 @@ def find_corruption(
 
 def _name_fault(folder: Path) -> list[str]:
     """Return a sentence if a checkpoint has the name of another step than its state."""
-    list_all, step = step_of(folder), stored_step(folder)
+    list_all = step_of(folder)
+    step = stored_step(folder)
     if list_all is None or step in (None, list_all):
         return []
     return [f"its name says step {list_all}, its {STATE} step {step}: it was renamed or copied"]

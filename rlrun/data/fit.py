@@ -225,7 +225,8 @@ def match_dataset_cameras(data: DatasetInfo, world: World) -> CameraMatch | None
 
     Raises ValueError naming cameras without a match.
     """
-    there, number = world.cameras, world.num_images
+    there = world.cameras
+    number = world.num_images
     if number == 0 or (number is None and not there):
         return None
     wanted = there or tuple(f"camera {at + 1}" for at in range(number or 0))
@@ -261,14 +262,16 @@ def _compare_vector(
     fit: Fit, what: str, data: tuple[int, tuple[str, ...]], world: tuple[int | None, tuple[str, ...]]
 ) -> None:
     key = "demos.keys.state" if what == "state" else "demos.keys.action"
-    (number, names), (wanted, there) = data, world
+    (number, names) = data
+    (wanted, there) = world
     if wanted is None or (what == "state" and number == 0 and wanted == 0):
         return
     if number != wanted:
         cause = f"The data set has {number} numbers of {what}, the world {wanted}"
         fit.refusals.append(_mismatch(what, cause, key, _COUNT_REMEDY))
         return
-    ours, theirs = _informative_names(there), _informative_names(names)
+    ours = _informative_names(there)
+    theirs = _informative_names(names)
     common = set(ours) & set(theirs)
     if not ours or not theirs or ours == theirs:
         return
@@ -285,12 +288,14 @@ def _compare_vector(
 def _compare_range(fit: Fit, data: DatasetInfo, world: World) -> None:
     if data.actions is None or len(world.action_low) != data.num_actions or not len(data.actions):
         return
-    low, high = np.array(world.action_low), np.array(world.action_high)
+    low = np.array(world.action_low)
+    high = np.array(world.action_high)
     bounded = np.isfinite(low) & np.isfinite(high)
     span = np.where(bounded, high - low, 1.0)
     beyond = np.maximum(low - data.actions, data.actions - high) / span  # in ranges of the dimension
     beyond = np.where(bounded, beyond, 0.0)
-    share, worst = (beyond > LIMIT_SLACK).mean(0), beyond.max(0)
+    share = (beyond > LIMIT_SLACK).mean(0)
+    worst = beyond.max(0)
     at = int(np.argmax(np.maximum(share, worst / MAX_DISTANCE)))
     name = (data.action_names or world.action_names or tuple(f"action {i}" for i in range(len(low))))[at]
     found = f"{_percent(share[at])} of the data set's {name} lie outside of {low[at]:g} to {high[at]:g}"

@@ -46,7 +46,8 @@ class AnswerCheck:
 
     def __init__(self, sender: str, spaces: Spaces, num_chunks: int, largest_return: float):
         """num_chunks: C. largest_return: the largest absolute sum of rewards of an episode; inf: unknown."""
-        self._sender, self._chunk_shape = sender, (num_chunks, spaces.num_actions)
+        self._sender = sender
+        self._chunk_shape = (num_chunks, spaces.num_actions)
         self._is_discrete = spaces.num_choices is not None
         self._low, self._high = (np.array(limits, np.float64) for limits in (spaces.action_low, spaces.action_high))
         half = (self._high - self._low) / 2
@@ -68,7 +69,8 @@ class AnswerCheck:
             raise self._wrong(chunk, "answers another question, or its answer changed on the way", cause)
 
     def _check_shapes(self, observation: Observation, chunk: ActionChunk) -> None:
-        rows, finals = len(observation.frames), observation.final_frames
+        rows = len(observation.frames)
+        finals = observation.final_frames
         expected = {"actions": (rows, *self._chunk_shape), "values": (rows,)}
         for name, shape in expected.items():
             if (found := getattr(chunk, name)).shape != shape:
@@ -120,7 +122,8 @@ class AnswerCheck:
 
 def check_observation(observation: Observation, num_proprio: int) -> None:
     """Raise RunError, naming the env worker, for an invalid observation. num_proprio: P; 0: any."""
-    sender, frames = f"env/{observation.env_worker}", observation.frames
+    sender = f"env/{observation.env_worker}"
+    frames = observation.frames
     for part in (frames, observation.final_frames):
         if part is not None:
             _check_frames(sender, part, num_proprio)
@@ -136,7 +139,9 @@ def check_observation(observation: Observation, num_proprio: int) -> None:
 
 
 def _check_frames(sender: str, frames: Frames, num_proprio: int) -> None:
-    images, proprio, rows = frames.images, frames.proprio, len(frames)
+    images = frames.images
+    proprio = frames.proprio
+    rows = len(frames)
     if images.dtype != np.uint8 or images.ndim != 5 or len(images) != rows or images.shape[-1] != 3:
         cause = f"uint8 ({rows}, N, H, W, 3) is needed"
         raise wrong_message(sender, f"it sent pictures that are {images.dtype} {images.shape}", cause)

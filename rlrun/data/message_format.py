@@ -26,7 +26,9 @@ from rlrun.system.errors import ExitStatus, RunError
 
 INLINE_BYTES = 1 << 14  # arrays up to this size are copied into the header
 KINDS = "biuf"  # booleans and numbers; no objects, no strings
-_ARRAY, _OBJECT = 1, 2  # msgpack extensions
+# msgpack extensions
+_ARRAY = 1
+_OBJECT = 2
 _MAX_DEPTH = 8  # objects within objects; msgpack itself bounds lists and maps
 _ERROR_FIELDS = ("message", "key", "value", "cause", "remedy", "exit_status", "worker", "row", "kind")
 

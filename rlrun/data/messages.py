@@ -51,8 +51,11 @@ class Frames:
 
     def replaced(self, index: np.ndarray, fresh: Frames) -> Frames:
         """Return a copy in which rows `index` (int [R]) are the R rows of `fresh`."""
-        images, proprio, instructions = self.images.copy(), self.proprio.copy(), list(self.instructions)
-        images[index], proprio[index] = fresh.images, fresh.proprio
+        images = self.images.copy()
+        proprio = self.proprio.copy()
+        instructions = list(self.instructions)
+        images[index] = fresh.images
+        proprio[index] = fresh.proprio
         for row, instruction in zip(index, fresh.instructions, strict=True):
             instructions[row] = instruction
         return Frames(images, proprio, tuple(instructions))

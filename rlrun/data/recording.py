@@ -42,7 +42,8 @@ class RecordingError(Exception):
 
     def __init__(self, path: Path, cause: str):
         super().__init__(path, cause)
-        self.path, self.cause = path, cause
+        self.path = path
+        self.cause = cause
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,8 @@ def accelerator_memory(cluster: ClusterState) -> Iterator[Finding]:
                 share = gpu.free_bytes / max(1, gpu.total_bytes)
                 free_of_role[role, gpu.model].append((share, f"{node.node} accelerator {gpu.index}"))
     for (role, model), shares in free_of_role.items():
-        least, most = min(shares), max(shares)
+        least = min(shares)
+        most = max(shares)
         if most[0] - least[0] > SPREAD:
             yield Finding(
                 "accelerator memory",

@@ -23,7 +23,9 @@ from typing import Any
 
 from rlrun.doctor.facts import PairFacts
 
-NO_ANSWER, NOT_THERE = "no answer", "did not come to the store"  # errors of a trial that did not end in time
+# errors of a trial that did not end in time
+NO_ANSWER = "no answer"
+NOT_THERE = "did not come to the store"
 IMPORT_S = 16.0  # until every node has imported torch and reached the store
 # CUDA initialization (4 to 15 s on a node of eight GPUs without persistence mode) and NCCL's first communicator.
 NCCL_S = 30.0
@@ -83,7 +85,8 @@ def all_reduce(jobs: Sequence[Job]) -> tuple[PairFacts, ...]:
 def _try(job: Job) -> tuple[PairFacts, ...]:
     """Try the pairs of one member. A pair without a result at the time limit gets the error "no answer"."""
     command = [sys.executable, "-P", "-m", "rlrun.doctor.collective"]
-    environment, pipe = os.environ | job.environment, subprocess.PIPE
+    environment = os.environ | job.environment
+    pipe = subprocess.PIPE
     child = subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
     try:
         output, errors = child.communicate(json.dumps(asdict(job)), timeout=job.limit_s)
@@ -159,7 +162,8 @@ class _Rendezvous:
 
     def _store(self, is_server: bool = False) -> Any:
         """Open a new connection: a store client serves one thread at a time."""
-        address, port = self.job.store_address, self.job.store_port
+        address = self.job.store_address
+        port = self.job.store_port
         return self._dist.TCPStore(
             address,
             port,
@@ -200,7 +204,8 @@ class _Rendezvous:
                 self._started = time.monotonic()
 
     def _reduce(self, store: Any, rank: int) -> str | None:
-        timeout, number = timedelta(seconds=self.job.reduce_s), self._one()
+        timeout = timedelta(seconds=self.job.reduce_s)
+        number = self._one()
         kind = self._dist.ProcessGroupNCCL if self.job.backend == "nccl" else self._dist.ProcessGroupGloo
         kind(store, rank, 2, timeout).allreduce([number]).wait(timeout)
         return None if number.item() == 2 else f"1 + 1 gave {number.item()}"

@@ -186,10 +186,12 @@ def route(cluster: ClusterState) -> Iterator[Finding]:
         if node is None or link.source == link.target or (link.source, link.target) in seen:
             continue
         seen.add((link.source, link.target))
-        used, wanted = node.interface_of(link.source_address), cluster.interface(node)
+        used = node.interface_of(link.source_address)
+        wanted = cluster.interface(node)
         where = f"{link.source} -> {link.target}"
         if not link.source_address:
-            cause, fix = f"there is no route to {link.address}", f"ip route get {link.address}"
+            cause = f"there is no route to {link.address}"
+            fix = f"ip route get {link.address}"
             yield Finding("route", Status.failed, where, cause, fix)
         elif wanted is not None and used != wanted:
             yield Finding(
@@ -208,7 +210,8 @@ def mtu(cluster: ClusterState) -> Iterator[Finding]:
     for facts in cluster.facts.paths:
         path = facts.path
         if path.loses_packets:
-            where, cause = f"{facts.source} -> {facts.target}", path.cause(facts.source, facts.target)
+            where = f"{facts.source} -> {facts.target}"
+            cause = path.cause(facts.source, facts.target)
             yield Finding("mtu", Status.failed, where, cause, path.remedy(facts.source), f"{path.passes} bytes")
 
 
@@ -267,7 +270,8 @@ def _collective(cluster: ClusterState, backend: str) -> Iterator[Finding]:
     for (source, target), error in outcomes(cluster.facts.pairs, backend).items():
         if error is not None:
             cause = f"an all-reduce failed: {error}"
-            where, fix = f"{source} -- {target}", _collective_fix(target, backend)
+            where = f"{source} -- {target}"
+            fix = _collective_fix(target, backend)
             is_late = error == NO_ANSWER or NOT_THERE in error
             yield Finding(backend, Status.failed, where, cause, fix, error, is_late)
 

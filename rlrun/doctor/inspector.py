@@ -76,7 +76,8 @@ def probe_ports(source: str, probes: Sequence[PortProbe], timeout_s: float) -> t
 
 
 def _probe(source: str, probe: PortProbe, timeout_s: float) -> LinkFacts:
-    started, sent_s = time.perf_counter(), time.time()
+    started = time.perf_counter()
+    sent_s = time.time()
     facts: dict[str, Any] = {"source": source, "target": probe.target, "purpose": probe.purpose}
     facts |= {"address": probe.address, "port": probe.port, "source_address": source_address(probe.address)}
     try:

@@ -162,7 +162,8 @@ def measure_folder(folder: Folder, node_request: NodeRequest) -> FolderFacts:
         usage = shutil.disk_usage(existing)
     except OSError as fault:
         return FolderFacts(folder.purpose, folder.path, 0, 0, str(fault))
-    problem, speed = None, None
+    problem = None
+    speed = None
     try:
         if (refused := probe_write(existing)) is not None:
             raise refused
@@ -178,7 +179,8 @@ def measure_folder(folder: Folder, node_request: NodeRequest) -> FolderFacts:
 def _write_speed(folder: Path, num_bytes: int) -> float:
     """Return the bytes per second written to the disk, with fsync."""
     piece = b"\0" * max(4096, num_bytes // 8)
-    started, written = time.perf_counter(), 0
+    started = time.perf_counter()
+    written = 0
     with tempfile.TemporaryFile(dir=folder, buffering=0) as stream:
         while written < num_bytes and time.perf_counter() - started < _SPEED_S:
             written += stream.write(piece)

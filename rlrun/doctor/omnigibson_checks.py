@@ -65,7 +65,8 @@ def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
     """Return the facts for `request`; takes as long as its interpreter takes to start."""
     environment = {**os.environ, **request.environment}
     found = ask(request.python, _QUESTION, [], _QUESTION_S, request.environment)
-    answer, late = found.value or {}, f"no answer within {_QUESTION_S:.0f} s"
+    answer = found.value or {}
+    late = f"no answer within {_QUESTION_S:.0f} s"
     data = environment.get("OMNIGIBSON_DATA_PATH", "")
     if not data and answer.get("folder"):
         data = str(Path(answer["folder"]) / "data")  # OmniGibson's own default

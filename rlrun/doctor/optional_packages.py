@@ -63,7 +63,8 @@ def needed_packages(
 
 
 def _of_trainer(config: RunConfig, roles: set[str]) -> Iterator[PackageRequest]:
-    here, is_hf = sys.executable, config.rollout.backend is RolloutBackendKind.hf
+    here = sys.executable
+    is_hf = config.rollout.backend is RolloutBackendKind.hf
     if config.actor.optimizer is OptimizerKind.adamw_8bit and "actor" in roles:
         fix = "pip install 'rlrun[bitsandbytes]' on this node, or actor.optimizer=adamw"
         yield PackageRequest("bitsandbytes", "actor.optimizer", "import bitsandbytes", here, fix)

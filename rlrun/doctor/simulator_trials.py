@@ -61,10 +61,12 @@ def render_world(renderer: str, image_size: int) -> dict[str, Any]:
         opened = open_renderer(model, Renderer(renderer))
     except RuntimeError as error:  # the renderer named in the configuration does not work
         return _no_image(str(error))
-    data, camera = mujoco.MjData(model), overview_camera(*activity.overview)
+    data = mujoco.MjData(model)
+    camera = overview_camera(*activity.overview)
     mujoco.mj_forward(model, data)
     milliseconds = _median_ms(lambda: opened.draw(data, camera, image_size, image_size))
-    kind, device = opened.kind.value, opened.drawn_by
+    kind = opened.kind.value
+    device = opened.drawn_by
     opened.close()
     return _image(kind, device, milliseconds) | {"warning": "; ".join(warnings.lines)}
 
@@ -88,7 +90,8 @@ def render_by_mujoco(renderer: str, image_size: int) -> dict[str, Any]:
                 return opened.render()
 
             milliseconds = _median_ms(draw)
-            is_black, device = not draw().any(), _opengl_device()
+            is_black = not draw().any()
+            device = _opengl_device()
     except Exception as error:  # the type depends on which part of OpenGL is missing
         return _no_image(f"{type(error).__name__}: {error}".splitlines()[0])
     if is_black:
@@ -173,10 +176,13 @@ def _observations_per_second(env: Any) -> float:
     """Return the speed of up to _NUM_STEPS steps of an episode, with simulation."""
     idle = np.clip(np.zeros((1, 1, env.num_actions), np.float32), env.action_low, env.action_high)
     env.reset(np.arange(1), np.array([0]))
-    began, count, is_over = time.perf_counter(), 0, False
+    began = time.perf_counter()
+    count = 0
+    is_over = False
     while count < _NUM_STEPS and not is_over:
         result = env.step_chunk(idle)
-        count, is_over = count + 1, bool(result.ended[0] or result.infra_fault[0])
+        count = count + 1
+        is_over = bool(result.ended[0] or result.infra_fault[0])
     return count / (time.perf_counter() - began)
 
 

@@ -13,7 +13,8 @@ from rlrun.config.simulator_spec import Decided, Setting, Variable
 
 log = logging.getLogger(__name__)
 
-MUJOCO_GL, PLATFORM = "MUJOCO_GL", "PYOPENGL_PLATFORM"
+MUJOCO_GL = "MUJOCO_GL"
+PLATFORM = "PYOPENGL_PLATFORM"
 # What MuJoCo documents for Linux; importing it raises for any other value, such as cgl or wgl of other systems.
 _TAKEN = (
     *("", "glfw", "glx", "egl", "osmesa", "enable", "enabled", "on", "true", "1"),
@@ -172,7 +173,8 @@ def drop_unlisted_device() -> None:
     without the graphics part of the driver, EGL lists Mesa's software device only. MuJoCo then takes the first device
     that works, beginning with those of CUDA_VISIBLE_DEVICES.
     """
-    wanted, count = os.environ.get(VARIABLE, ""), num_egl_devices()
+    wanted = os.environ.get(VARIABLE, "")
+    count = num_egl_devices()
     if wanted.isdigit() and count is not None and int(wanted) >= count:
         del os.environ[VARIABLE]
         log.info("%s=%s is taken away: EGL lists %d devices here", VARIABLE, wanted, count)

@@ -27,7 +27,8 @@ Place = Callable[[int, int], str]  # of a control step (-1: the last) of a row's
 
 def check_frames(frames: Frames, rows: np.ndarray, num_rows: int, num_proprio: int, place: Place) -> None:
     """Raise SimulatorFault if `frames` (of `num_rows` rows) cannot be a robot's observation in `rows` (int [R])."""
-    images, proprio = frames.images, frames.proprio
+    images = frames.images
+    proprio = frames.proprio
     if images.dtype != np.uint8 or images.ndim != 5 or len(images) != num_rows or images.shape[-1] != 3:
         raise SimulatorFault(f"images are {images.dtype} {images.shape}, expected uint8 ({num_rows}, N, H, W, 3)")
     if proprio.shape != (num_rows, num_proprio):
@@ -98,7 +99,8 @@ class RepeatedFaults:
 
     def __init__(self, num_rows: int, needed_first: int = NUM_EQUAL):
         """needed_first: equal faults that show a bug as long as no row has completed a chunk."""
-        self._num_rows, self._needed_first = num_rows, needed_first
+        self._num_rows = num_rows
+        self._needed_first = needed_first
         self._num_completed = 0  # chunks of all rows
         self._seen: dict[str, list[int]] = {}  # by signature: the chunks completed at each fault that counts
 
@@ -108,7 +110,8 @@ class RepeatedFaults:
 
     def add(self, fault: Exception) -> None:
         """Count a fault. Raises RunError, with the traceback, if it is one too many of its like."""
-        signature, now = _signature(fault), self._num_completed
+        signature = _signature(fault)
+        now = self._num_completed
         before = self._seen.get(signature, [])
         is_soon = bool(before) and now - before[-1] <= SOON * self._num_rows
         self._seen[signature] = counted = [*before, now] if is_soon else [now]

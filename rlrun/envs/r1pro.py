@@ -104,7 +104,8 @@ def joints_of(part: str) -> tuple[str, ...]:
 
 def action_limits() -> tuple[np.ndarray, np.ndarray]:
     """Return float32 [23] low and high: velocities and grippers in [-1, 1], trunk and arms at their joint limits."""
-    low, high = -np.ones(NUM_ACTIONS, np.float32), np.ones(NUM_ACTIONS, np.float32)
+    low = -np.ones(NUM_ACTIONS, np.float32)
+    high = np.ones(NUM_ACTIONS, np.float32)
     for part, joints in PART_JOINTS.items():
         low[ACTION_PARTS[part]] = [joint.range[0] for joint in joints]
         high[ACTION_PARTS[part]] = [joint.range[1] for joint in joints]
@@ -122,7 +123,8 @@ def action_names(parts: tuple[str, ...] | None = None) -> tuple[str, ...]:
 
 
 def _layout(*fields: tuple[str, int]) -> dict[str, slice]:
-    slices, start = {}, 0
+    slices = {}
+    start = 0
     for name, size in fields:
         slices[name] = slice(start, start + size)
         start += size

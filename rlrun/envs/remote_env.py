@@ -40,7 +40,8 @@ class RemoteEnv(VectorEnv):
         python: str,
         progress: Callable[[], None] = lambda: None,
     ):
-        self.num_envs, self.python = num_envs, python
+        self.num_envs = num_envs
+        self.python = python
         self._deadline = Deadline(config.call_deadline_s, "env.call_deadline_s")
         output = Output(simulator_spec(config).known_lines)
         process = ChildProcess(python, SIMULATOR, output)
@@ -49,7 +50,8 @@ class RemoteEnv(VectorEnv):
         try:
             self.about = self._client.handshake(loading)
             spec = SIMULATORS.location(config.simulator)
-            plain, package = to_dict(config), file_of(spec)
+            plain = to_dict(config)
+            package = file_of(spec)
             made = self._client.call("make", loading, spec=spec, package=package, config=plain, num_envs=num_envs)
         except ImportError as error:
             self.close()
@@ -61,13 +63,19 @@ class RemoteEnv(VectorEnv):
         except BaseException:
             self.close()
             raise
-        self.num_actions, self.num_choices = made["num_actions"], made["num_choices"]
-        self.num_proprio, self.num_images = made["num_proprio"], made["num_images"]
-        self.observed, self.instructions = made["observed"], tuple(made["instructions"])
-        self.control_hz, self.is_hz_nominal = made["control_hz"], made["is_hz_nominal"]
-        self.cameras, self.proprio_names = tuple(made["cameras"]), tuple(made["proprio_names"])
+        self.num_actions = made["num_actions"]
+        self.num_choices = made["num_choices"]
+        self.num_proprio = made["num_proprio"]
+        self.num_images = made["num_images"]
+        self.observed = made["observed"]
+        self.instructions = tuple(made["instructions"])
+        self.control_hz = made["control_hz"]
+        self.is_hz_nominal = made["is_hz_nominal"]
+        self.cameras = tuple(made["cameras"])
+        self.proprio_names = tuple(made["proprio_names"])
         self.action_names = tuple(made["action_names"])
-        self.action_low, self.action_high = made["action_low"], made["action_high"]
+        self.action_low = made["action_low"]
+        self.action_high = made["action_high"]
         self.fingerprint = made["fingerprint"]
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:

@@ -42,17 +42,28 @@ class RestartingEnv(VectorEnv):
         """
         self.faults: list[str] = []  # each of them was followed by a new simulator
         self._row_faults: list[str] = []  # of single rows, since the last call of `drain_row_faults`
-        self._make, self._limit, self._log_path = make, limit, log_path
+        self._make = make
+        self._limit = limit
+        self._log_path = log_path
         self._no_picture = ""  # why no overview can be drawn; "": one could, or none was asked for
         self._of_worker = f" of {worker}" if worker else ""
         self._env = env = self._started()
         self._repeated = RepeatedFaults(env.num_envs)  # one count for all rows, which break together
-        self.num_envs, self.num_actions, self.num_choices = env.num_envs, env.num_actions, env.num_choices
-        self.num_proprio, self.num_images = env.num_proprio, env.num_images
-        self.action_names, self.action_low, self.action_high = env.action_names, env.action_low, env.action_high
-        self.largest_reward, self.observed = env.largest_reward, env.observed
-        self.cameras, self.proprio_names, self.instructions = env.cameras, env.proprio_names, env.instructions
-        self.control_hz, self.is_hz_nominal = env.control_hz, env.is_hz_nominal
+        self.num_envs = env.num_envs
+        self.num_actions = env.num_actions
+        self.num_choices = env.num_choices
+        self.num_proprio = env.num_proprio
+        self.num_images = env.num_images
+        self.action_names = env.action_names
+        self.action_low = env.action_low
+        self.action_high = env.action_high
+        self.largest_reward = env.largest_reward
+        self.observed = env.observed
+        self.cameras = env.cameras
+        self.proprio_names = env.proprio_names
+        self.instructions = env.instructions
+        self.control_hz = env.control_hz
+        self.is_hz_nominal = env.is_hz_nominal
         self.fingerprint = env.fingerprint
         self._shown: tuple[int, ...] | None = None  # cameras of the simulator; None: all, in its order
         self.reward_limit = reward_limit(env.largest_reward, max_abs_reward)
@@ -75,7 +86,8 @@ class RestartingEnv(VectorEnv):
     def show(self, cameras: tuple[int, ...] | None) -> None:
         """Show only these cameras of the simulator, by their index there, in this order; None: all, in its order."""
         shown = tuple(range(self._env.num_images)) if cameras is None else cameras
-        self._shown, self.num_images = cameras, len(shown)
+        self._shown = cameras
+        self.num_images = len(shown)
         self.cameras = tuple(self._env.cameras[at] for at in shown) if self._env.cameras else ()
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
@@ -91,7 +103,8 @@ class RestartingEnv(VectorEnv):
                 self._restart(fault)
                 continue
             self._is_lost[env_ids] = False
-            self._seeds[env_ids], self._num_steps[env_ids] = seeds, 0
+            self._seeds[env_ids] = seeds
+            self._num_steps[env_ids] = 0
             frames = frames if self._shown is None else frames.select_cameras(self._shown)
             self._image_shape = frames.images.shape[1:]
             return frames
@@ -130,7 +143,8 @@ class RestartingEnv(VectorEnv):
 
     def drain_row_faults(self) -> tuple[str, ...]:
         """Return what broke single rows since the last call, with their seeds; the other rows went on."""
-        faults, self._row_faults = self._row_faults, []
+        faults = self._row_faults
+        self._row_faults = []
         return tuple(faults)
 
     def _check_reset(self, frames: Frames, seeds: np.ndarray) -> None:

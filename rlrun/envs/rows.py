@@ -88,16 +88,23 @@ class RowsEnv(VectorEnv):
         max_control_steps: int,
         progress: Callable[[], None],
     ):
-        self._make, self.num_envs = make, num_envs
-        self.num_actions, self.num_choices = spaces.num_actions, spaces.num_choices
-        self.num_proprio, self.num_images = spaces.num_proprio, spaces.num_images
-        self.action_names, self.observed = tuple(action_names), spaces.observed
-        self.cameras, self.proprio_names = spaces.cameras, spaces.proprio_names
-        self.control_hz, self.is_hz_nominal = spaces.control_hz, spaces.is_hz_nominal
+        self._make = make
+        self.num_envs = num_envs
+        self.num_actions = spaces.num_actions
+        self.num_choices = spaces.num_choices
+        self.num_proprio = spaces.num_proprio
+        self.num_images = spaces.num_images
+        self.action_names = tuple(action_names)
+        self.observed = spaces.observed
+        self.cameras = spaces.cameras
+        self.proprio_names = spaces.proprio_names
+        self.control_hz = spaces.control_hz
+        self.is_hz_nominal = spaces.is_hz_nominal
         self.instructions = spaces.instructions
         self.action_low = np.array(spaces.action_low, np.float32)
         self.action_high = np.array(spaces.action_high, np.float32)
-        self._image_size, self._max_control_steps = image_size, max_control_steps
+        self._image_size = image_size
+        self._max_control_steps = max_control_steps
         self._repeated = RepeatedFaults(num_envs, needed_first=min(NUM_EQUAL, max(2, num_envs)))
         self._rows: list[_Row] = []
         for _ in range(num_envs):
@@ -115,7 +122,9 @@ class RowsEnv(VectorEnv):
                 self._make_again(row, int(i))
             with questions_told():
                 row.env.start(int(seed))
-            row.num_steps, row.is_over, row.is_broken = 0, False, False
+            row.num_steps = 0
+            row.is_over = False
+            row.is_broken = False
             frames.images[k], proprio = row.env.perceive()
             frames.proprio[k] = as_float32(proprio)
             texts.append(row.env.instruction)

@@ -114,13 +114,19 @@ class ChunkBuilder:
 
     def add(self, row: int, k: int, reward: float, terminated: bool, truncated: bool, success: bool) -> None:
         """Add control step `k` of a row."""
-        self.rewards[row, k], self.step_valid[row, k] = reward, True
-        self.terminated[row], self.truncated[row], self.success[row] = terminated, truncated, success
+        self.rewards[row, k] = reward
+        self.step_valid[row, k] = True
+        self.terminated[row] = terminated
+        self.truncated[row] = truncated
+        self.success[row] = success
         self.q_score[row] = success
 
     def fail(self, row: int, why: str) -> None:
         """Mark the episode of a row as void."""
-        self.rewards[row], self.step_valid[row], self.q_score[row], self.infos[row] = 0.0, False, 0.0, {"fault": why}
+        self.rewards[row] = 0.0
+        self.step_valid[row] = False
+        self.q_score[row] = 0.0
+        self.infos[row] = {"fault": why}
         self.terminated[row] = self.truncated[row] = self.success[row] = False
         self.infra_fault[row] = True
 

@@ -45,7 +45,8 @@ _KILL_WAIT_S = 10.0
 _NUM_LAST_LINES = 12
 _RAY_STARTUP_TIMEOUT = "The current node timed out during startup"  # Ray's limit of 30 s is too short on a busy node
 _LIBC = ctypes.CDLL(None, use_errno=True)  # opened before any fork
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Head:
@@ -56,7 +57,9 @@ class Head:
 
     def __init__(self, address: str, is_here: bool):
         """address: as "10.77.0.1:6379". is_here: whether this node is the head."""
-        self._address, self._is_here, self._refusals = address, is_here, 0
+        self._address = address
+        self._is_here = is_here
+        self._refusals = 0
 
     @property
     def is_running(self) -> bool:
@@ -219,7 +222,8 @@ class NodeProcess:
     """
 
     def __init__(self, settings: NodeSettings, head: Head):
-        self.settings, self.head = settings, head
+        self.settings = settings
+        self.head = head
         self._log = Path(settings.temp_dir) / "start.log"
         folders = [folder for folder in (settings.temp_dir, settings.spill_dir) if folder is not None]
         self._sentinel = SentinelProcess(settings.address, folders)  # outside Ray, which it outlives
@@ -248,13 +252,15 @@ class NodeProcess:
 
         Raises RunError with Ray's last lines if Ray ends, or at the deadline.
         """
-        end, is_second = time.monotonic() + deadline_s, False
+        end = time.monotonic() + deadline_s
+        is_second = False
         while not is_stopped() and not self.head.has_ended:
             if not self.head.is_running:
                 time.sleep(_POLL_S)
                 continue
             if not self.is_alive and not is_second and _RAY_STARTUP_TIMEOUT in self._log.read_text(errors="replace"):
-                self._process, is_second = self._start(), True
+                self._process = self._start()
+                is_second = True
             if not self.is_alive:
                 raise self.ended_error("Ray did not start")
             if self.settings.name in joined(self.settings.head):

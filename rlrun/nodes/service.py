@@ -59,7 +59,8 @@ class Signals:
 
     def take(self) -> list[int]:
         """Return the signals since the last call."""
-        pending, self._pending = self._pending, []
+        pending = self._pending
+        self._pending = []
         return pending
 
 
@@ -77,7 +78,8 @@ def start_node(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
         spill = LockedFolder(spill_parent, NODE_FOLDER_PREFIX) if spill_parent is not None else None
         for exposed in {open_parent(locked.path) for locked in (temp, spill) if locked is not None} - {None}:
             print(f"warning: other users can rename the folder of Ray: end that with `chmod +t {exposed}`", flush=True)
-        is_lost, token_file = False, None
+        is_lost = False
+        token_file = None
         try:
             settings = choose_settings(config, group, str(temp.inner), str(spill.inner) if spill else None)
             check_ports(settings)
@@ -164,7 +166,8 @@ def _run_until_over(config: RunConfig, process: NodeProcess, signals: Signals, _
 
     A scheduler sends SIGTERM to all nodes at once; the head then saves the run, and needs the other nodes meanwhile.
     """
-    settings, head = process.settings, process.head
+    settings = process.settings
+    head = process.head
     while not (signals.is_interrupted or (settings.is_head and signals.is_stopped)):
         if signal.SIGTERM in signals.take():
             print(f"node {settings.name}: runs until the head has ended; SIGINT ends it now", flush=True)

@@ -179,7 +179,8 @@ def choose_folder(paths: Sequence[str], need_bytes: int, key: str, is_for_socket
 
     key: the configuration key of the paths. Raises RunError with the fault of every path.
     """
-    fit, faults = [], []
+    fit = []
+    faults = []
     for path in paths:
         excess = len((path + _LONGEST_SOCKET_PATH).encode()) - _MAX_SOCKET_PATH
         try:
@@ -190,7 +191,8 @@ def choose_folder(paths: Sequence[str], need_bytes: int, key: str, is_for_socket
         if is_for_sockets and excess > 0:
             faults.append(f"{path}: {excess} bytes too long for Ray's Unix sockets")
         elif found.usable_bytes < need_bytes:
-            usable, need = max(0, found.usable_bytes) // _MEGABYTE, need_bytes // _MEGABYTE
+            usable = max(0, found.usable_bytes) // _MEGABYTE
+            need = need_bytes // _MEGABYTE
             faults.append(f"{path}: {usable} MB until the disk is 95 % full, {need} MB needed")
         elif not os.access(path, os.W_OK):
             faults.append(f"{path}: not writable")

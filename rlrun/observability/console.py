@@ -105,7 +105,8 @@ class Console:
     def start(self) -> None:
         """Start the output. `stop` restores the terminal, and so does the end of the process."""
         logging.getLogger("rlrun").addHandler(self._warnings)
-        self._hook_before, sys.breakpointhook = sys.breakpointhook, self._on_breakpoint
+        self._hook_before = sys.breakpointhook
+        sys.breakpointhook = self._on_breakpoint
         if self._is_quiet or not self._terminal.is_terminal or self._terminal.is_dumb_terminal:
             return
         self._gpus.start()
@@ -123,7 +124,8 @@ class Console:
         """Restore the terminal. Safe to call twice."""
         logging.getLogger("rlrun").removeHandler(self._warnings)
         if self._hook_before is not None:
-            sys.breakpointhook, self._hook_before = self._hook_before, None
+            sys.breakpointhook = self._hook_before
+            self._hook_before = None
         self._end_live()
 
     def _on_breakpoint(self, *_: Any, **__: Any) -> None:
@@ -133,7 +135,8 @@ class Console:
         open_debugger(None if here is None else here.f_back)
 
     def _end_live(self) -> None:
-        live, self._live = self._live, None
+        live = self._live
+        self._live = None
         if live is None:
             return
         self._gpus.stop()

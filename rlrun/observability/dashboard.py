@@ -149,7 +149,9 @@ class Dashboard:
         bar = self._bars.get(phase)
         if bar is None or done < bar.done or not bar.is_fresh:
             bar = self._bars[phase] = _Bar(done, total, now, now)
-        bar.done, bar.total, bar.updated_s = done, total, now
+        bar.done = done
+        bar.total = total
+        bar.updated_s = now
         if phase in STARTUP_PHASES and done >= total:
             del self._bars[phase]
         return now - bar.started_s
@@ -268,7 +270,8 @@ def _worker_cells(worker: _WorkerState) -> dict[str, Text | str]:
 
 def _progress(worker: _WorkerState) -> str:
     """Describe counters with their rate over the last seconds. Example: env_steps 5120 (412/s)."""
-    (first_s, before), (last_s, after) = worker.samples[0], worker.samples[-1]
+    (first_s, before) = worker.samples[0]
+    (last_s, after) = worker.samples[-1]
     parts = []
     for name, value in after.items():
         rate = (value - before.get(name, 0)) / (last_s - first_s) if last_s > first_s else 0.0

@@ -299,10 +299,12 @@ def ablation_sentence(metrics: Mapping[str, float]) -> AblationResult | None:
     Example: "with pictures exchanged: loss 0.31 -> 0.95; with instructions exchanged: loss 0.31 -> 0.31: the policy
     does not look at its instructions".
     """
-    parts, is_blind = [], False
+    parts = []
+    is_blind = False
     for what, name in EXCHANGED_LOSSES.items():
         if name in metrics:
-            held, other = metrics[HELD_LOSS], metrics[name]
+            held = metrics[HELD_LOSS]
+            other = metrics[name]
             ignores = not other > (1 + MIN_LOSS_GROWTH) * held
             is_blind |= ignores
             end = f": the policy does not look at its {what}" if ignores else ""

@@ -131,7 +131,8 @@ class Telemetry:
     @contextmanager
     def span(self, name: str, detail: str = "") -> Iterator[None]:
         """Mark the time inside as phase `name`. The innermost of nested spans is the current phase."""
-        entry, step = (name, machine_load.steady_time()), self.step
+        entry = (name, machine_load.steady_time())
+        step = self.step
         with self._lock:
             self._moved()
             self._open.append(entry)
@@ -205,7 +206,8 @@ class Telemetry:
     def drain_spans(self) -> list[Span]:
         """Return the spans that were closed since the last call."""
         with self._lock:
-            spans, self._spans = self._spans, []
+            spans = self._spans
+            self._spans = []
         return spans
 
     def status(self) -> WorkerStatus:
@@ -214,7 +216,9 @@ class Telemetry:
             phase, since = self._open[-1] if self._open else ("idle", machine_load.steady_time())
             counters = dict(self._counters)
             waits = {wait.what: wait.snapshot() for wait in reversed(self._waits)}  # the oldest of equal ones
-            silence_s, silences, failure = self._silence.seconds, self._silence.samples(), self._failure
+            silence_s = self._silence.seconds
+            silences = self._silence.samples()
+            failure = self._failure
             is_first = bool(self._open) and self._silence.is_first(phase)
         return WorkerStatus(
             worker=self.worker,

@@ -116,7 +116,8 @@ class TimelineWriter:
             self._write_row(event)
 
     def _write_span(self, event: dict[str, Any]) -> None:
-        line, start = json.dumps(event), event["ts"]
+        line = json.dumps(event)
+        start = event["ts"]
         self._write(line)
         if self._num_first < FIRST_SPANS:
             self._num_first += 1
@@ -149,10 +150,13 @@ class TimelineWriter:
         pid = self._pid(LEFT_OUT)
         self._newest.sort(key=itemgetter(0))
         num_left_out = len(self._newest) - NEWEST_SPANS
-        left_out, self._newest = self._newest[:num_left_out], self._newest[num_left_out:]
-        start, end = min(start for _, start, *_ in left_out), left_out[-1][0]
+        left_out = self._newest[:num_left_out]
+        self._newest = self._newest[num_left_out:]
+        start = min(start for _, start, *_ in left_out)
+        end = left_out[-1][0]
         beside = [span for span in (*self._first, *self._newest) if span[1] < end and span[0] > start]
-        before, after = _own_us([*left_out, *beside]), _own_us(beside)
+        before = _own_us([*left_out, *beside])
+        after = _own_us(beside)
         for name, worker in self._pids.items():
             self._left_out.add(name, before[worker])
             self._left_out.add(name, {phase: -us for phase, us in after[worker].items()})
@@ -167,7 +171,8 @@ class TimelineWriter:
         with self._path.open("rb") as former:
             self._open(_beside(self._path))
             self._file.write(former.read(self._first_bytes).decode()[1:])
-        self._is_empty, self._num_bytes = self._first_bytes <= 1, self._first_bytes
+        self._is_empty = self._first_bytes <= 1
+        self._num_bytes = self._first_bytes
         for line in (*self._rows, *map(json.dumps, self._left_out.events(pid)), *(line for *_, line in self._newest)):
             self._write(line)
         self._file.flush()
@@ -293,7 +298,8 @@ class BusyShares:
         self._since_s = start_s if self._since_s is None else self._since_s
         if abs(end_s - self._asked_s) >= REQUEST_INTERVAL_S:  # a clock may be set back
             self._shares = busy_shares(self._spans(), self._since_s, end_s)
-            self._since_s, self._asked_s = None, end_s
+            self._since_s = None
+            self._asked_s = end_s
         return self._shares
 
 

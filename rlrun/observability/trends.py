@@ -22,7 +22,9 @@ from rlrun.system.machine_load import BUSY_LOAD
 
 # --- memory that grows ----------------------------------------------------------------------
 
-SETTLING_STEPS, SETTLING_S = 10, 60.0  # caches and buffers of a new process grow in this time
+# caches and buffers of a new process grow in this time
+SETTLING_STEPS = 10
+SETTLING_S = 60.0
 MIN_GROWTH_STEPS = 20  # further ones, before a growth is called steady
 _REACH = 20  # times the steps in which a growth was seen: what a young run's caches take says nothing of a distant step
 _SERIES_STEPS = 120  # steps
@@ -103,10 +105,12 @@ class MemoryGrowth:
                 worker.num_steps += 1
                 if worker.peak and worker.has_settled:
                     worker.points.append((step, worker.peak))
-                worker.latest, worker.peak = worker.peak or worker.latest, 0
+                worker.latest = worker.peak or worker.latest
+                worker.peak = 0
                 key = f"memory_{name.partition('/')[0]}"
                 found[key] = max(found.get(key, 0.0), worker.latest / 1e6)
-            self._latest_free, self._free = self._free or self._latest_free, {}
+            self._latest_free = self._free or self._latest_free
+            self._free = {}
             if self._latest_free:
                 found["memory_free"] = min(self._latest_free.values()) / 1e6
             return found

@@ -11,7 +11,10 @@ import numpy as np
 
 CAPTION_HEIGHT = 22  # pixels
 GAP = 4  # pixels between tiles
-SUCCESS, FAILURE, NEUTRAL = (24, 140, 80), (190, 60, 50), (70, 78, 92)  # caption colours, RGB
+# caption colours, RGB
+SUCCESS = (24, 140, 80)
+FAILURE = (190, 60, 50)
+NEUTRAL = (70, 78, 92)
 BACKGROUND = 20  # grey level
 
 
@@ -65,11 +68,13 @@ def tile(clips: Sequence[Clip]) -> np.ndarray:
     ((height, width),) = sizes
     columns = math.ceil(math.sqrt(len(clips)))
     rows = math.ceil(len(clips) / columns)
-    tile_height, tile_width = height + CAPTION_HEIGHT + GAP, width + GAP
+    tile_height = height + CAPTION_HEIGHT + GAP
+    tile_width = width + GAP
     length = max(len(clip.frames) for clip in clips)
     canvas = np.full((length, rows * tile_height - GAP, columns * tile_width - GAP, 3), BACKGROUND, np.uint8)
     for index, clip in enumerate(clips):
-        top, left = index // columns * tile_height, index % columns * tile_width
+        top = index // columns * tile_height
+        left = index % columns * tile_width
         canvas[:, top : top + CAPTION_HEIGHT, left : left + width] = _caption_bar(clip, width)
         picture = canvas[:, top + CAPTION_HEIGHT : top + CAPTION_HEIGHT + height, left : left + width]
         picture[: len(clip.frames)] = clip.frames

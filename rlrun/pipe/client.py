@@ -86,7 +86,8 @@ class ChildProcess:
             os.close(lifeline)
         self.python = python
         self.channel = Channel(mine, arena, is_writing_arena=spec.is_worker_writing_arena)
-        self._connection, self._arena = mine, arena
+        self._connection = mine
+        self._arena = arena
         self._output = output
         self._last_lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)
         self.last_output = time.monotonic()
@@ -200,7 +201,9 @@ class RpcClient:
     def __init__(self, process: ChildProcess, noun: str, fault: type[Exception], progress: Callable[[], None]):
         """noun: name of the child process in messages, such as "simulator". progress: called at signs of progress."""
         self._process: ChildProcess | None = process
-        self._noun, self._fault, self._progress = noun, fault, progress
+        self._noun = noun
+        self._fault = fault
+        self._progress = progress
 
     def handshake(self, deadline: Deadline) -> dict[str, Any]:
         """Receive the server's first message: its interpreter, versions and process id."""

@@ -162,7 +162,8 @@ class Channel:
 
     def _read(self, num_bytes: int, deadline: float | None) -> bytearray:
         data = bytearray(num_bytes)
-        view, done = memoryview(data), 0
+        view = memoryview(data)
+        done = 0
         while done < num_bytes:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:

@@ -32,8 +32,11 @@ from rlrun.placement.step_cost import LinkBudget, StoreBudget, links, step_bytes
 from rlrun.placement.step_time import StepTimes, has_known_devices, step_times
 from rlrun.policies.counts import PolicyCounts
 
-HELD_BACK_BYTES, HELD_BACK_SHARE = 3 * GIGABYTE, 0.05  # of every accelerator
-_BASE, _BUCKETS = "copy of the base", "weight buckets"
+# of every accelerator
+HELD_BACK_BYTES = 3 * GIGABYTE
+HELD_BACK_SHARE = 0.05
+_BASE = "copy of the base"
+_BUCKETS = "weight buckets"
 _KEYS = {  # role -> keys that its memory depends on
     "actor": ("actor.micro_batch_size", "actor.lora.rank", "actor.num_workers"),
     "rollout": ("rollout.precision", "rollout.num_workers"),
@@ -226,7 +229,8 @@ def _key_values(config: RunConfig, counts: PolicyCounts) -> dict[str, int]:
     """Return the bytes of SGLang's key-value pool, which has room for the rows of one answer and one row more."""
     if config.rollout.backend is not RolloutBackendKind.sglang or not counts.stacks:
         return {}
-    rows, llm = -(-config.env.num_envs // config.rollout.num_workers) + 1, counts.stacks[-1]
+    rows = -(-config.env.num_envs // config.rollout.num_workers) + 1
+    llm = counts.stacks[-1]
     per_token = 2 * len(llm.block_parameters) * llm.width * NUM_BYTES[config.rollout.precision]
     return {"key-value pool": rows * llm.num_tokens * per_token}
 
@@ -258,7 +262,8 @@ def _held(role: str, workers: Counter[str]) -> str:
 
 def _hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: int) -> tuple[HostBudget, ...]:
     """Return the host memory of nodes: roles load one after another, each in waves that fit."""
-    each, room = load_bytes(config, counts), loading_room(plan)
+    each = load_bytes(config, counts)
+    room = loading_room(plan)
     peaks: dict[str, int] = defaultdict(int)
     num_waves: dict[str, int] = defaultdict(int)
     for role in ("actor", "rollout"):
@@ -267,9 +272,11 @@ def _hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: in
             for slot in wave:
                 present[slot.node] += each[role]
             for node, num_bytes in present.items():
-                peaks[node], num_waves[node] = max(peaks[node], num_bytes), num_waves[node] + 1
+                peaks[node] = max(peaks[node], num_bytes)
+                num_waves[node] = num_waves[node] + 1
     memory = {planned.node.name: planned.node.memory_bytes for planned in plan.nodes}
-    offloaded, weights = _offloaded(config, plan, counts), weight_buffers(config, plan, weight_bytes).host
+    offloaded = _offloaded(config, plan, counts)
+    weights = weight_buffers(config, plan, weight_bytes).host
     kept = _kept_by_algorithm(config, plan, counts)
     simulators = Counter(slot.node for slot in plan.of("env"))
     envs = config.env.num_envs // config.env.num_workers

@@ -79,7 +79,8 @@ def _check_compute_modes(config: RunConfig, bundles: Bundles) -> None:
                 if device.max_processes is not None:
                     limits[place] = device.max_processes
     for (node, index), limit in limits.items():
-        workers, mode = users[node, index], "EXCLUSIVE_PROCESS" if limit else "PROHIBITED"
+        workers = users[node, index]
+        mode = "EXCLUSIVE_PROCESS" if limit else "PROHIBITED"
         if len(workers) > limit:
             raise refused(
                 f"{' and '.join(workers)} would compute on accelerator {index} of node {node}, which lets "
@@ -107,7 +108,8 @@ def check_interfaces(bundles: Bundles) -> None:
     """Check that each node has the interface of its group, if the inventory lists interfaces."""
     members = {bundle.member.node.name: bundle.member for role_bundles in bundles.values() for bundle in role_bundles}
     for name, member in members.items():
-        wanted, here = member.group.interface, member.node.interfaces
+        wanted = member.group.interface
+        here = member.node.interfaces
         if wanted is None or not here or wanted in [interface.name for interface in here]:
             continue
         raise refused(

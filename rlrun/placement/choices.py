@@ -86,7 +86,8 @@ def _with_room(config: RunConfig, inventory: Inventory, roles: Sequence[str]) ->
         return config, []  # the plan is refused later, too
     if not fills_accelerators(config, planned):
         return config, []
-    counts, tries = policy_counts(config), [(config, list[str]()), (from_host(config), [_NO_ROOM])]
+    counts = policy_counts(config)
+    tries = [(config, list[str]()), (from_host(config), [_NO_ROOM])]
     for one, sentences in tries:
         try:
             accelerators(one, planned, inventory, counts)

@@ -24,10 +24,13 @@ from rlrun.placement.verdict import duration
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import ExitStatus, RunError
 
-FEW_CHANGES, MOST_CHANGES = 2, 4  # that a refusal lists
+# that a refusal lists
+FEW_CHANGES = 2
+MOST_CHANGES = 4
 LORA_RANK = 32
 LEFT_OUT = object()  # the value of a key that is left out
-SAME, ROUNDING = "learns the same", "learns the same but for rounding"
+SAME = "learns the same"
+ROUNDING = "learns the same but for rounding"
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ class Change:
 
     def of(self, config: RunConfig) -> RunConfig:
         """Return the changed configuration. Raises RunError if it is none."""
-        changed, auto = config, list(config.auto)
+        changed = config
+        auto = list(config.auto)
         for key, value in self.keys.items():
             if value == AUTO:
                 auto.append(key)
@@ -175,7 +179,8 @@ def _neutral(config: RunConfig) -> Iterator[Change]:
     """Yield changes with which a run learns the same."""
     if config.checkpoint.is_asynchronous:
         yield Change({"checkpoint.is_asynchronous": False}, SAME)
-    envs, epochs = config.env.num_envs, config.algorithm.rollout_epochs
+    envs = config.env.num_envs
+    epochs = config.algorithm.rollout_epochs
     for factor in (2, 4, 8, 16, 32):
         if envs % factor == 0:
             keys = {"env.num_envs": envs // factor, "algorithm.rollout_epochs": epochs * factor}
@@ -209,5 +214,6 @@ def _seconds(fitting: Fitting) -> float:
 
 
 def _time(fitting: Fitting) -> str:
-    steps, seconds = f"{fitting.config.num_steps:,} training steps", _seconds(fitting)
+    steps = f"{fitting.config.num_steps:,} training steps"
+    seconds = _seconds(fitting)
     return f"{steps} take about {duration(seconds)}" if seconds < float("inf") else f"the time of {steps} is unknown"

@@ -158,7 +158,8 @@ def _accelerators(path: Path | str, where: str, entry: Any) -> tuple[Accelerator
 def _known_keys(path: Path | str, where: str, entry: Any, known: set[str], needed: set[str]) -> None:
     if not isinstance(entry, dict):
         raise _fault(path, f"{where}: {entry!r} is not a mapping.")
-    unknown, missing = sorted(set(entry) - known), sorted(needed - set(entry))
+    unknown = sorted(set(entry) - known)
+    missing = sorted(needed - set(entry))
     if unknown or missing:
         fault = f"has the unknown keys {', '.join(unknown)}" if unknown else f"lacks {', '.join(missing)}"
         raise _fault(path, f"{where} {fault}; its keys are {', '.join(sorted(known))}.")

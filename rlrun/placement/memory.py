@@ -49,7 +49,8 @@ def weight_buffers(config: RunConfig, plan: Plan, weight_bytes: int) -> WeightBu
         return WeightBuffers({}, {})
     transports = {way.rollout: way.transport for way in weight_ways(config, plan)}
     from_host = [slot for slot in plan.of("rollout") if transports[slot.rank] is not WeightTransport.device]
-    actor, rollouts = plan.of("actor")[0].node, [slot.node for slot in from_host]
+    actor = plan.of("actor")[0].node
+    rollouts = [slot.node for slot in from_host]
     in_flight = min(weight_bytes, _BUCKETS_IN_FLIGHT * config.weight_sync.bucket_bytes)
     is_kept = config.placement.offload  # until rollout workers have their accelerators
     received = weight_bytes if is_kept or config.rollout.backend is RolloutBackendKind.sglang else in_flight
@@ -99,7 +100,8 @@ def load_bytes(config: RunConfig, counts: PolicyCounts) -> dict[str, int]:
 
 def _weights(config: RunConfig, counts: PolicyCounts) -> int:
     """Return the bytes of one rank's shards, and of the frozen weights that are no shards."""
-    actor, ranks = config.actor, config.actor.ranks_of_a_copy
+    actor = config.actor
+    ranks = config.actor.ranks_of_a_copy
     frozen = counts.num_frozen * NUM_BYTES[actor.param_precision]
     trained = counts.num_trained * NUM_BYTES[actor.optimizer_precision] // ranks
     return trained + (frozen if replicates_frozen(actor) else frozen // ranks)
@@ -176,8 +178,10 @@ def actor_memory(config: RunConfig, counts: PolicyCounts) -> ActorMemory:
     With actor.cpu_offload the device holds only the blocks that compute.
     """
     actor = config.actor
-    master, compute = NUM_BYTES[actor.optimizer_precision], NUM_BYTES[actor.param_precision]
-    trained, ranks = counts.num_trained, actor.ranks_of_a_copy
+    master = NUM_BYTES[actor.optimizer_precision]
+    compute = NUM_BYTES[actor.param_precision]
+    trained = counts.num_trained
+    ranks = actor.ranks_of_a_copy
     gradients = _gradients(config, trained, master, ranks)
     activations = activation_bytes(config, counts)
     if num_micro_batches(config) == 1:  # gradients replace activations during the backward pass
@@ -235,12 +239,15 @@ def _gradients(config: RunConfig, trained: int, width: int, ranks: int) -> int:
 
 def _gathered(config: RunConfig, counts: PolicyCounts) -> int:
     """Return the bytes of parameters that FSDP gathers, and of gradients that it reduces."""
-    compute, reduced = NUM_BYTES[config.actor.param_precision], NUM_BYTES[config.actor.reduce_precision]
+    compute = NUM_BYTES[config.actor.param_precision]
+    reduced = NUM_BYTES[config.actor.reduce_precision]
     if replicates_frozen(config.actor):
-        sharded, never_gathered = counts.num_trained, 0
+        sharded = counts.num_trained
+        never_gathered = 0
         stacks = [stack.trained_parameters for stack in counts.stacks]
     else:
-        sharded, never_gathered = counts.num_trained + counts.num_frozen, counts.num_unread
+        sharded = counts.num_trained + counts.num_frozen
+        never_gathered = counts.num_unread
         stacks = [stack.block_parameters for stack in counts.stacks]
     unit = _largest_unit(stacks, compute)
     # a unit's gradients and their reduction buffer
@@ -257,7 +264,8 @@ def _largest_unit(stacks: Sequence[Sequence[int]], width: int) -> int:
 
     stacks: parameters of each block that FSDP holds. width: bytes of a gathered parameter.
     """
-    limit, largest = unit_limit([number * width for stack in stacks for number in stack]), 0
+    limit = unit_limit([number * width for stack in stacks for number in stack])
+    largest = 0
     for stack in stacks:
         unit = 0
         for number in stack:

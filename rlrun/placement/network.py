@@ -22,7 +22,8 @@ _LARGEST = 16_384  # limit of one HTTP/2 frame: covers jumbo frames; loopback ha
 _WAIT_S = 1.5  # the kernel sends a lost packet three more times within it
 _PATIENCE_S = 4.0  # and four more times within this, for a link that delays small packets as well
 _PATIENCE = 20  # times as long as a small packet takes
-_ROUNDS, _AT_ONCE = 3, 12
+_ROUNDS = 3
+_AT_ONCE = 12
 _POLL_S = 0.002
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")  # with empty settings
 _UNKNOWN_FRAME = 0xBB  # a frame type that receivers must ignore
@@ -161,7 +162,9 @@ def measure_path(address: str, port: int, wait_s: float = _WAIT_S) -> PathMtu | 
 def _largest(address: str, port: int, mtu: int, wait_s: float) -> int:
     """Return the size of the largest packets that arrive, where one of `mtu` bytes did not; `mtu` if sizes do not
     decide it."""
-    low, high = _SMALL, mtu  # arrives, is lost
+    # arrives, is lost
+    low = _SMALL
+    high = mtu
     for _ in range(_ROUNDS):
         step = max(1, (high - low) // (_AT_ONCE + 1))
         sizes = list(range(low + step, high, step))[:_AT_ONCE]
@@ -169,7 +172,8 @@ def _largest(address: str, port: int, mtu: int, wait_s: float) -> int:
             found = list(pool.map(lambda size: _arrives(address, port, size, wait_s), sizes))
         arrived = [size for size, is_there in zip(sizes, found, strict=True) if is_there]
         lost = [size for size, is_there in zip(sizes, found, strict=True) if not is_there]
-        low, high = max([low, *arrived]), min([high, *lost])
+        low = max([low, *arrived])
+        high = min([high, *lost])
         if low > high:
             return mtu
     return low

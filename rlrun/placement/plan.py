@@ -165,7 +165,8 @@ def _group(name: str, fields: Any) -> GroupRequest:
     count = fields.get("count")
     if count is not None:
         _positive(f"{key}.count", count)
-    names, spill_dirs = fields.get("names") or (), fields.get("spill_dirs") or ()
+    names = fields.get("names") or ()
+    spill_dirs = fields.get("spill_dirs") or ()
     return GroupRequest(
         name,
         count,

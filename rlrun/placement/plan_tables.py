@@ -32,13 +32,18 @@ class PlanPage:
         """Take a run that fits."""
         from rich.console import Console
 
-        self._fitting, self._inventory = fitting, inventory
-        self._config, self._plan, self._budget = fitting.config, fitting.plan, fitting.budget
+        self._fitting = fitting
+        self._inventory = inventory
+        self._config = fitting.config
+        self._plan = fitting.plan
+        self._budget = fitting.budget
         self._console = Console(width=_width())
 
     def show(self, fit: Fit | None) -> None:
         """Print verdict, what does not fit, who runs where, memory, suggestions; then the details, if asked for."""
-        config, plan, budget = self._config, self._plan, self._budget
+        config = self._config
+        plan = self._plan
+        budget = self._budget
         self._say(verdict(config, plan, budget))
         for sentence in warnings(config, plan):
             self._say(f"warning: {sentence}")
@@ -74,7 +79,8 @@ class PlanPage:
             self._say(line)
 
     def _details(self) -> None:
-        plan, budget = self._plan, self._budget
+        plan = self._plan
+        budget = self._budget
         links = _links(budget, self._config.placement.link_gbit_per_s)
         self._tables(_nodes(plan), _reasons(plan), _environment(plan), _hosts(budget), _stores(budget), links)
         self._say(f"Training uses {plan.training_backend.value}: {plan.training_backend.why}.")
@@ -139,7 +145,8 @@ def _box(planned: PlannedNode, slots: list[Slot]) -> list[str]:
         (a.model, "hidden by CUDA_VISIBLE_DEVICES" if a.is_hidden else _roles(on_device.get(i, Counter())))
         for i, a in enumerate(planned.node.accelerators)
     ]
-    lines, first = [], 0
+    lines = []
+    first = 0
     for i, device in enumerate(devices):
         if i + 1 == len(devices) or devices[i + 1] != device:
             lines.append(f"  {f'GPU {runs(list(range(first, i + 1)))}':<9} {device[0]:<26} {device[1] or 'free'}")
@@ -203,7 +210,8 @@ def _ways(config: RunConfig, plan: Plan, budget: Budget) -> Iterator[str]:
     """Yield how weights reach rollout workers, a sentence for those that get them alike."""
     if config.cluster.kind is ClusterKind.local:
         return
-    seconds, alike = way_seconds(config, plan, budget.weight_bytes), dict[tuple[str, float, str], list[int]]()
+    seconds = way_seconds(config, plan, budget.weight_bytes)
+    alike = dict[tuple[str, float, str], list[int]]()
     for way in weight_ways(config, plan):
         alike.setdefault((way.name(plan), seconds[way.transport], way.why), []).append(way.rollout)
     for (name, time_s, why), ranks in alike.items():

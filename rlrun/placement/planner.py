@@ -31,7 +31,9 @@ from rlrun.placement.step_time import has_devices, step_times
 from rlrun.placement.weight_ways import weight_ways
 from rlrun.system.errors import RunError
 
-WITH_RT_CORES, WITHOUT_RT_CORES = "with_rt_cores", "without_rt_cores"  # of a node group's accelerators
+# of a node group's accelerators
+WITH_RT_CORES = "with_rt_cores"
+WITHOUT_RT_CORES = "without_rt_cores"
 _Sharers = dict[tuple[str, int], Counter[str]]  # (node, accelerator) -> role -> workers
 _Cores = dict[str, dict[str, int]]  # role -> node -> cores of each of its workers
 
@@ -160,7 +162,8 @@ def _need(group: GroupRequest, needed: int) -> str:
 
 
 def _counted(members: list[Member]) -> tuple[PlannedNode, ...]:
-    nodes, first = [], 0
+    nodes = []
+    first = 0
     for member in members:
         nodes.append(PlannedNode(member.node, member.group.name, first))
         first += len(member.node.usable)
@@ -209,7 +212,8 @@ def _seats(role: RoleRequest, members: list[Member], config: RunConfig) -> list[
 
 def _ratio(role: RoleRequest, accelerators: int, workers: int, config: RunConfig) -> tuple[int, int]:
     """Return (accelerators per worker, workers per accelerator); one of them is 1. Raises RunError."""
-    key, workers_key = f"placement.roles.{role.role}", f"{role.role}.num_workers"
+    key = f"placement.roles.{role.role}"
+    workers_key = f"{role.role}.num_workers"
     per_worker = role.accelerators_per_worker or max(1, accelerators // workers)
     per_accelerator = role.workers_per_accelerator or max(1, workers // max(1, accelerators))
     planned = accelerators * per_accelerator // per_worker
@@ -279,9 +283,11 @@ def _no_bundles() -> Bundles:
 
 def _on_accelerators(config: RunConfig, pools: dict[str, list[tuple[Member, int]]]) -> Bundles:
     """Give the workers of each role accelerators of its pool, those with fewest workers first."""
-    bundles, users = _no_bundles(), Counter[tuple[str, int]]()
+    bundles = _no_bundles()
+    users = Counter[tuple[str, int]]()
     for role in (role for role in ROLES if role in pools):
-        pool, count = pools[role], num_workers(config, role)
+        pool = pools[role]
+        count = num_workers(config, role)
         for _ in range(count):
             member, index = min(pool, key=lambda one: users[one[0].node.name, one[1]])
             users[member.node.name, index] += 1
@@ -293,7 +299,8 @@ def _on_accelerators(config: RunConfig, pools: dict[str, list[tuple[Member, int]
 
 
 def _slot(config: RunConfig, role: str, rank: int, bundle: Bundle, sharers: _Sharers, cores: _Cores) -> Slot:
-    node, group = bundle.member.node, bundle.member.group
+    node = bundle.member.node
+    group = bundle.member.group
     models = [node.accelerators[index].model for index in bundle.accelerators]
     chosen = tuple(
         Setting(name, value, f"placement.nodes.{group.name}.environment") for name, value in group.environment

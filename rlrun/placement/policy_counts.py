@@ -100,7 +100,8 @@ def estimated(config: RunConfig, number: int) -> PolicyCounts:
 
     number: of parameters.
     """
-    spaces, actor = simulator_spec(config.env).planned_spaces(config.env), config.actor
+    spaces = simulator_spec(config.env).planned_spaces(config.env)
+    actor = config.actor
     width = _NUM_BYTES[actor.param_precision]
     num_pixels = spaces.num_images * config.env.image_size**2 * 3
     saved = width * (num_pixels + 8 * number / 1000)
@@ -116,7 +117,8 @@ def estimated(config: RunConfig, number: int) -> PolicyCounts:
 
 def digest(config: RunConfig) -> str:
     """Return a short name of all that the counts depend on."""
-    env, actor = config.env, config.actor
+    env = config.env
+    actor = config.actor
     spaces = simulator_spec(env).planned_spaces(env)
     depends = {
         "policy": to_dict(config.policy),
@@ -146,7 +148,8 @@ def _files(config: RunConfig) -> Iterator[tuple[str, int, int]]:
 
 
 def _counted(config: RunConfig) -> PolicyCounts:
-    command, environment = [sys.executable, "-P", "-m", _PROGRAM], os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-P", "-m", _PROGRAM]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     environment["PYTHONPATH"] = os.pathsep.join(folder or os.curdir for folder in sys.path)
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment) as process:
@@ -165,12 +168,14 @@ def _counted(config: RunConfig) -> PolicyCounts:
 
 def _answer(process: subprocess.Popen[bytes], question: bytes | None) -> tuple[bytes, bytes]:
     """Return what a process writes to its outputs. Raises _NotCountedError if it is stuck, not while it waits."""
-    worked_s, moved_at = 0.0, time.monotonic()
+    worked_s = 0.0
+    moved_at = time.monotonic()
     while True:
         try:
             return process.communicate(question, timeout=_POLL_S)
         except subprocess.TimeoutExpired:
-            before_s, worked_s = worked_s, scheduled_seconds([process.pid])
+            before_s = worked_s
+            worked_s = scheduled_seconds([process.pid])
             question = None  # it was sent
         if worked_s > before_s:
             moved_at = time.monotonic()

@@ -69,7 +69,8 @@ class Search:
     """All choices of one configuration on some machines, ordered by the time of a training step."""
 
     def __init__(self, config: RunConfig, inventory: Inventory):
-        self._config, self._inventory = config, inventory
+        self._config = config
+        self._inventory = inventory
         self._counts: PolicyCounts = policy_counts(config)
         self._first_bytes, self._weight_bytes = version_bytes(config, self._counts)
         self._refusal: RunError | None = None

@@ -77,7 +77,9 @@ def links(
 ) -> tuple[LinkBudget, ...]:
     """Return all pairs of nodes with traffic in a training step, the busiest first."""
     amounts: dict[tuple[str, str], int] = defaultdict(int)
-    envs, rollouts, actors = plan.of("env"), plan.of("rollout"), plan.of("actor")
+    envs = plan.of("env")
+    rollouts = plan.of("rollout")
+    actors = plan.of("actor")
     if not (envs and rollouts and actors):
         return ()  # no training step
     for slot in envs:
@@ -101,12 +103,17 @@ def links(
 
 def _shards(num_envs: int, num_actors: int) -> list[tuple[int, int, float]]:
     """Return (env worker, actor rank, share of all envs); workers and ranks own contiguous, equal parts."""
-    found, env, actor, position = [], 0, 0, 0  # position in units of 1 / (num_envs * num_actors)
+    # position in units of 1 / (num_envs * num_actors)
+    found = []
+    env = 0
+    actor = 0
+    position = 0
     while env < num_envs and actor < num_actors:
         end = min((env + 1) * num_actors, (actor + 1) * num_envs)
         found.append((env, actor, (end - position) / (num_envs * num_actors)))
         position = end
-        env, actor = env + (end == (env + 1) * num_actors), actor + (end == (actor + 1) * num_envs)
+        env = env + (end == (env + 1) * num_actors)
+        actor = actor + (end == (actor + 1) * num_envs)
     return found
 
 
@@ -117,7 +124,8 @@ def _fsdp(config: RunConfig, nodes: list[str], counts: PolicyCounts) -> list[tup
     gradients of the trained ones once.
     """
     hops = [(a, b) for a, b in zip(nodes, nodes[1:] + nodes[:1], strict=True) if a != b]
-    actor, algorithm = config.actor, config.algorithm
+    actor = config.actor
+    algorithm = config.algorithm
     samples = config.samples_per_step * algorithm.update_epochs
     micro_batches = samples // len(nodes) // actor.micro_batch_size
     width = {"fp32": 4, "bf16": 2}
@@ -137,7 +145,8 @@ def stores(config: RunConfig, plan: Plan, step: StepBytes, weight_bytes: int) ->
     Trajectories lie where their env worker is until the update is over, and come to the nodes of the actor ranks
     that train on them. weight_bytes: one policy version, as it is sent.
     """
-    envs, actors = plan.of("env"), plan.of("actor")
+    envs = plan.of("env")
+    actors = plan.of("actor")
     if not (envs and actors):
         return ()  # no training step
     parts: dict[str, set[tuple[int, int]]] = defaultdict(set)

@@ -22,7 +22,9 @@ from rlrun.placement.plan import Plan
 from rlrun.placement.weight_ways import weight_ways
 from rlrun.policies.counts import PassCount, PolicyCounts, replicates_frozen
 
-PRODUCTS_SHARE, BANDWIDTH_SHARE = 0.70, 0.80  # of the peaks, as large kernels reach them
+# of the peaks, as large kernels reach them
+PRODUCTS_SHARE = 0.70
+BANDWIDTH_SHARE = 0.80
 ACT_LAUNCH_S = 15e-6  # of the host, a kernel without gradients
 UPDATE_LAUNCH_S = 37e-6  # with autograd and FSDP
 RECOMPUTE_LAUNCH_S = 50e-6  # with checkpointed blocks, whose saved tensors pass through hooks
@@ -36,7 +38,9 @@ HOST_ADAM_BYTES = 28  # of a parameter: weight, gradient and moments read, three
 EXPOSED_SHARE = 0.15  # of gathering parameters, where it takes less time than the passes that it runs beside
 ADAM_BYTES = 46  # of a parameter and optimizer step: weight, gradient, moments, and the norm of gradients
 STRAGGLING = 0.05  # standard deviation of the time of a chunk between env workers, of its mean
-FUSED_BYTES, FUSED_KERNELS = 2.2, 2.4  # by which Inductor divides the traffic and the launches of a pass
+# by which Inductor divides the traffic and the launches of a pass
+FUSED_BYTES = 2.2
+FUSED_KERNELS = 2.4
 PUBLISHED_MFU = {"A100": 0.57, "H100": 0.35}  # torchtitan, 8B; IBM's fms-fsdp, 7B
 UNKNOWN_SIMULATOR = SimulatorTime(env_step_s=0.01)  # assumed where a plan must choose, never printed
 
@@ -125,7 +129,8 @@ def update_pass_seconds(
 
     share: of blocks that backward recomputes. is_compiled: whether Inductor fuses the blocks.
     """
-    launch_s, work = UPDATE_LAUNCH_S + share * (RECOMPUTE_LAUNCH_S - UPDATE_LAUNCH_S), counts.learning(share)
+    launch_s = UPDATE_LAUNCH_S + share * (RECOMPUTE_LAUNCH_S - UPDATE_LAUNCH_S)
+    work = counts.learning(share)
     if is_compiled:
         fused = {name: getattr(work, name) / FUSED_BYTES for name in ("num_bytes", "fixed_bytes")}
         work = replace(work, num_kernels=round(work.num_kernels / FUSED_KERNELS), **fused)
@@ -147,7 +152,8 @@ def link_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, device: De
 
     Ranks on several nodes go at the pace of the links between them.
     """
-    actor, actors = config.actor, plan.of("actor")
+    actor = config.actor
+    actors = plan.of("actor")
     ranks = actor.ranks_of_a_copy
     is_spread = len({slot.node for slot in actors}) > 1
     pace = min(device.link_bytes, config.placement.link_gbit_per_s * 1e9 / 8) if is_spread else device.link_bytes
@@ -180,10 +186,14 @@ def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes
 
     weight_bytes: one policy version, as it is sent.
     """
-    rollouts, actors, envs = plan.of("rollout"), plan.of("actor"), plan.of("env")
-    acting, learning = _slowest(plan, "rollout") or UNKNOWN_DEVICE, _slowest(plan, "actor") or UNKNOWN_DEVICE
+    rollouts = plan.of("rollout")
+    actors = plan.of("actor")
+    envs = plan.of("env")
+    acting = _slowest(plan, "rollout") or UNKNOWN_DEVICE
+    learning = _slowest(plan, "actor") or UNKNOWN_DEVICE
     chunks = config.algorithm.horizon * config.algorithm.rollout_epochs
-    chunk_s, spec_s = _chunk_seconds(config, plan), simulator_spec(config.env).time(config.env)
+    chunk_s = _chunk_seconds(config, plan)
+    spec_s = simulator_spec(config.env).time(config.env)
     workers = len(envs) / len(rollouts)  # env workers that each rollout worker serves
     stages = max(1, min(config.rollout.pipeline_stages, math.floor(workers)))
     rows = config.env.num_envs / len(rollouts)
@@ -227,7 +237,8 @@ def _sharers(plan: Plan) -> int:
 
 def _num_passes(config: RunConfig, plan: Plan, micro_batch_size: int) -> float:
     """Return the micro-batches of a rank in a training step."""
-    algorithm, ranks = config.algorithm, len(plan.of("actor"))
+    algorithm = config.algorithm
+    ranks = len(plan.of("actor"))
     if ALGORITHMS.get(algorithm.name).small_steps is not None:
         return 0
     each = math.ceil(algorithm.global_batch_size // ranks / micro_batch_size)
@@ -241,7 +252,8 @@ def update_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, micro_ba
 
     share: of blocks that the backward pass recomputes. Algorithms that train small networks only say so in their spec.
     """
-    algorithm, device = config.algorithm, _slowest(plan, "actor") or UNKNOWN_DEVICE
+    algorithm = config.algorithm
+    device = _slowest(plan, "actor") or UNKNOWN_DEVICE
     small_steps = ALGORITHMS.get(algorithm.name).small_steps
     if small_steps is not None:
         return small_steps(config) * SMALL_STEP_S
@@ -259,7 +271,8 @@ def _host_seconds(config: RunConfig, counts: PolicyCounts) -> tuple[float, float
 
     A rank's shards cross to the card before the forward and before the backward pass, and its gradients back.
     """
-    ranks, width = config.actor.ranks_of_a_copy, NUM_BYTES[config.actor.param_precision]
+    ranks = config.actor.ranks_of_a_copy
+    width = NUM_BYTES[config.actor.param_precision]
     crossing = (2 * counts.num_parameters + counts.num_trained) * width / ranks
     return crossing / PCIE_BYTES_S, HOST_ADAM_BYTES * counts.num_trained / ranks / HOST_ADAM_BYTES_S
 
@@ -279,7 +292,8 @@ def way_seconds(config: RunConfig, plan: Plan, weight_bytes: int) -> dict[Weight
     """
     ways = weight_ways(config, plan)
     found = {way.transport: weight_bytes / DEVICE_MEMORY_BYTES_S for way in ways}
-    source, rollouts = plan.of("actor")[0].node, plan.of("rollout")
+    source = plan.of("actor")[0].node
+    rollouts = plan.of("rollout")
     from_host = [way for way in ways if way.transport is not WeightTransport.device]
     others = {rollouts[way.rollout].node for way in from_host} - {source}
     over_links = len(others) * weight_bytes * 8 / (config.placement.link_gbit_per_s * 1e9)

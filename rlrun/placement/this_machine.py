@@ -37,7 +37,8 @@ FAKE_ACCELERATORS = "RLRUN_FAKE_ACCELERATORS"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _QUERY_S = 10
 _LIMITS = {"Exclusive_Process": 1, "Exclusive_Thread": 1, "Prohibited": 0}  # of nvidia-smi's compute modes
-_MPS, _MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"
+_MPS = "CUDA_MPS_PIPE_DIRECTORY"
+_MPS_FOLDER = "/tmp/nvidia-mps"
 _CUDA_S = 120  # importing torch on a busy machine
 _ASK_CUDA = """
 import json, torch
@@ -47,7 +48,8 @@ print(json.dumps([[one.name, one.total_memory] for one in found]))
 """
 # Signs of a device or driver: Linux, WSL 2, Jetson.
 _SIGNS = ("dev/nvidia[0-9]*", "dev/nvidiactl", "proc/driver/nvidia/version", "dev/dxg", "dev/nvgpu", "dev/nvhost-gpu")
-_PCI_VENDOR, _PCI_DISPLAY = "0x10de", "0x03"
+_PCI_VENDOR = "0x10de"
+_PCI_DISPLAY = "0x03"
 RAY_DISK_SHARE = 0.95
 
 
@@ -118,7 +120,8 @@ def parse_fake_accelerators(declared: str) -> tuple[Accelerator, ...]:
             "tests.",
             exit_status=ExitStatus.placement,
         )
-    count, memory_gb = int(fields[0]), int(fields[1])
+    count = int(fields[0])
+    memory_gb = int(fields[1])
     return (Accelerator(model, memory_gb * GIGABYTE, has_rt_cores=fields[2:] == ["rt"], is_fake=True),) * count
 
 

@@ -21,7 +21,9 @@ from rlrun.placement.step_time import PUBLISHED_MFU, StepTimes, device_of
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 
-MINUTE_S, HOUR_S, DAY_S = 60, 3_600, 86_400
+MINUTE_S = 60
+HOUR_S = 3_600
+DAY_S = 86_400
 WITHOUT_BF16 = ("V100", "Tesla T4", "P100", "RTX 2060", "RTX 2070", "RTX 2080")  # parts of models' names
 _WORTH = 0.95  # a choice is suggested if an update takes less than this share of the present one
 
@@ -31,7 +33,8 @@ def verdict(config: RunConfig, plan: Plan, budget: Budget) -> str:
 
     Example: "fits; 1,000 training steps take about 5.4 days; 4 of 8 RTX 4090 of sim-0 idle"
     """
-    steps, times = f"{config.num_steps:,} training steps", budget.times
+    steps = f"{config.num_steps:,} training steps"
+    times = budget.times
     if times is None:
         known = f"the time of {steps} is unknown"
     elif times.simulate_s is None:
@@ -127,7 +130,8 @@ def pace(plan: Plan) -> Iterator[str]:
 
 def idle_roles(config: RunConfig, plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield (key, sentence) on each role that waits for another one by plan, though the machines allow otherwise."""
-    envs, rollouts = plan.of("env"), plan.of("rollout")
+    envs = plan.of("env")
+    rollouts = plan.of("rollout")
     acting, learning = (
         {(slot.node, index) for slot in plan.of(role) for index in slot.accelerators} for role in ("rollout", "actor")
     )
@@ -186,8 +190,11 @@ def suggestions(config: RunConfig, plan: Plan, inventory: Inventory) -> Iterator
 
 def planned_fit(config: RunConfig) -> Fit | None:
     """Return the comparison; None: the run brings neither, or they are not on this machine."""
-    spec, data, policy = policy_spec(config), None, None
-    given, demos = config.policy.path, config.demos.path
+    spec = policy_spec(config)
+    data = None
+    policy = None
+    given = config.policy.path
+    demos = config.demos.path
     if given is not None and Path(given).is_dir():
         policy = PolicySpaces(0, 0, tuple(spec.cameras(Path(given))))
     elif given is None and demos is not None and spec.needs_demonstrations and Path(demos).is_dir():

@@ -47,7 +47,9 @@ def weight_ways(config: RunConfig, plan: Plan, has_ipc: bool = True) -> tuple[Wa
     has_ipc: whether the system lets processes open each other's device memory. Raises RunError if
     weight_sync.transport=device is asked for and a rollout worker cannot have it.
     """
-    actors, rollouts, wanted = plan.of("actor"), plan.of("rollout"), config.weight_sync.transport
+    actors = plan.of("actor")
+    rollouts = plan.of("rollout")
+    wanted = config.weight_sync.transport
     if not actors:
         return ()
     if wanted is WeightTransport.collective:

@@ -28,7 +28,8 @@ class LoraLinear(nn.Module):
     def __init__(self, base: nn.Linear, rank: int, alpha: float):
         """The adapter has no memory yet: `first_value` says what it begins with."""
         super().__init__()
-        self.base_layer, self.scale = base, alpha / rank
+        self.base_layer = base
+        self.scale = alpha / rank
         with torch.device("meta"):
             self.lora_A = nn.ModuleDict({_NAME: nn.Linear(base.in_features, rank, bias=False)})
             self.lora_B = nn.ModuleDict({_NAME: nn.Linear(rank, base.out_features, bias=False)})
@@ -36,7 +37,8 @@ class LoraLinear(nn.Module):
     @property
     def adapter(self) -> Adapter:
         """The two matrices and their scale."""
-        a, b = self.lora_A[_NAME], self.lora_B[_NAME]
+        a = self.lora_A[_NAME]
+        b = self.lora_B[_NAME]
         assert isinstance(a, nn.Linear) and isinstance(b, nn.Linear)
         return Adapter(a, b, self.scale)
 
@@ -47,7 +49,8 @@ class LoraLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., out] of [..., in]."""
-        a, b = self.adapter.a.weight, self.adapter.b.weight
+        a = self.adapter.a.weight
+        b = self.adapter.b.weight
         rows = x.reshape(-1, x.shape[-1])
         made = self.base_layer(rows)
         low = F.linear(rows.to(a.dtype), a)

@@ -52,7 +52,8 @@ def count(config: RunConfig, instruction: str = INSTRUCTION) -> PolicyCounts:
 
 def count_policy(policy: Policy, config: RunConfig, instruction: str = INSTRUCTION) -> PolicyCounts:
     """Count a policy that `on_meta` made. Its modules cannot be used afterwards."""
-    module, unread = policy.module, policy.unread_names()
+    module = policy.module
+    unread = policy.unread_names()
     parameters = dict(module.named_parameters())
     passes = Passes(policy, config, instruction)
     acts = [passes.act(rows) for rows in ROWS]
@@ -89,7 +90,8 @@ def on_meta(config: RunConfig) -> Policy:
 
     A folder that is not on this machine counts as the published policy of its kind, or as a new one.
     """
-    spec, path = policy_spec(config), config.policy.path
+    spec = policy_spec(config)
+    path = config.policy.path
     if path is not None and (Path(path) / CONFIG_FILE).is_file():
         policy, _ = open_unfilled(path, config)
     else:
@@ -106,7 +108,8 @@ def on_meta(config: RunConfig) -> Policy:
 def made_without_folder(spec: PolicySpec, config: RunConfig) -> Policy:
     """Return a policy that no folder describes, with new weights on the default device."""
     spaces = simulator_spec(config.env).planned_spaces(config.env)
-    num_actions, num_proprio = spaces.num_actions, spaces.num_proprio
+    num_actions = spaces.num_actions
+    num_proprio = spaces.num_proprio
     if config.policy.path is not None and spec.published is not None:
         return POLICIES.part(spec, "published")(config, spaces)
     if spec.from_scratch is not None:
@@ -120,7 +123,8 @@ def made_without_folder(spec: PolicySpec, config: RunConfig) -> Policy:
 
 
 def _statistics(size: int) -> dict[str, list]:
-    low, high = [-1.0] * size, [1.0] * size
+    low = [-1.0] * size
+    high = [1.0] * size
     return {
         "q01": low,
         "min": low,
@@ -136,7 +140,8 @@ class Passes:
     """Lets a policy act and learn, once each."""
 
     def __init__(self, policy: Policy, config: RunConfig, instruction: str):
-        self._policy, self._config = policy, config
+        self._policy = policy
+        self._config = config
         self._instruction = instruction
         self._casts: torch.dtype | None = None  # in which FSDP gives tensors to the policy
         self.tokens: dict[int, Tensor] = {}  # by rows
@@ -169,7 +174,8 @@ class Passes:
 
     def observed(self, call: Callable[..., Any], rows: int) -> Any:
         """Return `call` of images, instructions and proprioception of `rows` rows."""
-        spaces, side = simulator_spec(self._config.env).planned_spaces(self._config.env), self._config.env.image_size
+        spaces = simulator_spec(self._config.env).planned_spaces(self._config.env)
+        side = self._config.env.image_size
         images = np.zeros((rows, spaces.num_images, side, side, 3), np.uint8)
         proprio = np.zeros((rows, self._policy.num_proprio or spaces.num_proprio), np.float32)
         try:
@@ -222,7 +228,8 @@ def _loss(policy: Any, config: RunConfig, observed: Callable[..., Any], tokens: 
 
 def _prepare_training(policy: Policy, config: RunConfig) -> None:
     """Choose what trains, as an actor does."""
-    module, lora = policy.module, config.actor.lora
+    module = policy.module
+    lora = config.actor.lora
     if lora.rank:
         add_adapters(module, lora, policy.frozen_names())
     has_critic = ALGORITHMS.get(config.algorithm.name).has_critic
@@ -258,7 +265,8 @@ def _num_parameters(module: nn.Module, only_trained: bool = False) -> int:
 
 def _num_sent(policy: Policy, config: RunConfig) -> int:
     """Return the parameters that change at a rollout worker, merged, as `actor.sharding` chooses them."""
-    lora, parameters = config.actor.lora, dict(policy.module.named_parameters())
+    lora = config.actor.lora
+    parameters = dict(policy.module.named_parameters())
     adapters = {name for name in parameters if is_adapter_name(name)}
     own = {plain_name(name): parameter.numel() for name, parameter in parameters.items() if name not in adapters}
     adapted = {f"{name.partition('.lora_')[0]}.weight" for name in adapters}
@@ -268,7 +276,9 @@ def _num_sent(policy: Policy, config: RunConfig) -> int:
 
 def main() -> None:
     """Read the configuration, and write the counts, or the error that a user understands."""
-    answer, sys.stdout = sys.stdout, sys.stderr  # a policy may print
+    # a policy may print
+    answer = sys.stdout
+    sys.stdout = sys.stderr
     config = pickle.load(sys.stdin.buffer)
     try:
         found: PolicyCounts | RunError = count(config)

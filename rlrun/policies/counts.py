@@ -73,7 +73,8 @@ class PassCount:
         saved_bytes, fixed_saved_bytes = line(few.saved_bytes, many.saved_bytes)
         thin_bytes, fixed_thin_bytes = line(few.thin_bytes, many.thin_bytes)
         if thin_bytes < 0:  # with more rows the products are no longer thin
-            thin_bytes, fixed_thin_bytes = many.thin_bytes / b, 0.0
+            thin_bytes = many.thin_bytes / b
+            fixed_thin_bytes = 0.0
         num_kernels = max(few.num_kernels, many.num_kernels)
         fixed = fixed_flops, fixed_bytes, fixed_saved_bytes, fixed_thin_bytes
         return cls(flops, num_bytes, num_kernels, saved_bytes, thin_bytes, *fixed)
@@ -117,7 +118,8 @@ class PolicyCounts:
 
     def learning(self, share: float) -> PassCount:
         """Return a forward and backward pass with a share of the blocks checkpointed."""
-        without, fully = self.update, self.recompute
+        without = self.update
+        fully = self.recompute
         return PassCount(
             *(
                 getattr(without, one.name) + share * (getattr(fully, one.name) - getattr(without, one.name))

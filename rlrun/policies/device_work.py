@@ -122,12 +122,14 @@ def _describe(value: Any, parts: list[Any]) -> bool:
 
 
 def _operation(packet: Any, arguments: tuple, named: dict, result: Any) -> _Operation:
-    given, made = [*_tensors(arguments), *_tensors(list(named.values()))], list(_tensors(result))
+    given = [*_tensors(arguments), *_tensors(list(named.values()))]
+    made = list(_tensors(result))
     again = _template(result) if _is_new(given, made) else None
     is_on_device = any(tensor.is_meta for tensor in given) or (not given and any(tensor.is_meta for tensor in made))
     if not is_on_device or packet in _NO_KERNEL:
         return _Operation(again, 0, 0, 0, 0)
-    read, written = [_num_bytes(tensor) for tensor in given], sum(map(_num_bytes, made))
+    read = [_num_bytes(tensor) for tensor in given]
+    written = sum(map(_num_bytes, made))
     if packet in flop_registry:
         flops = flop_registry[packet](*arguments, **named, out_val=result)
         moved = sum(read) + written

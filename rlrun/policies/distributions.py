@@ -124,7 +124,8 @@ def squashed_logprobs(raw: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
 
 def squashed_entropy(mean: Tensor, log_std: Tensor) -> Tensor:
     """Return the entropy of tanh of a normal number, by quadrature, number by number."""
-    nodes, weights = NODES.to(mean), WEIGHTS.to(mean)
+    nodes = NODES.to(mean)
+    weights = WEIGHTS.to(mean)
     raw = mean[..., None] + log_std.exp()[..., None] * nodes
     stretched = (_log_slope(raw) * weights).sum(-1) / weights.sum()
     return 0.5 * math.log(2 * math.pi * math.e) + log_std + stretched

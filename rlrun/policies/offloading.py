@@ -80,7 +80,8 @@ class Offloader:
 
     def __init__(self, device: torch.device, free_bytes: Callable[[torch.device], int | None] = free_device_bytes):
         self.place = Place.device
-        self._device, self._free_bytes = device, free_bytes
+        self._device = device
+        self._free_bytes = free_bytes
         self._offloaded: dict[torch.UntypedStorage, _Offloaded] = {}
         self._dropped: dict[torch.UntypedStorage, int] = {}  # -> its bytes
 
@@ -98,7 +99,9 @@ class Offloader:
         started = time.monotonic()
         if self.place is Place.host:
             return Move(0, 0.0)
-        before, self._offloaded, self._dropped = self._offloaded, {}, {}
+        before = self._offloaded
+        self._offloaded = {}
+        self._dropped = {}
         for storage in self._storages(tensors):
             if storage not in self._offloaded:
                 self._offloaded[storage] = _Offloaded.from_storage(storage, before.get(storage))
@@ -148,7 +151,8 @@ class Offloader:
             raise RuntimeError(f"{what} needs its tensors on the device, but they are offloaded; call onload() first")
 
     def _check_room(self) -> None:
-        free, needed = self._free_bytes(self._device), self.num_bytes + sum(self._dropped.values())
+        free = self._free_bytes(self._device)
+        needed = self.num_bytes + sum(self._dropped.values())
         if free is None or needed <= free:
             return
         raise RunError(

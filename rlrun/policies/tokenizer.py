@@ -14,7 +14,9 @@ from tokenizers.processors import TemplateProcessing
 
 from rlrun.system.errors import ExitStatus, RunError
 
-HEAD, TAIL, SPACE = "In: What action should the robot take to", "?\nOut:", " "
+HEAD = "In: What action should the robot take to"
+TAIL = "?\nOut:"
+SPACE = " "
 SPECIAL = ("<unk>", "<s>", "</s>", SPACE)  # ids 0..3, the first three as in Llama
 TOKENIZER_FILE = "tokenizer.json"
 PROBE = f"{HEAD} pick up the black bowl between plates 0 and 9{TAIL}"  # to see how large its tokens are

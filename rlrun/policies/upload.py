@@ -20,7 +20,8 @@ def uploaded(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """
     if device.type == "cpu" or not tensors:
         return list(tensors)
-    starts, end = [], 0
+    starts = []
+    end = 0
     for tensor in tensors:
         starts.append(end)
         end += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT

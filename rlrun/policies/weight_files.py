@@ -28,7 +28,8 @@ FOREIGN_FILES = {  # parts that replace the action tokens, or change the towers
     "vision_backbone--*.pt": "its vision towers take the language embedding (FiLM), which rlrun's do not",
 }
 Shape = tuple[int, ...]
-MAX_LAYERS, MAX_WIDTH = 1000, 65_536
+MAX_LAYERS = 1000
+MAX_WIDTH = 65_536
 _LISTS_OF_LAYERS = ("hidden_sizes", "channels")  # names that give the width of each layer, by their ends
 MAX_SIZES = {("layers", "depth"): MAX_LAYERS, (*_LISTS_OF_LAYERS, "hidden_size", "image_size", "_dim"): MAX_WIDTH}
 MAX_NAMES = 8  # in an error message
@@ -103,7 +104,8 @@ class WeightFiles:
             return
         opened = self._opened(file)
         shape = opened[stored].shape if isinstance(opened, Mapping) else opened.get_slice(stored).get_shape()
-        self._places[name], self.shapes[name] = (file, stored), tuple(shape)
+        self._places[name] = (file, stored)
+        self.shapes[name] = tuple(shape)
 
     def _files(self) -> list[Path]:
         index = self._folder / INDEX_FILE
@@ -241,7 +243,8 @@ class _Tensors:
 
     def __init__(self, file: Path):
         self._handle = safe_open(file, framework="pt")
-        self.get_slice, self.get_tensor = self._handle.get_slice, self._handle.get_tensor
+        self.get_slice = self._handle.get_slice
+        self.get_tensor = self._handle.get_tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._handle.keys())
@@ -273,9 +276,11 @@ def write_weights(
         size = tensor.numel() * tensor.element_size()
         if held and num_bytes + size > max_file_bytes:
             files.append(_write(folder, len(files), held))
-            held, num_bytes = {}, 0
+            held = {}
+            num_bytes = 0
         held[name] = tensor.detach().to("cpu").contiguous()
-        num_bytes, total_bytes = num_bytes + size, total_bytes + size
+        num_bytes = num_bytes + size
+        total_bytes = total_bytes + size
     files.append(_write(folder, len(files), held))
     _name(folder, files, total_bytes)
 
@@ -313,7 +318,9 @@ class StoredWeights:
 
     def __init__(self, files: WeightFiles, new_parts: Mapping[str, Callable[[], Tensor]], seed: int):
         """seed: for adapters, which no folder contains."""
-        self._files, self._new_parts, self.seed = files, new_parts, seed
+        self._files = files
+        self._new_parts = new_parts
+        self.seed = seed
 
     def in_order(self) -> Iterator[str]:
         """Yield every name once, file by file."""

@@ -26,7 +26,8 @@ def adapted_weights(policy: Policy, config: RunConfig, base_device: torch.device
     """
     if not config.are_adapters_apart:
         return None
-    lora, tensors = config.actor.lora, policy.module.state_dict(keep_vars=True)
+    lora = config.actor.lora
+    tensors = policy.module.state_dict(keep_vars=True)
     names = [f"{layer}.weight" for layer in adapted_layers(policy.module, lora, policy.frozen_names())]
     return AdaptedWeights({name: tensors[name] for name in names}, lora.rank, lora.alpha / lora.rank, base_device)
 
@@ -45,7 +46,9 @@ class AdaptedWeights:
 
     def __init__(self, weights: Mapping[str, Tensor], rank: int, scale: float, base_device: torch.device):
         """weights: of the policy [out, in], by name; `merge` writes into them. base_device: where the base is kept."""
-        self._weights, self._scale, self._base_device = dict(weights), scale, base_device
+        self._weights = dict(weights)
+        self._scale = scale
+        self._base_device = base_device
         self._base: dict[str, Tensor] = {}
         self._matrices: dict[str, Tensor] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}  # of all that may be sent for them

@@ -123,7 +123,9 @@ class ForwardBatch:
         policy_version: int,
     ) -> list[ActionChunk]:
         """Return one chunk per observation. `final_values` belong to final rows, all other arrays to acting rows."""
-        chunks, start, final_start = [], 0, 0
+        chunks = []
+        start = 0
+        final_start = 0
         for observation in self.observations:
             rows = slice(start, start + len(observation.frames))
             finals = None
@@ -140,7 +142,8 @@ def unsent_names(policy: Policy, config: RunConfig) -> set[str]:
     """The module's names of weights that stay as the policy folder has them, whatever the actor learns."""
     from rlrun.policies.adapters import adapted_layers, unchanging_names  # imports torch
 
-    lora, dead = config.actor.lora, policy.frozen_names()
+    lora = config.actor.lora
+    dead = policy.frozen_names()
     if lora.rank == 0:
         return dead
     adapted = {f"{name}.weight" for name in adapted_layers(policy.module, lora, dead)}

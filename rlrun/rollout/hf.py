@@ -33,12 +33,14 @@ class HFBackend(RolloutBackend):
         self.policy_version = -1
         self._policy: Policy | None = policy
         module = policy.module.eval().requires_grad_(False)
-        self.num_actions, self.num_proprio = policy.num_actions, policy.num_proprio
+        self.num_actions = policy.num_actions
+        self.num_proprio = policy.num_proprio
         self._tensors = module.state_dict(keep_vars=True)  # the parameters themselves, not copies
         self._offloader = Offloader(policy.device)
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
         unsent = policy.frozen_names() if unsent is None else unsent
-        self._sent, self._adapted = shapes.keys() - unsent, adapted
+        self._sent = shapes.keys() - unsent
+        self._adapted = adapted
         with_adapters = {} if adapted is None else adapted.shapes
         self._stage = WeightStage(shapes | with_adapters, unsent | (set() if adapted is None else adapted.base_names))
         # Buckets of the newest version that arrived while this policy was offloaded, in the sender's memory. They are
@@ -119,7 +121,9 @@ class HFBackend(RolloutBackend):
         if self._offloader.place is Place.device:
             return
         self._offloader.onload()
-        version, self.policy_version = self.policy_version, -1  # until all is taken, in case `check` raises
+        # until all is taken, in case `check` raises
+        version = self.policy_version
+        self.policy_version = -1
         for bucket in self._beside:
             here = bucket if self.policy.device.type == "cpu" else on_device(bucket, self.policy.device)
             check(here)
@@ -129,7 +133,9 @@ class HFBackend(RolloutBackend):
 
     def close(self) -> None:
         self._policy = None
-        self._tensors, self._beside, self._adapted = {}, [], None
+        self._tensors = {}
+        self._beside = []
+        self._adapted = None
         self._stage.clear()
         self.policy_version = -1
         if torch.cuda.is_available():
@@ -138,7 +144,8 @@ class HFBackend(RolloutBackend):
     def _forward(self, batch: ForwardBatch) -> tuple[ActionDistribution, Tensor, Tensor]:
         """Return the action distribution and values of acting rows, and the values of final rows."""
         self._offloader.require_device("act()")
-        frames, num_acting = batch.all_rows, len(batch.acting)
+        frames = batch.all_rows
+        num_acting = len(batch.acting)
         distribution, values = self.policy(frames.images, frames.instructions, frames.proprio, batch.temperature or 1.0)
         values = torch.zeros(len(frames)) if values is None else values
         return distribution.first(num_acting), values[:num_acting], values[num_acting:]

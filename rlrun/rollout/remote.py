@@ -25,11 +25,13 @@ class RemoteBackend(RolloutBackend):
 
         world: of the simulators, with all their cameras. progress: called every second of a wait for the server.
         """
-        self._address, self._num_steps = str(config.evaluation.server), config.policy.num_action_chunks
+        self._address = str(config.evaluation.server)
+        self._num_steps = config.policy.num_action_chunks
         self._world = world
         self._connect = _connections(config, world, progress)
         self._clients: dict[tuple[int, int], RowClient] = {}  # by env worker and row
-        self.num_actions, self.num_proprio = world.num_actions, world.num_proprio
+        self.num_actions = world.num_actions
+        self.num_proprio = world.num_proprio
         self.policy_version = 0
         # connects now, so that a wrong address fails before any episode begins
         self.notes = self._client((0, 0)).notes
@@ -105,7 +107,9 @@ class RemoteBackend(RolloutBackend):
 
 def _connections(config: RunConfig, world: Spaces, progress: Callable[[], None]) -> Callable[[], RowClient]:
     """Return what connects a row with the server, in the protocol that the address names."""
-    env, address, timeout_s = config.env, str(config.evaluation.server), config.evaluation.server_timeout_s
+    env = config.env
+    address = str(config.evaluation.server)
+    timeout_s = config.evaluation.server_timeout_s
     spec = simulator_spec(env)
     robot = RobotWire(env) if spec.is_r1pro else None
     if not config.evaluation.is_server_of_vla_eval:

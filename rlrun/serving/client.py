@@ -68,7 +68,10 @@ class ServerConnection:
 
         remedy: what else the user can check if the server fails. progress: called every second of a wait.
         """
-        self._address, self._timeout_s, self._remedy, self._progress = address, timeout_s, remedy, progress
+        self._address = address
+        self._timeout_s = timeout_s
+        self._remedy = remedy
+        self._progress = progress
         self._stack = ExitStack()
         try:
             opened = connect(
@@ -161,7 +164,8 @@ class EvaluatorClient:
             "(env.cameras, env.proprio). A server of vla-eval's protocol is named as ws://host:port/vla-eval."
         )
         self._connection = ServerConnection(address, timeout_s, remedy, progress)
-        self._robot, self._chunk_size = robot, chunk_size
+        self._robot = robot
+        self._chunk_size = chunk_size
         self.notes: tuple[str, ...] = ()
         self.metadata = self._receive()
 

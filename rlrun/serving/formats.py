@@ -21,7 +21,9 @@ MAX_PIXELS = 4096  # per side of a camera image
 MAX_ROWS = 256
 _CAMERA_PIXELS = 2048**2  # of a picture that any camera may send
 _MOST_SCALING = 16  # pixels of a larger picture for each pixel of the policy's
-STATE, PROMPT, ACTIONS = "observation/state", "prompt", "actions"
+STATE = "observation/state"
+PROMPT = "prompt"
+ACTIONS = "actions"
 _IMAGES = ("observation/image", "observation/wrist_image")  # of the first and second camera
 
 
@@ -71,7 +73,8 @@ class OpenpiNames:
 
     def __init__(self, cameras: Mapping[str, str], state: str | None):
         """cameras: their names -> their keys in the wire, in order. state: its key; None: there is no state."""
-        self.cameras, self.state = dict(cameras), state
+        self.cameras = dict(cameras)
+        self.state = state
         self.names_by_key: dict[str, list[str]] = {}  # key in the wire -> names of openpi's
         for index, (camera, key) in enumerate(cameras.items()):
             by_place = _IMAGES[index] if index < len(_IMAGES) else f"observation/image_{index}"
@@ -140,11 +143,14 @@ class SimulatorWire:
         self, env: EnvConfig, cameras: Sequence[str], num_proprio: int, num_actions: int, instruction: str | None
     ):
         """cameras: N names, in the policy's order. instruction: for requests without a prompt; None: they need one."""
-        self.num_proprio, self.num_actions = num_proprio, num_actions
+        self.num_proprio = num_proprio
+        self.num_actions = num_actions
         self.num_client_actions = self.num_actions
-        self._size, self.instruction = env.image_size, instruction
+        self._size = env.image_size
+        self.instruction = instruction
         keys = {name: f"observation/{name}" for name in cameras}
-        self._images, self._state = list(keys.values()), STATE if self.num_proprio else None
+        self._images = list(keys.values())
+        self._state = STATE if self.num_proprio else None
         self.names = OpenpiNames(keys, self._state)
 
     def is_batched(self, request: Mapping[Any, Any]) -> bool:

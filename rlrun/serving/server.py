@@ -57,7 +57,8 @@ class _FirstLines(logging.Filter):
         statement = (record.pathname, record.lineno)
         self._counts[statement] += 1
         count = self._counts[statement]
-        record.msg, record.args = record.getMessage()[:_MAX_REASON_CHARACTERS], ()
+        record.msg = record.getMessage()[:_MAX_REASON_CHARACTERS]
+        record.args = ()
         if count >= _NUM_FULL:
             record.msg += f" (number {count} of its kind; the next that is logged is number {10 * count})"
         return count <= _NUM_FULL or str(count).strip("0") == "1"
@@ -81,7 +82,8 @@ class PolicyServer:
     """Websocket server; each client gets a session, made by `sessions[path of its address](number of the client)`."""
 
     def __init__(self, config: ServeConfig, sessions: Mapping[str, Callable[[int], Session]]):
-        self._config, self._sessions = config, sessions
+        self._config = config
+        self._sessions = sessions
         self._num_clients = self._num_served = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="policy")
 
@@ -194,7 +196,9 @@ class ServedPolicy:
 
 def make_wire(config: RunConfig, policy: ServedPolicy) -> Wire:
     """Return the wire for a policy. Raises RunError if the policy does not fit the configured robot."""
-    env, instruction, spaces = config.env, config.serve.instruction, policy.spaces
+    env = config.env
+    instruction = config.serve.instruction
+    spaces = policy.spaces
     if simulator_spec(env).is_r1pro:
         robot = RobotWire(replace(env, cameras=_policy_cameras(config, env.cameras, spaces.cameras)), instruction)
         _check_fit(config, robot, spaces.num_actions, spaces.num_proprio)

@@ -17,7 +17,8 @@ from rlrun.serving.wire import WireError, pack, unpack
 
 RESET = "reset"
 CHUNK_REQUEST = "__action_chunk_size__"
-ACTION, CHUNK = "action", "action_chunk"
+ACTION = "action"
+CHUNK = "action_chunk"
 MAX_CHUNK_REQUEST = 10_000
 
 Act = Callable[[Observation], ActionChunk]
@@ -42,8 +43,11 @@ class PolicySession:
     """
 
     def __init__(self, wire: Wire, act: Act, number: int, seed: int, temperature: float, replan_steps: int | None):
-        self.wire, self._act = wire, act
-        self._number, self._seed, self._temperature = number, seed, temperature
+        self.wire = wire
+        self._act = act
+        self._number = number
+        self._seed = seed
+        self._temperature = temperature
         self._replan_steps = replan_steps
         self._episode = 0
         self.reset()
@@ -63,7 +67,8 @@ class PolicySession:
         """Return the next action of the running chunk, else the first of a new one: float32 [B, A]."""
         if self._unsent.shape[1] == 0:
             self._unsent = self.chunk(request)[:, : self._replan_steps]
-        action, self._unsent = self._unsent[:, 0], self._unsent[:, 1:]
+        action = self._unsent[:, 0]
+        self._unsent = self._unsent[:, 1:]
         return action
 
     def chunk(self, request: Mapping[Any, Any]) -> np.ndarray:
@@ -86,12 +91,14 @@ class OpenpiSession:
     """Messages of openpi's clients and of BEHAVIOR's evaluator; metadata: what the server says first."""
 
     def __init__(self, policy: PolicySession, metadata: Mapping[str, Any]):
-        self._policy, self._wire = policy, policy.wire
+        self._policy = policy
+        self._wire = policy.wire
         self.greeting = pack(metadata)
 
     def answer(self, data: bytes | str) -> bytes | None:
         """Return the answer to a request; a reset has none. Raises WireError."""
-        start, request = time.monotonic(), unpack(data)
+        start = time.monotonic()
+        request = unpack(data)
         if RESET in request:
             self._policy.reset()
             return None

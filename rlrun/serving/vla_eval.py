@@ -23,7 +23,8 @@ from rlrun.serving.formats import MAX_PIXELS
 from rlrun.serving.wire import DTYPES, WireError, array_of, unpack_map
 
 PROTOCOL = 1
-_ARRAY, _PICTURE = "__ndarray__", "__image__"
+_ARRAY = "__ndarray__"
+_PICTURE = "__image__"
 _MODES = ("L", "RGB", "RGBA")
 _SHOWN_CHARACTERS = 500  # of another program's text
 
@@ -56,7 +57,9 @@ class Message:
     def unpack(cls, data: bytes | str, max_pixels: int = MAX_PIXELS**2) -> Message:
         """Decode a message. max_pixels: that its files of pictures may declare together. Raises WireError."""
         found = unpack_map(data, _Decoder(max_pixels))
-        kind, payload, seq = found.get("type"), found.get("payload"), found.get("seq")
+        kind = found.get("type")
+        payload = found.get("payload")
+        seq = found.get("seq")
         if kind not in [one.value for one in Kind]:
             raise WireError(f"type is {kind!r:.100}, expected one of {', '.join(one.value for one in Kind)}")
         if not isinstance(payload, dict) or not isinstance(seq, int):
@@ -71,7 +74,8 @@ def hello(**entries: Any) -> dict[str, Any]:
 
 def check_version(payload: Mapping[Any, Any]) -> None:
     """Raise WireError for the hello of another version of the protocol."""
-    version, program = payload.get("protocol_version"), payload.get("harness_version")
+    version = payload.get("protocol_version")
+    program = payload.get("harness_version")
     if version != PROTOCOL:
         raise WireError(
             f"protocol_version is {version!r:.100} (harness_version {program!r:.100}), and rlrun speaks {PROTOCOL}, "

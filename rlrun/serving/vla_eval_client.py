@@ -49,7 +49,9 @@ class VlaEvalClient:
         formats: of the world. to_world: turns [K, D], the numbers of the whole robot, into the policy's [K, A].
         """
         self._connection = ServerConnection(address, timeout_s, _REMEDY, progress)
-        self._address, self._formats, self._to_world = address, formats, to_world
+        self._address = address
+        self._formats = formats
+        self._to_world = to_world
         self._seq = self._num_steps = 0
         self._is_in_episode = self._is_awaited = False
         self._send(Kind.hello, hello())
@@ -75,7 +77,8 @@ class VlaEvalClient:
         """Start an episode of the row's task."""
         self._end()
         self._send(Kind.episode_start, {"task": {"name": frames.instructions[row]}})
-        self._is_in_episode, self._num_steps = True, 0
+        self._is_in_episode = True
+        self._num_steps = 0
 
     def request(self, frames: Frames, row: int) -> None:
         """Send a row as an observation of the world's benchmark."""
@@ -138,7 +141,8 @@ class VlaEvalClient:
 
     def _require_entries(self, wanted: Mapping[str, Any]) -> None:
         """Raise RunError for declared observations and parameters that this world does not have."""
-        formats, there = self._formats, self._formats.camera_names
+        formats = self._formats
+        there = self._formats.camera_names
         pictures = [name for name, one in wanted.items() if _map(one).get("format") == RGB]
         if len(pictures) > len(there):
             cause = f"It takes the pictures {', '.join(pictures)}, and the world shows {', '.join(there) or 'none'}."

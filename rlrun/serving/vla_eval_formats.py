@@ -18,8 +18,15 @@ from rlrun.config.simulator_spec import GRIPPER_OPEN_01, Component, Conventions
 from rlrun.data.fit import match_cameras
 from rlrun.serving.wire import WireError
 
-IMAGES, STATES, STATE, SENTENCE, ACTIONS = "images", "states", "state", "task_description", "actions"
-RGB, RAW, LANGUAGE = "rgb_hwc_uint8", "raw", "language"  # formats of vla_eval.specs
+IMAGES = "images"
+STATES = "states"
+STATE = "state"
+SENTENCE = "task_description"
+ACTIONS = "actions"
+# formats of vla_eval.specs
+RGB = "rgb_hwc_uint8"
+RAW = "raw"
+LANGUAGE = "language"
 CLOSE_POSITIVE = "binary_close_positive"
 # format of a gripper -> a, b with a x + b from -1, open, to 1, closed
 _CLOSING = {CLOSE_POSITIVE: (1.0, 0.0), "binary_close_negative": (-1.0, 0.0), "binary_close_01": (2.0, -1.0)}
@@ -87,9 +94,11 @@ class Formats:
         """Convert each gripper from its source's format, if both are known ones."""
         converted = actions.copy()
         for one, end in zip(self.components, accumulate(one.size for one in self.components), strict=True):
-            source, target = sources[one.name], targets[one.name]
+            source = sources[one.name]
+            target = targets[one.name]
             if source != target and are_convertible(source, target):
-                (scale, shift), (own_scale, own_shift) = _CLOSING[source], _CLOSING[target]
+                (scale, shift) = _CLOSING[source]
+                (own_scale, own_shift) = _CLOSING[target]
                 part = converted[..., end - one.size : end]
                 part[:] = (scale * part + shift - own_shift) / own_scale
         return converted
@@ -101,8 +110,10 @@ class Formats:
         images = payload.get(IMAGES, {})
         if not isinstance(images, dict) or not all(isinstance(name, str) for name in images):
             raise WireError(f"{IMAGES} is {type(images).__name__}, expected a map of a picture for each camera")
-        wanted, there = self.camera_names, list(images)
-        match, cause = None, ""
+        wanted = self.camera_names
+        there = list(images)
+        match = None
+        cause = ""
         try:
             match = match_cameras(wanted, there)
         except ValueError as error:

@@ -25,7 +25,8 @@ class VlaEvalSession:
 
     def __init__(self, policy: PolicySession, formats: Formats, image_size: int):
         """formats: of the world that the policy was trained in, with the policy's cameras. image_size: its S."""
-        self._policy, self._formats = policy, formats
+        self._policy = policy
+        self._formats = formats
         self._max_pixels = max(len(formats.cameras), 1) * most_pixels(image_size)
         self._has_greeted = False
 

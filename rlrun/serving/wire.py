@@ -31,7 +31,8 @@ _SIZED_ITEMS = (  # first byte -> (width of the following length, kind of item)
     | {0xD9: (1, "text"), 0xDA: (2, "text"), 0xDB: (4, "text")}
     | {0xDC: (2, "array"), 0xDD: (4, "array"), 0xDE: (2, "map"), 0xDF: (4, "map")}
 )
-ARRAY, SCALAR = b"__ndarray__", b"__npgeneric__"
+ARRAY = b"__ndarray__"
+SCALAR = b"__npgeneric__"
 MAX_DIMENSIONS = 8
 DTYPE_NAMES = (
     "bool",
@@ -86,7 +87,8 @@ def exceeded_limit(data: bytes) -> str | None:
 
 def _item_header(data: bytes, position: int) -> tuple[str, int, int]:
     """Return the kind of an item, its size (in bytes, items or pairs), and the position of its content."""
-    first, start = data[position], position + 1
+    first = data[position]
+    start = position + 1
     if first in _SIZED_ITEMS:
         width, kind = _SIZED_ITEMS[first]
         size = int.from_bytes(data[start : start + width], "big") + (kind == "extension")

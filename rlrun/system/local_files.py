@@ -107,16 +107,21 @@ def _check_events(events: Any) -> None:
     for event in events:
         if isinstance(event, CollectionStartEvent):
             opened.append([event.anchor, 1, 0])
-            name, nodes, height = None, 0, 0
+            name = None
+            nodes = 0
+            height = 0
         elif isinstance(event, AliasEvent):
             if event.anchor not in anchored:
                 raise ValueError(f"the alias *{event.anchor} stands for something that contains it")
-            name, (nodes, height) = None, anchored[event.anchor]
+            name = None
+            (nodes, height) = anchored[event.anchor]
         elif isinstance(event, CollectionEndEvent):
             name, nodes, height = opened.pop()
             height += 1
         elif isinstance(event, ScalarEvent):
-            name, nodes, height = event.anchor, 1, 0
+            name = event.anchor
+            nodes = 1
+            height = 0
         else:
             continue
         if name is not None:
@@ -130,7 +135,8 @@ def _check_events(events: Any) -> None:
 
 
 def _check_depth(content: Any) -> None:
-    level, depth = [content], 0
+    level = [content]
+    depth = 0
     while level := [item for item in level if isinstance(item, (dict, list))]:
         depth += 1
         if depth > MAX_DEPTH:

@@ -74,7 +74,8 @@ def num_cores(root: Path = Path("/")) -> int:
 
     With more threads than the quota has cores, the kernel halts all of them once the quota is used up.
     """
-    cores, quota = len(os.sched_getaffinity(0)), cpu_quota(root)
+    cores = len(os.sched_getaffinity(0))
+    quota = cpu_quota(root)
     return cores if quota is None else max(1, min(cores, int(quota)))
 
 
@@ -120,7 +121,8 @@ def _mounts(root: Path) -> Iterator[tuple[str, str, str, Sequence[str]]]:
     """Yield root within the file system, mount point, type and options of each mount of control groups."""
     for line in _read_lines(root / "proc/self/mountinfo"):
         before, separator, after = line.partition(" - ")
-        fields, rest = before.split(), after.split()
+        fields = before.split()
+        rest = after.split()
         if separator and len(fields) > 4 and rest and rest[0] in ("cgroup", _V2):
             yield fields[3], fields[4].replace("\\040", " "), rest[0], rest[-1].split(",")
 
@@ -136,7 +138,8 @@ def _group_path(controller: str, root: Path) -> str | None:
 
 def _path_below_mount(group: str, mount_root: str) -> tuple[str, ...]:
     """Return the parts of a group's path below the mount's root; () if the path lies outside, as in a container."""
-    path, top = Path(group), Path(mount_root)
+    path = Path(group)
+    top = Path(mount_root)
     if ".." in path.parts or not path.is_relative_to(top):
         return ()
     return path.relative_to(top).parts

@@ -15,7 +15,9 @@ from rlrun.system.errors import ExitStatus, RunError
 SENTINEL = "RLRUN_SENTINEL"  # variable with the address of this node's sentinel: host:port/token
 LOOPBACK = "127.0.0.1"
 _EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_FIRST_PORT, _TRIES = 20_000, 50  # Ray keeps 10002 to 19999 for its workers
+# Ray keeps 10002 to 19999 for its workers
+_FIRST_PORT = 20_000
+_TRIES = 50
 
 
 def require_ipv4(address: str, key: str) -> None:

@@ -126,7 +126,8 @@ def _replace_stdin() -> int | None:
 def _restore_stdin() -> None:
     if _terminal.taken is None:
         return
-    (sys.stdin, duplicate), _terminal.taken = _terminal.taken, None
+    (sys.stdin, duplicate) = _terminal.taken
+    _terminal.taken = None
     if duplicate is not None:
         os.dup2(duplicate, _STDIN)
         os.close(duplicate)
@@ -163,7 +164,8 @@ class LastingStream:
     """
 
     def __init__(self, stream: TextIO, name: str):
-        self._stream, self._name = stream, name
+        self._stream = stream
+        self._name = name
         self._is_lost = False
 
     def write(self, text: str) -> int:
@@ -216,4 +218,5 @@ def protect_standard_streams() -> None:
         given = os.environ.get(_ENCODING_VARIABLE, "")
         if ":" not in given:  # the user set no error handler
             os.environ[_ENCODING_VARIABLE] = f"{given}:replace"
-    sys.stdout, sys.stderr = lasting_stream(sys.stdout), lasting_stream(sys.stderr, "standard error")
+    sys.stdout = lasting_stream(sys.stdout)
+    sys.stderr = lasting_stream(sys.stderr, "standard error")

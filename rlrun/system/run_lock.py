@@ -106,7 +106,8 @@ class RunLock:
         Waits for an earlier process of the same job to end, and for a renewal by a holder that may be dead.
         note: receives a sentence about a lock that this run waits for or takes over.
         """
-        deadline, first = time.monotonic() + REQUEUE_S, None
+        deadline = time.monotonic() + REQUEUE_S
+        first = None
         while (found := self._try_acquire(note)) is not None:
             is_alive = found.is_certain or (first is not None and found.stamp_ns != first.stamp_ns)
             is_awaited = found.holder.job is not None and found.holder.job == self._own.job

@@ -132,12 +132,11 @@ def storage_failure(
     number = _explained_errno(error, folders, is_own)
     if number is None:
         return None
-    place, known = _failed_path(error, folders), _CAUSES[number]
-    what, remedy, cause = (
-        known.text.format(place=place),
-        known.remedy.format(place=place),
-        f"{type(error).__name__}: {error}",
-    )
+    place = _failed_path(error, folders)
+    known = _CAUSES[number]
+    what = known.text.format(place=place)
+    remedy = known.remedy.format(place=place)
+    cause = f"{type(error).__name__}: {error}"
     if not known.is_disk:
         return RunError(
             f"{subject} failed: {what}.",

@@ -30,7 +30,10 @@ from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
 from rlrun.config.schema import AlgorithmConfig, RunConfig
 from rlrun.testing import Breach, broken
 
-ROWS, CHUNK, CHOICES = 8, 2, 6  # B, C, K
+# B, C, K
+ROWS = 8
+CHUNK = 2
+CHOICES = 6
 EPISODE = 4  # rows of one episode in a batch
 TOLERANCE = 1e-4
 TIMED_S = 0.5
@@ -68,7 +71,8 @@ class AlgorithmContract:
     """Checks an on-policy algorithm with made-up chunk steps."""
 
     def __init__(self, spec: AlgorithmSpec, config: RunConfig):
-        self.spec, self.config = spec, config.algorithm
+        self.spec = spec
+        self.config = config.algorithm
         self.rule = spec.rollout(self.config)
         self._draw = torch.Generator().manual_seed(0)
 
@@ -95,7 +99,8 @@ class AlgorithmContract:
         token_mask[0, CHOICES // 2 :] = False
         old, unit_mask = at_level(logprobs, token_mask, self.config.ratio_level.value, CHUNK)
         advantages = torch.where(torch.arange(num_rows) % 2 == 0, 1.0, -1.0)
-        tokens, returns = torch.zeros(num_rows, CHOICES), values + 1.0
+        tokens = torch.zeros(num_rows, CHOICES)
+        returns = values + 1.0
         old_values = values.clone()
         sizes = (_episode_size(mask) for mask in (unit_mask, token_mask))
         targets = Targets(tokens, token_mask, unit_mask, old, advantages, old_values, returns, row_mask, *sizes)
@@ -112,8 +117,10 @@ class AlgorithmContract:
 
     def speed(self) -> tuple[float, int]:
         """Return (chunk steps per second through one loss and its gradient, peak bytes of this process)."""
-        algorithm, (logprobs, values, targets) = self.make(), self.batch(256)
-        calls, start = 0, time.monotonic()
+        algorithm = self.make()
+        (logprobs, values, targets) = self.batch(256)
+        calls = 0
+        start = time.monotonic()
         while time.monotonic() - start < TIMED_S:
             leaf = logprobs.clone().requires_grad_()
             self.total(algorithm.loss(self.outputs(leaf, values, targets), targets)).backward()
@@ -144,7 +151,8 @@ def fake_steps(config: AlgorithmConfig, rule: RolloutRule, draw: torch.Generator
 
 def _rollout(contract: AlgorithmContract) -> Iterator[str]:
     """Check the rollout rule: an algorithm with a critic gets values, and groups have members."""
-    rule, spec = contract.rule, contract.spec
+    rule = contract.rule
+    spec = contract.spec
     if not spec.is_on_policy:
         yield "is_on_policy is false, but the class is no OffPolicyAlgorithm"
     if rule.group_size < 1:
@@ -198,7 +206,8 @@ def _invalid_steps(contract: AlgorithmContract) -> Iterator[str]:
 def _loss(contract: AlgorithmContract) -> Iterator[str]:
     """Check that terms are finite scalars, and log-probabilities move with the sign of their advantages."""
     logprobs, values, targets = contract.batch()
-    leaf, valued = logprobs.clone().requires_grad_(), values.clone().requires_grad_()
+    leaf = logprobs.clone().requires_grad_()
+    valued = values.clone().requires_grad_()
     losses = contract.make().loss(contract.outputs(leaf, valued, targets), targets)
     if not losses.terms:
         yield "the loss has no terms"
@@ -266,7 +275,8 @@ def _means(contract: AlgorithmContract) -> Iterator[str]:
 
 def _state(contract: AlgorithmContract) -> Iterator[str]:
     """Check that the state dict restores the algorithm's state."""
-    one, other = contract.make(), contract.make()
+    one = contract.make()
+    other = contract.make()
     state = one.state_dict()
     other.load_state_dict(state)
     if set(other.state_dict()) != set(state):

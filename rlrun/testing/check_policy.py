@@ -39,7 +39,8 @@ def policy_contract(config: RunConfig) -> PolicyContract:
     from rlrun.testing.policies import PolicyContract  # importing torch takes seconds
 
     sizes = simulator_spec(config.env).planned_spaces(config.env)
-    low, high = (-1.0,) * sizes.num_actions, (1.0,) * sizes.num_actions
+    low = (-1.0,) * sizes.num_actions
+    high = (1.0,) * sizes.num_actions
     spaces = Spaces(sizes.num_actions, None, low, high, sizes.num_proprio, sizes.num_images)
     return PolicyContract(policy_spec(config), config, spaces)
 

@@ -60,7 +60,9 @@ class OffPolicyContract:
     """Checks an off-policy algorithm with made-up chunk steps and a real policy."""
 
     def __init__(self, spec: AlgorithmSpec, config: RunConfig, acted: SampledPolicy):
-        self.spec, self.config, self._acted = spec, config.algorithm, acted
+        self.spec = spec
+        self.config = config.algorithm
+        self._acted = acted
         self.rule = spec.rollout(self.config)
 
     def breaches(self) -> list[Breach]:
@@ -77,10 +79,12 @@ class OffPolicyContract:
         return algorithm
 
     def _demonstrated(self, num_chunks: int, num_actions: int) -> DemonstratedSteps:
-        draw, num_rows = torch.Generator().manual_seed(0), 4 * ROWS
+        draw = torch.Generator().manual_seed(0)
+        num_rows = 4 * ROWS
         proprio, following = torch.randn(2, num_rows, self._acted.num_proprio, generator=draw).numpy()
         actions = torch.randn(num_rows, num_chunks, num_actions, generator=draw).numpy()
-        rewards, terminated = torch.randn(num_rows, generator=draw), torch.rand(num_rows, generator=draw) < 0.1
+        rewards = torch.randn(num_rows, generator=draw)
+        terminated = torch.rand(num_rows, generator=draw) < 0.1
         return DemonstratedSteps(proprio, actions, rewards, torch.full_like(rewards, 0.9), terminated, following)
 
     def begin(self) -> UpdateContext:
@@ -117,7 +121,8 @@ class OffPolicyContract:
 
     def speed(self) -> tuple[float, int]:
         """Return (chunk steps per second through updates, peak bytes of this process)."""
-        algorithm, context = self.make(), self.begin()
+        algorithm = self.make()
+        context = self.begin()
         self.learned(algorithm, context)
         steps, held = self.collected(MAX_STEPS)
         start = time.monotonic()
@@ -157,7 +162,8 @@ def _invalid_steps(contract: OffPolicyContract) -> Iterator[str]:
     """Check that invalid chunk steps, even with NaN, change nothing."""
     contexts = []
     for is_spoiled in (False, True):
-        algorithm, context = contract.make(), contract.begin()
+        algorithm = contract.make()
+        context = contract.begin()
         for number in range(MAX_STEPS):
             steps, held = contract.collected(number)
             if is_spoiled:
@@ -174,9 +180,11 @@ def _invalid_steps(contract: OffPolicyContract) -> Iterator[str]:
 
 def _state(contract: OffPolicyContract) -> Iterator[str]:
     """Check that an algorithm that was restored from its state takes the same update."""
-    algorithm, context = contract.make(), contract.begin()
+    algorithm = contract.make()
+    context = contract.begin()
     contract.learned(algorithm, context)
-    restored, twin = contract.make(), contract.begin()
+    restored = contract.make()
+    twin = contract.begin()
     restored.load_state_dict({name: tensor.clone() for name, tensor in algorithm.state_dict().items()})
     twin.policy.module.load_state_dict(context.policy.module.state_dict())
     twin.num_updates = context.num_updates

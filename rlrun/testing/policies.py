@@ -48,7 +48,9 @@ class PolicyContract:
     """Checks a new policy of a kind."""
 
     def __init__(self, spec: PolicySpec, config: RunConfig, spaces: Spaces):
-        self.spec, self.config, self.spaces = spec, config, spaces
+        self.spec = spec
+        self.config = config
+        self.spaces = spaces
         draw = np.random.default_rng(0)
         size = config.env.image_size
         shape = (ROWS, spaces.num_images, size, size, 3)
@@ -114,7 +116,9 @@ class PolicyContract:
 
     def speed(self) -> Speed:
         """Measure the speed on this machine."""
-        policy, calls, start = self.begin(), 0, time.monotonic()
+        policy = self.begin()
+        calls = 0
+        start = time.monotonic()
         while time.monotonic() - start < TIMED_S:
             self.acted(policy)
             calls += 1
@@ -124,7 +128,8 @@ class PolicyContract:
 
     def _task(self) -> DemonstratedTask:
         def bounds(size: int) -> dict:
-            low, high = [-1.0] * size, [1.0] * size
+            low = [-1.0] * size
+            high = [1.0] * size
             moments = {"mean": [0.0] * size, "std": high}
             return {"q01": low, "q99": high, "min": low, "max": high, "mask": [True] * size} | moments
 
@@ -135,7 +140,9 @@ class PolicyContract:
 
 def _beginning(contract: PolicyContract) -> Iterator[str]:
     """Check that equal seeds give equal weights, other seeds others, and that sizes match the configuration."""
-    one, same, other = contract.begin(1), contract.begin(1), contract.begin(2)
+    one = contract.begin(1)
+    same = contract.begin(1)
+    other = contract.begin(2)
     if not isinstance(one.module, nn.Module):
         yield f"module is a {type(one.module).__name__}, not a torch module"
         return
@@ -153,7 +160,8 @@ def _shapes(contract: PolicyContract) -> Iterator[str]:
     """Check that log-probabilities and entropy are finite float32 [B, K], K a multiple of C, and values float32 [B]."""
     policy = contract.begin()
     distribution, values = contract.forward(policy)
-    logprobs, entropy = distribution.logprobs(distribution.sample(contract.keys)), distribution.entropy()
+    logprobs = distribution.logprobs(distribution.sample(contract.keys))
+    entropy = distribution.entropy()
     num_chunks = contract.config.policy.num_action_chunks
     for name, found in (("log-probabilities", logprobs), ("entropy", entropy)):
         if found.dtype != torch.float32 or found.ndim != 2 or len(found) != ROWS or found.shape[1] % num_chunks:
@@ -225,7 +233,8 @@ def _gradients(contract: PolicyContract) -> Iterator[str]:
         yield "no gradient reaches any parameter"
         return
     total.backward()
-    frozen, named = policy.frozen_names(), dict(policy.module.named_parameters())
+    frozen = policy.frozen_names()
+    named = dict(policy.module.named_parameters())
     missing = [n for n, p in named.items() if n not in frozen and p.requires_grad and p.grad is None]
     broken = [n for n, p in named.items() if p.grad is not None and not p.grad.isfinite().all()]
     if missing:
@@ -257,7 +266,8 @@ def _folder(contract: PolicyContract) -> Iterator[str]:
 
 def _state_dict(contract: PolicyContract) -> Iterator[str]:
     """Check that the state dict holds all differences between two policies, since rollout workers get only that."""
-    policy, other = contract.begin(3), contract.begin(4)
+    policy = contract.begin(3)
+    other = contract.begin(4)
     tokens, acted = contract.acted(policy)
     other.module.load_state_dict(policy.module.state_dict())
     other.module.eval()
@@ -276,7 +286,8 @@ def _imitation(contract: PolicyContract) -> Iterator[str]:
         yield f"{type(first).__name__} is no ImitationPolicy, but the spec has from_demonstrations"
         return
     shape = (ROWS, first.num_action_chunks, first.num_actions)
-    actions, valid = np.zeros(shape, np.float32), np.ones(shape[:2], bool)
+    actions = np.zeros(shape, np.float32)
+    valid = np.ones(shape[:2], bool)
     valid[:, -1] = False
     arguments = (contract.images, contract.sentences, contract.proprio)
     losses = []
@@ -293,7 +304,8 @@ def _imitation(contract: PolicyContract) -> Iterator[str]:
 
 def _size(contract: PolicyContract) -> Iterator[str]:
     """Check that the number of parameters that plans use is about right."""
-    spec, spaces = contract.spec, contract.spaces
+    spec = contract.spec
+    spaces = contract.spaces
     planned = PlannedSpaces(spaces.num_images, spaces.num_proprio, spaces.num_actions)
     stated = 0 if spec.num_parameters is None else spec.num_parameters(contract.config, planned)
     has = sum(parameter.numel() for parameter in contract.begin().module.parameters())
@@ -320,5 +332,6 @@ def _judged(contract: PolicyContract, policy: Policy, tokens: Tensor, rows: slic
 
 
 def _equal(one: Policy, other: Policy) -> bool:
-    left, right = one.module.state_dict(), other.module.state_dict()
+    left = one.module.state_dict()
+    right = other.module.state_dict()
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)

@@ -13,8 +13,12 @@ from rlrun.workers.tally import StepTally
 from rlrun.workers.world_facts import WorldFacts
 
 NUM_CHUNK_STEPS = 200  # at least
-SECONDS, LONGEST_S = 3.0, 60.0  # at least, for the rate; and at most
-_FACT_EPISODES, _FACT_CHUNK_STEPS = NUM_ENVS, NUM_CHUNK_STEPS // 2  # before a fact is told
+# at least, for the rate; and at most
+SECONDS = 3.0
+LONGEST_S = 60.0
+# before a fact is told
+_FACT_EPISODES = NUM_ENVS
+_FACT_CHUNK_STEPS = NUM_CHUNK_STEPS // 2
 
 
 class RandomPlay:
@@ -28,12 +32,15 @@ class RandomPlay:
     """
 
     def __init__(self, subject: EnvUnderTest):
-        self._subject, self._env = subject, subject.env
+        self._subject = subject
+        self._env = subject.env
         self._tally = StepTally(self._env.action_low, self._env.action_high)
         self._random = np.random.default_rng(0)
         self._reset_s = self._step_s = 0.0
         self._num_resets = self._num_chunk_steps = self._num_steps = 0
-        self._lengths, self._returns = np.zeros(NUM_ENVS, int), np.zeros(NUM_ENVS)  # of the running episodes
+        # of the running episodes
+        self._lengths = np.zeros(NUM_ENVS, int)
+        self._returns = np.zeros(NUM_ENVS)
         self._is_over = np.ones(NUM_ENVS, bool)
         self._ended: list[tuple[int, float]] = []  # length and return of each episode that has ended
         self._has_success = False
@@ -67,7 +74,8 @@ class RandomPlay:
 
     def _add(self, result: ChunkResult) -> None:
         """Count a chunk of all rows; episodes with an infra fault are void."""
-        lengths, self._is_over = result.step_valid.sum(axis=1), result.ended
+        lengths = result.step_valid.sum(axis=1)
+        self._is_over = result.ended
         self._num_chunk_steps += NUM_ENVS
         self._num_steps += int(lengths.sum())
         self._lengths += lengths

@@ -17,7 +17,9 @@ from rlrun.data.messages import ChunkResult, Frames
 from rlrun.data.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, starts_of
 from rlrun.envs.vector_env import VectorEnv
 
-NUM_ENVS, CHUNK, TIME_LIMIT = 3, 4, 10
+NUM_ENVS = 3
+CHUNK = 4
+TIME_LIMIT = 10
 ALL = np.arange(NUM_ENVS)
 SPLIT_SEEDS = {"validation": VALIDATION_SEEDS[1], "test": TEST_SEEDS[1], "training": TRAINING_SEEDS[1]}
 NUM_TRIES = 20  # episodes of which one must last as long as a check needs
@@ -47,7 +49,8 @@ class EnvUnderTest:
 
     def limits(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the limits of the actions, [A] each; unbounded ones are taken as two wide."""
-        low, high = np.asarray(self.env.action_low), np.asarray(self.env.action_high)
+        low = np.asarray(self.env.action_low)
+        high = np.asarray(self.env.action_high)
         low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2, -1))
         return low, np.where(np.isfinite(high), high, low + 2)
 
@@ -93,7 +96,8 @@ def _of_shape(what: str, found: np.ndarray, shape: tuple[int, ...], kind: type) 
 
 
 def _frame_faults(subject: EnvUnderTest, frames: Frames, num_rows: int) -> Faults:
-    env, size = subject.env, subject.config.image_size
+    env = subject.env
+    size = subject.config.image_size
     yield from _of_shape("images", frames.images, (num_rows, env.num_images, size, size, 3), np.uint8)
     yield from _of_shape("proprioception", frames.proprio, (num_rows, env.num_proprio), np.float32)
     if not np.isfinite(frames.proprio).all():
@@ -205,7 +209,8 @@ def a_reset_touches_its_rows(subject: EnvUnderTest) -> Faults:
 
 def inactive_rows_stand_still(subject: EnvUnderTest) -> Faults:
     """Check that a row left out of a chunk is not stepped. If all rows move together, RuntimeError is allowed."""
-    env, out = subject.env, np.array([True, False, True])
+    env = subject.env
+    out = np.array([True, False, True])
     subject.start()
     try:
         result = env.step_chunk(subject.random_actions(), active=out)

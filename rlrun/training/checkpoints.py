@@ -97,7 +97,8 @@ class Checkpoints:
 
     def __init__(self, session: Session, on_saved: Callable[[int, Path], None] = lambda step, folder: None):
         """on_saved: called with step and folder of each checkpoint once it is complete."""
-        self._session, self._on_saved = session, on_saved
+        self._session = session
+        self._on_saved = on_saved
         self._pending: Pending | None = None
         self.newest: Path | None = None  # the newest one that was saved or restored
         self._state: dict[str, Any] = {}  # the counters in `newest`
@@ -152,12 +153,15 @@ class Checkpoints:
     def restore(self, checkpoint: Path) -> Progress:
         """Restore the loaded actor from a checkpoint. Returns the counters in it."""
         progress = Progress.read(self._session.controller.restore(str(checkpoint)), checkpoint)
-        self.newest, self._state = checkpoint, asdict(progress)
+        self.newest = checkpoint
+        self._state = asdict(progress)
         return progress
 
     def save(self, progress: Progress) -> Path:
         """Write a checkpoint, complete or not at all; no scheduler's signal cuts it short. Returns its folder."""
-        session, root, state = self._session, self._session.run_dir / CHECKPOINTS, asdict(progress)
+        session = self._session
+        root = self._session.run_dir / CHECKPOINTS
+        state = asdict(progress)
         with session.stop.saving():
             self.wait_until_saved()
             what = f"checkpoint of step {progress.step}"
@@ -171,7 +175,9 @@ class Checkpoints:
     def begin(self, progress: Progress) -> None:
         """Copy the state of a checkpoint, which is written while training goes on."""
         self.wait_until_saved()
-        session, root, state = self._session, self._session.run_dir / CHECKPOINTS, asdict(progress)
+        session = self._session
+        root = self._session.run_dir / CHECKPOINTS
+        state = asdict(progress)
         with session.phase("save"):
             folder = Path(session.controller.begin_save(str(root), state, progress.is_best))
         watch = ExitStack()
@@ -186,7 +192,8 @@ class Checkpoints:
 
     def wait_until_saved(self) -> None:
         """Wait until the pending checkpoint, if there is one, is complete. Raises RunError, as `save`."""
-        pending, self._pending = self._pending, None
+        pending = self._pending
+        self._pending = None
         if pending is None:
             return
         session = self._session
@@ -198,7 +205,8 @@ class Checkpoints:
 
     def abandon(self) -> None:
         """Forget the pending checkpoint, since its writers are lost; it counts if it was complete before."""
-        pending, self._pending = self._pending, None
+        pending = self._pending
+        self._pending = None
         if pending is None:
             return
         pending.watch.close()
@@ -206,7 +214,8 @@ class Checkpoints:
             self._completed(pending.folder, pending.state)
 
     def _completed(self, folder: Path, state: dict[str, Any]) -> None:
-        self.newest, self._state = folder, state
+        self.newest = folder
+        self._state = state
         self._on_saved(state["step"], folder)
 
     def expected_bytes(self, progress: Progress) -> float:

@@ -52,7 +52,9 @@ class EnvHistory:
         self.num_paid += num_paid
         self.sum_of_returns += sum(returns)
         if num_paid:
-            self.num_before, self.num_since, self.last_paid = self.num_before + self.num_since, 0, step
+            self.num_before = self.num_before + self.num_since
+            self.num_since = 0
+            self.last_paid = step
 
     def is_unpaid(self, step: int, group_size: int) -> bool:
         """Return whether its episodes have no return any more, beyond chance by its own past.
@@ -74,7 +76,8 @@ class EnvHistory:
         """Return a number of each episode that ended in step `since` or later; `paid`: of those with a return."""
         found = [one for step, one in self.episodes if step >= since]
         if name == "paid":
-            found, name = [one for one in found if one.episode_return], "episode_return"
+            found = [one for one in found if one.episode_return]
+            name = "episode_return"
         return np.array([float(getattr(one, name)) for one in found])
 
     def still(self, camera: int, since: int, until: int) -> tuple[int, int]:

@@ -155,7 +155,8 @@ def evaluate_alone(session: Session, policy: str) -> None:
         session.controller.load_simulators()
         session.controller.load_rollout(policy, is_final=True)
     episodes = run_episodes(session, 0, 0, evaluation_seeds(config), has_video=True)
-    summary, instances = record(session, 0, episodes), instance_results(config, episodes)
+    summary = record(session, 0, episodes)
+    instances = instance_results(config, episodes)
     content = asdict(summary) | ({"instances": [asdict(one) for one in instances]} if instances else {})
     if meaning := simulator_spec(config.env).meaning_of_success(config.env):
         content["success_means"] = meaning

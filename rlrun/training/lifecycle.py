@@ -53,13 +53,16 @@ class Run:
         """session: opened with `resumed_by`."""
         self.callbacks = callbacks or Callbacks()
         self.session = session
-        self.config, self.controller = session.config, session.controller
+        self.config = session.config
+        self.controller = session.controller
         self.progress = Progress()
         self.checkpoints = Checkpoints(session, partial(self.callbacks.call, "on_checkpoint"))
         self._has_updated = False
         self._demonstrations: tuple[str, tuple[str, ...]] | None = None  # a dataset and its cameras, to learn from
         self.actor_version: int | None = None  # policy version of the actor; None: not loaded, or in an update
-        self._began_s, self._began = machine_load.steady_time(), time.monotonic()  # start of the step
+        # start of the step
+        self._began_s = machine_load.steady_time()
+        self._began = time.monotonic()
         self._between = session.phases.drain()  # seconds by phase between the last step and this one
         self.busy = BusyShares(session.flush_timeline)
         self.step_checks = StepChecks(self.config)
@@ -163,7 +166,8 @@ class Run:
         self.checkpoints.poll()
         self._between = self.session.phases.drain()
         self.session.driver.step = self.progress.step + 1
-        self._began_s, self._began = machine_load.steady_time(), time.monotonic()
+        self._began_s = machine_load.steady_time()
+        self._began = time.monotonic()
 
     def is_followed(self) -> bool:
         """Return whether, as far as is known now, another step follows the present one."""
@@ -220,7 +224,8 @@ class Run:
 
         Raises RunError if the simulators break in step after step.
         """
-        session, progress = self.session, self.progress
+        session = self.session
+        progress = self.progress
         within = session.phases.drain()
         seconds = {f"{phase}_s": within[phase] for phase in ("sync", "collect", "update")}
         seconds |= {f"{phase}_s": self._between[phase] for phase in ("evaluate", "save")}
@@ -293,7 +298,8 @@ class Run:
 
     def evaluate(self, has_video: bool) -> float:
         """Return the success rate of the newest policy on the fixed seeds. Raises StopRequested after a signal."""
-        progress, stop = self.progress, self.session.stop
+        progress = self.progress
+        stop = self.session.stop
         self.sync_weights()
         progress.is_evaluation_owed = True
         try:
@@ -342,7 +348,8 @@ class Run:
         lowered = with_less_memory(self.config) if not self._has_updated else None
         if lowered is None:
             return False
-        before, now = self.config.actor, lowered.actor
+        before = self.config.actor
+        now = lowered.actor
         changed = [
             f"actor.{key}={provenance.spelled(one)} instead of {provenance.spelled(old)}"
             for key in ("replicate_frozen", "micro_batch_size", "activation_checkpointing")
@@ -386,7 +393,8 @@ class Run:
             self.controller.load_actor(str(checkpoint / "policy"))
             self.progress = self.checkpoints.restore(checkpoint)
         else:
-            first, base = self.progress.first_success_rate, self.progress.base_policy
+            first = self.progress.first_success_rate
+            base = self.progress.base_policy
             self.controller.load_actor(base)
             self.progress = Progress(first_success_rate=first, base_policy=base)
             self.progress.take_evaluation(first)
@@ -407,7 +415,8 @@ class Run:
 
     def stop(self) -> ExitStatus:
         """End after a signal: save any progress, and return the exit status that asks for a restart."""
-        stop, console = self.session.stop, self.session.console
+        stop = self.session.stop
+        console = self.session.console
         if self.actor_version is None:
             stop.handled = True
             console.result(f"{stop.name}: ended before the first step")
@@ -428,7 +437,8 @@ class Run:
             self.session.console.note(f"ended after step {self.progress.step} by {self.callbacks.stop_reason}")
         last = self.evaluate(has_video=True)
         self.checkpoints.save(self.progress)
-        session, folder = self.session, self.session.run_dir / "policy"
+        session = self.session
+        folder = self.session.run_dir / "policy"
         num_bytes = self.checkpoints.expected_bytes(self.progress)
         with session.phase("export"), session.disk.watched("policy folder", num_bytes, None):
             self.controller.export(str(folder))

@@ -47,7 +47,8 @@ def asynchronous(run: Run) -> ExitStatus:
                 collection = run.start_collection(step)
                 run.sync_weights()
                 ahead = run.finish_collection(collection)
-            batch, ahead = ahead, None
+            batch = ahead
+            ahead = None
             following = run.start_collection(step + 1) if run.is_followed() else None
             run.sync_weights()
             metrics = run.update(batch)

@@ -141,11 +141,10 @@ def fitting_cameras(session: Session, dataset: Path) -> tuple[str, ...]:
 
     Returns the dataset's cameras in the order of the simulators'. Raises RunError if the two do not fit.
     """
-    config, console = session.config, session.console
-    data, world = (
-        dataset_info(config.demos, str(dataset)),
-        World.from_spaces(session.controller.world, config.env.image_size),
-    )
+    config = session.config
+    console = session.console
+    data = dataset_info(config.demos, str(dataset))
+    world = World.from_spaces(session.controller.world, config.env.image_size)
     num_proprio = data.num_proprio if config.policy.use_proprio else 0
     fit = compare(data, world, PolicySpaces(data.num_actions, num_proprio, world.cameras))
     if config.demos.path is not None:

@@ -62,7 +62,8 @@ class RecordedRun:
     """
 
     def __init__(self, config: RunConfig):
-        self._config, self._half = config, config.replay.half
+        self._config = config
+        self._half = config.replay.half
         self._recording = find_recording(Path(str(config.replay.path)).absolute())
         self.folder = self._recording.folder
         self._check_output()
@@ -86,7 +87,8 @@ class RecordedRun:
             for key in now
             if was.get(key) != now[key] and any(f"{key}.".startswith(f"{name}.") for name in _COMPARED[self._half])
         ]
-        before, here = self._manifest["packages"], provenance.origin()["packages"]
+        before = self._manifest["packages"]
+        here = provenance.origin()["packages"]
         return found + [
             f"recorded with {name} {before.get(name)}, replayed with {here.get(name)}: results may differ"
             for name in self._packages()
@@ -131,7 +133,8 @@ class RecordedRun:
 
     def _answerable(self) -> Iterator[int]:
         """Yield the steps for which every env worker's actions were recorded. The last one may be incomplete."""
-        recording, steps = self._recording, self._recording.steps()
+        recording = self._recording
+        steps = self._recording.steps()
         workers = [f"env/{rank}" for rank in range(self._config.env.num_workers)]
         for step in steps:
             for worker in workers:
@@ -149,7 +152,8 @@ class RecordedRun:
 
         The last recorded step may lack some, if the run ended while it was collected.
         """
-        recording, found = self._recording, self._recording.start()
+        recording = self._recording
+        found = self._recording.start()
         if found is None:
             raise RecordingError(recording.folder / START, "it holds no checkpoint from which the actor could start")
         first, self.start = found
@@ -164,7 +168,8 @@ class RecordedRun:
 
     def _senders(self) -> Iterator[tuple[str, int]]:
         """Yield (env worker, actor rank) for each pair in which the env worker has envs of the actor rank."""
-        env, num_ranks = self._config.env, self._config.actor.num_workers
+        env = self._config.env
+        num_ranks = self._config.actor.num_workers
         owners = [(i * env.num_workers // env.num_envs, i * num_ranks // env.num_envs) for i in range(env.num_envs)]
         for worker, rank in dict.fromkeys(owners):
             yield f"env/{worker}", rank
@@ -201,7 +206,8 @@ class RecordedTraining(Run):
 
 def begin_recording(session: Session, progress: dict[str, Any]) -> None:
     """Store, once before the first recorded step, the description of the run and the actor's state for a replay."""
-    settings, step = session.config.record, progress["step"]
+    settings = session.config.record
+    step = progress["step"]
     last = settings.first_step + settings.num_steps - 1
     recording = Recording(session.run_dir / RECORDING_FOLDER)
     start = recording.start()
@@ -270,8 +276,10 @@ class Replay:
 
     def _replayed(self, step: int) -> list[ReplayedStep]:
         """Let the workers repeat a step. No worker is replaced, since a replay is meant to reproduce failures."""
-        workers, folder = self.session.controller.workers, str(self.recorded.folder)
-        subject, deadline_s = f"replay of step {step}", self.session.config.cluster.step_deadline_s
+        workers = self.session.controller.workers
+        folder = str(self.recorded.folder)
+        subject = f"replay of step {step}"
+        deadline_s = self.session.config.cluster.step_deadline_s
         if self.half is ReplayHalf.env:
             envs: WorkerGroup[ReplayedEnvWorker] = WorkerGroup(workers, "env")
             return envs.call(lambda env: env.replay(folder, step), subject, deadline_s)

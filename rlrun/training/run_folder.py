@@ -51,7 +51,8 @@ class RunFolder:
 
     def __init__(self, path: Path, command_of: Callable[[Path], str] = lambda folder: ""):
         """command_of: returns the command that resumes the run in a folder; "": it cannot be resumed."""
-        self.path, self._command_of = path, command_of
+        self.path = path
+        self._command_of = command_of
         self._file = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
     @property
@@ -80,16 +81,12 @@ class RunFolder:
         if place == self.path:
             return None
         if place is None:
-            what, remedy = (
-                "it was deleted",
-                "Restore it and resume the run, or start anew; nothing is wrong with the disk.",
-            )
+            what = "it was deleted"
+            remedy = "Restore it and resume the run, or start anew; nothing is wrong with the disk."
             cause = "What was in it is lost, with every checkpoint."
         else:
-            what, remedy = (
-                f"it was renamed to {place}",
-                f"Resume the run there, or after it has its name {self.path} again.",
-            )
+            what = f"it was renamed to {place}"
+            remedy = f"Resume the run there, or after it has its name {self.path} again."
             newest = checkpoint_folder.latest(place / CHECKPOINTS)
             whole = (
                 "it holds no checkpoint"
@@ -140,7 +137,8 @@ def set_aside(run_dir: Path, config: RunConfig) -> str | None:
 
     Returns None if the run resumes, or if there is nothing that it could mix with. Raises OSError.
     """
-    wanted, checkpoints = config.checkpoint.resume, checkpoint_folder.list_all(run_dir / CHECKPOINTS)
+    wanted = config.checkpoint.resume
+    checkpoints = checkpoint_folder.list_all(run_dir / CHECKPOINTS)
     if wanted not in (None, "auto") or (wanted == "auto" and checkpoints):
         return None
     steps = [int(record["step"]) for record in read_metrics(run_dir)]
@@ -182,13 +180,15 @@ def changed_keys(checkpoint: Path, config: RunConfig) -> list[str]:
 
 def changed_course(checkpoint: Path, config: RunConfig, step: int) -> list[str]:
     """Return sentences on another batch, and on a learning rate that leaves its course. step: steps done."""
-    was, now = _tree_of(checkpoint), provenance.as_tree(config)
+    was = _tree_of(checkpoint)
+    now = provenance.as_tree(config)
     return [*_of_batch(was, now), *_of_forward_pass(was, now), *_of_learning_rate(was, now, step)]
 
 
 def for_more_steps(command: str, config: RunConfig, step: int) -> str:
     """Return the command that trains twice as many steps; it keeps a learning rate that has fallen."""
-    longer, actor = f"{command} num_steps={2 * step}", config.actor
+    longer = f"{command} num_steps={2 * step}"
+    actor = config.actor
     if actor.lr_schedule is LrSchedule.constant:
         return f"for more steps: {longer}"
     last = actor.lr_schedule.factor(max(0, step - 1) / max(1, config.num_steps), actor.min_lr_ratio)

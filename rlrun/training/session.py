@@ -75,7 +75,10 @@ class Phases:
     """Opens one phase of the driver after another."""
 
     def __init__(self, driver: Telemetry, lock: RunLock, console: Console, watchdog: Watchdog):
-        self._driver, self._lock, self._console, self._watchdog = driver, lock, console, watchdog
+        self._driver = driver
+        self._lock = lock
+        self._console = console
+        self._watchdog = watchdog
         self._clock = watchdog.clock.seconds
         self.counters = CounterTotals()
         self.goal: Goal | None = None  # of the open phase
@@ -89,7 +92,9 @@ class Phases:
         workers, "actor/0/imitation_steps" is of one worker. Raises RunError if another run has taken the run folder.
         """
         self._lock.require()
-        watch, began, num_disturbances = Stopwatch(), self._clock(), self._watchdog.num_disturbances
+        watch = Stopwatch()
+        began = self._clock()
+        num_disturbances = self._watchdog.num_disturbances
         if counter is not None:
             self._console.begin(name, total)
             self.goal = Goal(name, counter, self.counters.total(counter), total)
@@ -106,7 +111,8 @@ class Phases:
 
     def drain(self) -> defaultdict[str, float]:
         """Return the seconds by phase since the last call; 0 for phases that did not occur."""
-        seconds, self._seconds = self._seconds, defaultdict(float)
+        seconds = self._seconds
+        self._seconds = defaultdict(float)
         return seconds
 
 
@@ -123,8 +129,13 @@ class StatusWatcher:
         stop: StopSignal,
         memory: MemoryGrowth,
     ):
-        self._workers, self._driver, self._phases = workers, driver, phases
-        self._console, self._watchdog, self._stop, self._memory = console, watchdog, stop, memory
+        self._workers = workers
+        self._driver = driver
+        self._phases = phases
+        self._console = console
+        self._watchdog = watchdog
+        self._stop = stop
+        self._memory = memory
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
         self._thread.start()
@@ -135,11 +146,13 @@ class StatusWatcher:
         self._thread.join(timeout=10 * _POLL_S)
 
     def _run(self) -> None:
-        pause_s, stragglers = 0.0, Stragglers()
+        pause_s = 0.0
+        stragglers = Stragglers()
         while not self._is_over.wait(pause_s):
             began = time.thread_time()  # CPU time, so without the wait for answers
             self._stop.announce(self._console.note)
-            statuses, goal = self._workers.statuses(), self._phases.goal
+            statuses = self._workers.statuses()
+            goal = self._phases.goal
             self._phases.counters.put(statuses)
             everyone = [self._driver.status(), *statuses]
             self._memory.put(everyone)
@@ -224,9 +237,11 @@ def open_session(
     with ExitStack() as closing:
         closing.callback(machines.close)
         fitting = fit_run(config, machines.inventory, roles)  # first, so that a refusal creates no folder
-        planned, choices = fitting.plan, fitting.choices
+        planned = fitting.plan
+        choices = fitting.choices
         config = with_run_folder(fitting.config)
-        run_dir, driver = Path(str(config.output_dir)), Telemetry("driver/0")
+        run_dir = Path(str(config.output_dir))
+        driver = Telemetry("driver/0")
         console = Console(config, run_dir)
         lock = _locked(run_dir, console)
         closing.callback(lock.release)
@@ -290,7 +305,8 @@ def _watch_driver(
 ) -> None:
     """Start the driver's heartbeat, and the process that alarms if it stops."""
     closing.callback(Heartbeat(driver, run_dir, config.watchdog.heartbeat_s).close)
-    floor_s, temp_dir = config.watchdog.floor_s, config.cluster.temp_dir
+    floor_s = config.watchdog.floor_s
+    temp_dir = config.cluster.temp_dir
     closing.callback(Guard(run_dir, floor_s, watchdog.driver_limit_s, command, temp_dir).close)
 
 

@@ -17,7 +17,8 @@ def all_deviations(parts: Sequence[np.ndarray]) -> list[float]:
     ties = 1 - float((counts.astype(float) ** 3 - counts).sum()) / max(1, total**3 - total)
     found = []
     for own in np.split(ranks, np.cumsum([part.size for part in parts])[:-1]):
-        num_own, num_others = own.size, total - own.size
+        num_own = own.size
+        num_others = total - own.size
         if not num_own or not num_others:
             found.append(0.0)
             continue

@@ -37,7 +37,10 @@ _ALIKE = 3.5  # standard deviations; peers that differ more from one another are
 _EVERY = 50  # steps between two equal warnings
 _FIRST_ERRORS = 5  # steps whose mean own_flow_error is the first value; as many newest ones are compared
 _GROWN = 2.0  # times the first value
-_FACT_EPISODES, _FACT_CHUNK_STEPS, _FACT_STEPS = 100, 200, 5  # before a fact is told
+# before a fact is told
+_FACT_EPISODES = 100
+_FACT_CHUNK_STEPS = 200
+_FACT_STEPS = 5
 _CONSTANT = {"episode_return": "the return", "num_control_steps": "the length"}
 _COMPARED = {
     "success": "the success rate",
@@ -87,7 +90,8 @@ class StepChecks:
 
     def _of_update(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
         """Yield (kind, sentence). A number that is NaN is beyond every bound; one that is absent is within."""
-        gap, largest = metrics.get("rollout_logprob_gap", 0.0), metrics.get("rollout_logprob_gap_max", 0.0)
+        gap = metrics.get("rollout_logprob_gap", 0.0)
+        largest = metrics.get("rollout_logprob_gap_max", 0.0)
         least = metrics.get("rollout_logprob_gap_least", gap)
         scale = 1 / min(1.0, self._config.rollout.temperature)  # of log-probabilities
         bound = scale * self._gap_bound
@@ -154,7 +158,8 @@ class StepChecks:
             self._first_errors.append(error)
             return
         self._errors.append(error)
-        first, now = statistics.mean(self._first_errors), statistics.median(self._errors)
+        first = statistics.mean(self._first_errors)
+        now = statistics.median(self._errors)
         if len(self._errors) == _FIRST_ERRORS and now > _GROWN * first:
             yield (
                 "own flow error",
@@ -230,7 +235,8 @@ class StepChecks:
     def _of_tasks(self, reports: Sequence[Collected]) -> Iterator[tuple[str, str]]:
         """Yield a warning for an env worker that alone has another sentence than the only one of all its peers."""
         for rank, report in enumerate(reports):
-            own, others = self._memory[rank], [self._memory[peer].tasks for peer in self._memory if peer != rank]
+            own = self._memory[rank]
+            others = [self._memory[peer].tasks for peer in self._memory if peer != rank]
             usual = others[0] if others else set()
             is_strange = len(usual) == 1 and all(tasks == usual for tasks in others)
             is_strange = is_strange and bool(report.tally.instructions) and not usual & set(report.tally.instructions)

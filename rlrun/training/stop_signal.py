@@ -51,7 +51,8 @@ class StopSignal:
         """Raise KeyboardInterrupt for signals inside this context, including a pending one."""
         if self.is_requested:
             raise KeyboardInterrupt
-        was_deferred, self.defer = self.defer, False
+        was_deferred = self.defer
+        self.defer = False
         try:
             yield
         finally:
@@ -73,10 +74,12 @@ class StopSignal:
             note(f"{self.name}: ending after this step, with a checkpoint; again to end now")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        is_keyboard, is_first = number == signal.SIGINT, not self.is_requested
+        is_keyboard = number == signal.SIGINT
+        is_first = not self.is_requested
         self._is_scheduled |= not is_keyboard
         if is_first:
-            self.name, self._came_s = signal.Signals(number).name, time.monotonic()
+            self.name = signal.Signals(number).name
+            self._came_s = time.monotonic()
         elif self.handled or (not is_keyboard and (self._is_saving or time.monotonic() < self._came_s + self.ECHO_S)):
             return
         if not (is_first and self.defer):

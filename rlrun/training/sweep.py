@@ -33,7 +33,9 @@ class Sweep:
         now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         named = request.output_dir
         self.folder = Path(named).absolute() if named else new_folder(Path("runs") / request.name / now)
-        self.program, self.runs, self._options = request.program, request.runs, request.options
+        self.program = request.program
+        self.runs = request.runs
+        self._options = request.options
 
     def run_dir(self, run: SweepRun) -> Path:
         """Return the run folder of a run."""

@@ -71,7 +71,8 @@ class SilenceSamples:
         self.outliers_s = [*self.outliers_s, seconds]
         if len(self.outliers_s) < OUTLIERS_IN_A_ROW:
             return False
-        self.usual_s, self.outliers_s = [*self.usual_s, *self.outliers_s][-MAX_SAMPLES:], []
+        self.usual_s = [*self.usual_s, *self.outliers_s][-MAX_SAMPLES:]
+        self.outliers_s = []
         return True
 
     def as_tree(self) -> dict[str, list[float]]:
@@ -102,7 +103,8 @@ class Slowness:
 
     def __init__(self, subject: str, usual_s: float | None):
         """usual_s: usual time of the driver's phase; None: unknown, nothing is reported."""
-        self._subject, self._usual_s = subject, usual_s
+        self._subject = subject
+        self._usual_s = usual_s
         self._seen: Counter[str] = Counter()
         self._is_reported = False
 
@@ -152,8 +154,10 @@ class Budgets:
     """
 
     def __init__(self, config: RunConfig):
-        settings, cluster = config.watchdog, config.cluster
-        self._factor, self._floor_s = settings.factor, settings.floor_s
+        settings = config.watchdog
+        cluster = config.cluster
+        self._factor = settings.factor
+        self._floor_s = settings.floor_s
         self._ceiling_s = {True: cluster.start_deadline_s, False: cluster.step_deadline_s}
         self._path = Path(config.cache_dir) / "budgets" / f"{_fingerprint(config)}.json"
         self._samples = {
@@ -182,7 +186,8 @@ class Budgets:
 
     def _learn_sample(self, key: str, seconds: float, factor: float) -> list[str]:
         role, _, phase = key.partition(".")
-        samples, budget_s = self._samples.setdefault(key, SilenceSamples()), self._budget(key, factor)
+        samples = self._samples.setdefault(key, SilenceSamples())
+        budget_s = self._budget(key, factor)
         warning_s = warning_after_s(samples.usual, budget_s)
         if role == "driver":  # no alarm limits its phases; a warning comes at twice the usual time
             warning_s = max(MIN_REPORT_S, 2 * samples.usual) if samples.usual is not None else math.inf
@@ -206,7 +211,8 @@ class Budgets:
         return self._budget(_phase_key(role, phase, is_first), factor)
 
     def _budget(self, key: str, factor: float) -> float:
-        samples, ceiling_s = self._samples.get(key), self._ceiling(key)
+        samples = self._samples.get(key)
+        ceiling_s = self._ceiling(key)
         usual = samples.usual if samples is not None else None
         return ceiling_s if usual is None else min(ceiling_s, factor * max(self._floor_s, self._factor * usual))
 
@@ -257,7 +263,8 @@ class Budgets:
 
     def summary(self) -> str:
         """Describe the budgets in one line. Example: "env.simulate usual 8.2 s, alarm 41 s; 12 other phases 20 s"."""
-        rows, num_others = [], 0
+        rows = []
+        num_others = 0
         for key in sorted(self._known_phases()):
             if key.startswith("driver."):
                 continue  # it waits for the workers

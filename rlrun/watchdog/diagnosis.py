@@ -208,7 +208,8 @@ def diagnose(stall: Stall) -> Diagnosis:
     culprit = leaf.worker
     if row.name == "rank-left" and process is not None:  # the ranks in the collective wait correctly
         culprit = finished_peers(process, stall.pending, stall.processes)[0]
-        process, facts = stall.processes[culprit], ProcessFacts()
+        process = stall.processes[culprit]
+        facts = ProcessFacts()
     parts = [_wait_chain_text(leaf, stall), _culprit_text(culprit, process, facts, row)]
     data = transit(leaf, stall.processes)
     if data is not None:
@@ -225,7 +226,8 @@ def _nodes_involved(node: NodeFacts, data: Transit | None, stall: Stall) -> list
 
 
 def _priority(leaf: Leaf, stall: Stall) -> tuple[int, float]:
-    process, facts = stall.processes.get(leaf.worker), stall.facts.get(leaf.worker, ProcessFacts())
+    process = stall.processes.get(leaf.worker)
+    facts = stall.facts.get(leaf.worker, ProcessFacts())
     if process is None or facts.state in ("T", "t", "Z", "gone"):
         weight = 0
     elif not process.is_answering:

@@ -106,7 +106,8 @@ class Evidence:
         own = next((where for where, host in hosts.items() if where and host == socket.gethostname()), None)
         if own is not None:
             nodes[own]["driver/0"] = os.getpid()
-        missing, answers = {}, {}
+        missing = {}
+        answers = {}
         if "" in nodes:
             unguarded = {status.host for status in self._board.statuses().values() if not status.sentinel}
             missing = dict.fromkeys(sorted(unguarded), "no sentinel: its Ray was not started by rlrun")
@@ -189,6 +190,7 @@ def _write_tar(folder: Path, files: Mapping[str, str], is_private: bool = False)
         for name, text in files.items():
             content = text.encode()
             info = tarfile.TarInfo(name)
-            info.size, info.mtime = len(content), int(time.time())
+            info.size = len(content)
+            info.mtime = int(time.time())
             archive.addfile(info, io.BytesIO(content))
     return path

@@ -57,7 +57,11 @@ class DriverMonitor:
         self, run_dir: Path, pid: int, floor_s: float, print_report: Callable[[list[str]], object], disk: DiskProbe
     ):
         """floor_s: time without a heartbeat until an alarm. report: receives lines to print immediately."""
-        self._run_dir, self._pid, self._floor_s, self._report, self._disk = run_dir, pid, floor_s, print_report, disk
+        self._run_dir = run_dir
+        self._pid = pid
+        self._floor_s = floor_s
+        self._report = print_report
+        self._disk = disk
         self._received_at = time.monotonic()
         self._heartbeat = {"blocked_s": 0.0, "limit_s": floor_s}
         self._blocked_since: float | None = None  # monotonic time; None: no alarm is on
@@ -67,7 +71,8 @@ class DriverMonitor:
 
     def receive(self, heartbeat: dict) -> None:
         """Store a heartbeat of the driver. Example: {"blocked_s": 0.3, "limit_s": 45.0}."""
-        self._received_at, self._heartbeat = time.monotonic(), heartbeat
+        self._received_at = time.monotonic()
+        self._heartbeat = heartbeat
 
     def check(self) -> None:
         """Report once when the driver or the disk hangs, and once when it continues."""
@@ -84,7 +89,8 @@ class DriverMonitor:
         elif self._blocked_since is not None:  # a limit that grew with the load is no progress
             if self._received_at - blocked_s > self._blocked_since + _MOVED_S:
                 self._report([f"{DRIVER} moves again after {now - self._blocked_since:.0f} s"])
-                self._blocked_since, self._is_warned = None, False
+                self._blocked_since = None
+                self._is_warned = False
         elif silent_s > unresponsive_limit_s / 2:
             self._warn(f"has not answered for {silent_s:.0f} s; alarm {unresponsive_limit_s:.0f} s")
         elif blocked_s > limit_s / 2:
@@ -278,7 +284,8 @@ def main() -> None:
     options = parser.parse_args()
     ignore_run_signals()
     run_dir: Path = options.run_dir
-    descriptor, oom_kills = -1, num_oom_kills()
+    descriptor = -1
+    oom_kills = num_oom_kills()
     with suppress(OSError):  # it has ended already
         descriptor = os.pidfd_open(options.pid)
     monitor = DriverMonitor(

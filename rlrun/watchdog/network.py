@@ -42,7 +42,8 @@ class LinkHistory:
 
     def __init__(self, tries: Mapping[str, Callable[[], bool]], clock: Callable[[], float] = time.monotonic):
         """tries: probes by the name of the link, which return whether its other end answers, in two seconds at most."""
-        self._tries, self._clock = dict(tries), clock
+        self._tries = dict(tries)
+        self._clock = clock
         self._found: dict[str, deque[tuple[float, bool]]] = {link: deque() for link in tries}
         self._lock = threading.Lock()
         self._is_over = threading.Event()
@@ -112,7 +113,8 @@ class Network:
 
     def __init__(self, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
         """note: receives lines for the console."""
-        self._note, self._clock = note, clock
+        self._note = note
+        self._clock = clock
         self._nodes: Collection[str] = ()
         self._told: dict[str, float] = {}  # other node -> when a trouble of it was last noticed
         self._paths_now = self._links_now = ""  # their troubles
@@ -123,12 +125,15 @@ class Network:
     def connect(self, nodes: Collection[str], links: LinkHistory, paths: PathMonitor | None) -> None:
         """Watch the links and paths to these other nodes from now on."""
         self.links.close()
-        self._nodes, self.links, self.paths = nodes, links, paths
+        self._nodes = nodes
+        self.links = links
+        self.paths = paths
         self.links.open()
 
     def tell(self, sentence: str) -> None:
         """Tell of a trouble, unless one of all nodes that the sentence names was noticed within a minute."""
-        now, about = self._clock(), self._named(sentence)
+        now = self._clock()
+        about = self._named(sentence)
         is_known = bool(about) and all(now - self._told.get(node, float("-inf")) < WINDOW_S for node in about)
         self._told |= dict.fromkeys(about, now)
         self.num_noticed += 1
@@ -141,7 +146,8 @@ class Network:
         self._links_now = self._changed(self._links_now, self.links.sentences(_FLAPS), "no worker is blamed")
         if self.paths is None or waited_s < _PATH_S:
             return False
-        before, faults = self._paths_now, self.paths.check()
+        before = self._paths_now
+        faults = self.paths.check()
         self._paths_now = self._changed(before, faults, f"no worker is blamed, waiting up to {limit_s:.0f} s")
         if before and not faults:
             self._note("the network carries packets of all sizes in time again")

@@ -78,7 +78,8 @@ def oom_kills(pids: Iterable[int]) -> list[str]:
 
 def files(run_dir: str, processes: Mapping[str, int]) -> dict[str, str]:
     """Return the text files of this node for the archive of an alarm, by name. processes: worker -> pid."""
-    workers, pids = list(processes), list(processes.values())
+    workers = list(processes)
+    pids = list(processes.values())
     ray = ray_folders(pids)
     found = {
         "disks.txt": _output(["df", "-h"]),

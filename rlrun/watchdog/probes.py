@@ -59,7 +59,8 @@ class DiskProbe:
 
     def __init__(self, folder: Path, write: Callable[[Path], object] = probe_write):
         """write: tries to; a disk that is full, read-only or removed responds, and the next writer reports that."""
-        self._folder, self._write = folder, write
+        self._folder = folder
+        self._write = write
         self._thread: threading.Thread | None = None
         self._begun = -DISK_PERIOD_S  # monotonic time
 
@@ -149,7 +150,8 @@ class PathMonitor:
 
     def __init__(self, measure: Callable[[], list[str]], clock: Callable[[], float] = time.monotonic):
         """measure: returns a sentence on each path that loses or delays packets."""
-        self._measure, self._clock = measure, clock
+        self._measure = measure
+        self._clock = clock
         self._thread: threading.Thread | None = None
         self._tried = float("-inf")
         self._faults: list[str] = []
@@ -175,7 +177,8 @@ class PathMonitor:
         return self._thread is not None and self._thread.is_alive()
 
     def _try(self) -> None:
-        found, now = self._measure(), self._clock()
+        found = self._measure()
+        now = self._clock()
         if found and not self._faults:
             self._began = self._tried
         if self._faults and not found:

@@ -147,7 +147,8 @@ def node_evidence(request: dict, folders: Sequence[str]) -> dict:
 
 
 def _stacks(pids: dict[str, int], run_dir: str) -> tuple[dict[str, Stack], dict[str, str]]:
-    stacks, denied = {}, {}
+    stacks = {}
+    denied = {}
     for worker, pid in pids.items():
         try:
             stacks[worker] = dump_worker(pid, Path(run_dir) / "logs" / f"{worker.replace('/', '-')}.log")
@@ -186,7 +187,8 @@ class _Server(socketserver.ThreadingTCPServer):
         super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listening
-        self.token, self.folders = token, folders
+        self.token = token
+        self.folders = folders
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore connections that time out or break, since the console belongs to the run."""

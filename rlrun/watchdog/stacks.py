@@ -249,7 +249,8 @@ def _groups(dumps: Mapping[int, Any]) -> list[_Group]:
         for entry in dump_process["entries"]:
             if entry["is_p2p"]:
                 continue
-            (name, kind), known = entry["process_group"], dump_process["pg_config"].get(entry["process_group"][0])
+            (name, kind) = entry["process_group"]
+            known = dump_process["pg_config"].get(entry["process_group"][0])
             members = frozenset(json.loads(known["ranks"])) if known else frozenset()
             if not members and kind == "default_pg":  # Gloo records it under another name
                 members = frozenset(dumps)

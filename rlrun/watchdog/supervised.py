@@ -78,7 +78,11 @@ class SupervisedProcess:
         note: Callable[[str], None] = logger.warning,
     ):
         """note: receives a sentence about every restart."""
-        self._name, self._start, self._is_healthy, self._period_s, self._note = name, start, is_healthy, period_s, note
+        self._name = name
+        self._start = start
+        self._is_healthy = is_healthy
+        self._period_s = period_s
+        self._note = note
         self.process = start()
         self._num_restarts = 0
         self._answered = time.monotonic()
@@ -158,7 +162,8 @@ class ProcessExits:
     """Explanations of how the processes of watched workers ended."""
 
     def __init__(self, run_dir: Path):
-        self._run_dir, self._host = run_dir, socket.gethostname()
+        self._run_dir = run_dir
+        self._host = socket.gethostname()
         self._pidfds: dict[str, tuple[int, int]] = {}  # worker -> pid, pidfd
 
     def watch(self, statuses: Iterable[WorkerStatus]) -> None:

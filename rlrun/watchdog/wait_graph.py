@@ -92,13 +92,15 @@ def transit(leaf: Leaf, processes: Mapping[str, Process]) -> Transit | None:
         receiver, sender = sorted(leaf.chain[-2:], key=lambda worker: not worker.startswith("rollout/"))
         senders: tuple[str, ...] = (sender,)
     elif process.phase == IDLE:
-        senders, receiver = process.producers or leaf.chain[-2:-1], leaf.worker
+        senders = process.producers or leaf.chain[-2:-1]
+        receiver = leaf.worker
     else:
         return None
     known = tuple(worker for worker in senders if worker in processes)
     if not known or receiver not in processes:
         return None
-    here, there = processes[known[0]].host, processes[receiver].host
+    here = processes[known[0]].host
+    there = processes[receiver].host
     return Transit(known, receiver, here, there) if here != there else None
 
 

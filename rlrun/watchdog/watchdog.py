@@ -156,7 +156,8 @@ class Watchdog:
             if self.board.age_s > _ROUND_S:
                 poll()
             now = self.clock.seconds()
-            watched_s, checked = watched_s + min(now - checked, PAUSE_S), now
+            watched_s = watched_s + min(now - checked, PAUSE_S)
+            checked = now
             self.board.expect_data(incoming())
             self._check(subject, pending, watched_s)
             processes = self.board.processes()
@@ -200,7 +201,8 @@ class Watchdog:
 
         is_excused: the network loses or delays packets, and only cluster.step_deadline_s applies.
         """
-        over, moving = [], False
+        over = []
+        moving = False
         unstarted: dict[str, float] = {}
         for leaf in leaves(pending, processes):
             process = processes.get(leaf.worker)
@@ -253,7 +255,8 @@ class Watchdog:
             )
 
     def _measured_silence_and_budget(self, process: Process, waited_s: float) -> tuple[float, float]:
-        budgets, factor = self.budgets, load_factor(process.load)
+        budgets = self.budgets
+        factor = load_factor(process.load)
         if not process.is_answering:
             if self._evidence.state(process) in ("T", "t", "Z", "gone"):
                 return process.status_age_s, budgets.floor_s
@@ -278,7 +281,8 @@ class Watchdog:
         elif process.worker not in self._warned | self._starved:
             self._warned.add(process.worker)
             self._num_warnings += 1
-            name, alarm = f"{process.worker}@{process.host}", f"alarm {budget_s:.0f} s"
+            name = f"{process.worker}@{process.host}"
+            alarm = f"alarm {budget_s:.0f} s"
             if process.incoming is not None:
                 what = f"its input of {format_incoming(process.incoming, processes)} is on its way"
                 self.network.tell(f"{name}: {what} for {silence_s:.0f} s; waiting up to {self.budgets.step_s:.0f} s")
@@ -337,7 +341,8 @@ class Watchdog:
         if self.driver.failure:
             failures["driver/0"] = self.driver.failure
         for worker, failure in failures.items():
-            row, lines = problem("thread-died"), failure.strip().splitlines()
+            row = problem("thread-died")
+            lines = failure.strip().splitlines()
             raise RunError(
                 f"{worker} {row.predicate}, {lines[0].rstrip(':')}: {lines[-1]}",
                 cause=failure.strip(),
@@ -377,7 +382,8 @@ class Watchdog:
             return
         archive, remark = self._evidence.pack(collected, found)
         self.note(f"alarm, evidence in {archive}{remark}")
-        title, text = f"{found.culprit} {found.problem.predicate}", f"{found.sentence}\n-> {found.action}\n{archive}"
+        title = f"{found.culprit} {found.problem.predicate}"
+        text = f"{found.sentence}\n-> {found.action}\n{archive}"
         run_with_timeout("alert", lambda: self._alert(title, text), None, [], _ALERT_S)
         raise RunError(
             found.sentence,

@@ -105,7 +105,8 @@ def pack(
     source = iter(named_tensors)
     for index, slices in enumerate(layout.buckets):
         payload = np.empty(bucket_num_bytes(slices), np.uint8) if buffer is None else buffer(index)
-        packed, sources = payload, set[torch.device]()
+        packed = payload
+        sources = set[torch.device]()
         for wanted in slices:
             name, tensor = next(source, ("nothing", None))
             if tensor is None or name != wanted.name or tuple(tensor.shape) != wanted.shape:
@@ -114,7 +115,8 @@ def pack(
                     f"the layout has {wanted.name!r} {wanted.shape} next, the model gave {found}; "
                     "lay out again after changing the model"
                 )
-            is_first, is_on_host = not sources, isinstance(payload, np.ndarray)
+            is_first = not sources
+            is_on_host = isinstance(payload, np.ndarray)
             if is_checksummed and is_first and is_on_host and tensor.device.type == "cuda":
                 packed = torch.empty(len(payload), dtype=torch.uint8, device=tensor.device)
             _view(packed, wanted).copy_(tensor, non_blocking=True)  # casts
@@ -278,7 +280,8 @@ class ArrivedWeights:
 
     def __init__(self, worker: str):
         self._worker = worker
-        self._version, self._num_buckets = -1, 0
+        self._version = -1
+        self._num_buckets = 0
         self._indices: set[int] = set()
         self._samples: dict[str, tuple[TensorSlice, Tensor]] = {}  # by tensor
         self._verified: int | None = None
@@ -303,8 +306,11 @@ class ArrivedWeights:
         if not is_verified_later:
             self.verify(bucket)
         if bucket.policy_version != self._version or bucket.index in self._indices:
-            self._version, self._num_buckets = bucket.policy_version, bucket.num_buckets
-            self._indices, self._samples, self._verified = set(), {}, None
+            self._version = bucket.policy_version
+            self._num_buckets = bucket.num_buckets
+            self._indices = set()
+            self._samples = {}
+            self._verified = None
         self._indices.add(bucket.index)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # the array is only read

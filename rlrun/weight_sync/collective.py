@@ -128,7 +128,9 @@ class Broadcast:
     """A broadcast in flight."""
 
     def __init__(self, group: CollectiveGroup, tensor: torch.Tensor, work: Any):
-        self._group, self._tensor, self._work = group, tensor, work
+        self._group = group
+        self._tensor = tensor
+        self._work = work
         self._started = time.monotonic()
 
     def finish(self) -> torch.Tensor:
@@ -144,7 +146,8 @@ class CollectiveSender(WeightSender):
     """Sender at rank 0: a header per version, then payloads; the next payload is packed during a broadcast."""
 
     def __init__(self, group: CollectiveGroup, layout: BucketLayout):
-        self._group, self._layout = group, layout
+        self._group = group
+        self._layout = layout
         self._buffers = Buffers(group.device)
 
     def buffer(self, index: int) -> np.ndarray | torch.Tensor:
@@ -200,7 +203,8 @@ class CollectiveReceiver:
     """
 
     def __init__(self, group: CollectiveGroup, is_kept: bool):
-        self._group, self._is_kept = group, is_kept
+        self._group = group
+        self._is_kept = is_kept
         self._arriving = Buffers(group.device)
         self._kept = Buffers(torch.device("cpu"))
 
@@ -209,7 +213,8 @@ class CollectiveReceiver:
         policy_version, is_checksummed, buckets = self._receive_header()
         following = self._start_bucket(0, buckets, is_checksummed)
         for index, slices in enumerate(buckets):
-            arriving, following = following, self._start_bucket(index + 1, buckets, is_checksummed)
+            arriving = following
+            following = self._start_bucket(index + 1, buckets, is_checksummed)
             payload, *checksum = [broadcast.finish() for broadcast in arriving]
             if self._is_kept and payload.device.type == "cuda":
                 payload = self._kept.of(index, len(payload)).copy_(payload)

@@ -58,7 +58,8 @@ class DeviceMemory:
 
     def __init__(self, bucket_bytes: int, device: torch.device):
         """bucket_bytes: of the largest bucket. Raises RuntimeError if the device lacks the memory."""
-        self._device, self.bucket_bytes = device, bucket_bytes
+        self._device = device
+        self.bucket_bytes = bucket_bytes
         self._buffers = [torch.empty(bucket_bytes, dtype=torch.uint8, device=device) for _ in range(NUM_BUFFERS)]
         self._token = secrets.token_hex(8)
         self._handles: DeviceHandles | None = None  # of an accelerator's memory
@@ -113,8 +114,10 @@ class DeviceSender:
 
     def __init__(self, memories: Sequence[OpenedMemory], layout: BucketLayout):
         """memories: at least one. Raises ValueError if a bucket of the layout is larger than their buffers."""
-        self._memories, self._layout = memories, layout
-        largest, room = max(map(bucket_num_bytes, layout.buckets)), min(memory.bucket_bytes for memory in memories)
+        self._memories = memories
+        self._layout = layout
+        largest = max(map(bucket_num_bytes, layout.buckets))
+        room = min(memory.bucket_bytes for memory in memories)
         if largest > room:
             raise ValueError(f"a bucket has {largest} bytes, the receiver's buffers {room}")
 

@@ -97,7 +97,8 @@ class SharedSender(WeightSender):
         memory = self._memory
         for bucket in buckets:
             header = dataclasses.replace(bucket, payload=EMPTY_PAYLOAD)
-            offset, num_bytes = memory.offset(bucket.index), bucket.payload.nbytes
+            offset = memory.offset(bucket.index)
+            num_bytes = bucket.payload.nbytes
             yield SharedBucket(header, memory.token, os.getpid(), memory.fd, offset, num_bytes)
 
 
@@ -106,7 +107,8 @@ class SharedReceiver:
 
     def __init__(self) -> None:
         self._token = ""
-        self._memory, self._is_pinned = EMPTY_PAYLOAD, False
+        self._memory = EMPTY_PAYLOAD
+        self._is_pinned = False
 
     def map_bucket(self, found: SharedBucket) -> WeightBucket:
         """Return the bucket with its payload, a view of the shared memory. Raises OSError if the actor has ended."""
@@ -117,7 +119,8 @@ class SharedReceiver:
             finally:
                 os.close(fd)
             self.close()
-            self._memory, self._token = np.frombuffer(mapped, np.uint8), found.token
+            self._memory = np.frombuffer(mapped, np.uint8)
+            self._token = found.token
             self._is_pinned = pin(self._memory)
         payload = self._memory[found.offset : found.offset + found.num_bytes]
         return dataclasses.replace(found.bucket, payload=payload)
@@ -126,4 +129,6 @@ class SharedReceiver:
         """Drop the mapping; payloads that are still in use keep it."""
         if self._is_pinned:
             unpin(self._memory)
-        self._memory, self._token, self._is_pinned = EMPTY_PAYLOAD, "", False
+        self._memory = EMPTY_PAYLOAD
+        self._token = ""
+        self._is_pinned = False

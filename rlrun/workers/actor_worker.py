@@ -85,7 +85,8 @@ class ActorWorker:
 
         planned: "gloo" or "nccl".
         """
-        backend, timeout_s = process_group.torch_backend(planned, self.device), self.config.cluster.start_deadline_s
+        backend = process_group.torch_backend(planned, self.device)
+        timeout_s = self.config.cluster.start_deadline_s
         with self.telemetry.span("form mesh"):
             process_group.join(self.rank, self.config.actor.num_workers, address, port, backend, timeout_s)
             self._mesh = form_mesh(self.config.actor, process_group.Ranks(self.device), self.device, timeout_s)
@@ -118,7 +119,8 @@ class ActorWorker:
 
         Those of other workers are closed. Returns why it cannot be; "" if it can.
         """
-        held, self._opened = {memory.token: memory for memory in self._opened}, []
+        held = {memory.token: memory for memory in self._opened}
+        self._opened = []
         fault = next((one.fault for one in handles if one.fault), "")
         if fault:
             return fault
@@ -176,7 +178,8 @@ class ActorWorker:
         of those that the policy takes. Raises RunError for a dataset that cannot be used.
         """
         with self.telemetry.span("take demonstrations"):
-            demos, algorithm = open_dataset(self.config.demos, dataset, cameras), self.learner.algorithm
+            demos = open_dataset(self.config.demos, dataset, cameras)
+            algorithm = self.learner.algorithm
             if isinstance(algorithm, OffPolicyAlgorithm):
                 shown = demonstrated_steps(self.config, demos, dataset)
                 algorithm.take_demonstrations(shown, self.learner.policy)
@@ -187,7 +190,8 @@ class ActorWorker:
 
     def _begin(self, policy: Policy, weights: StoredWeights | None = None) -> None:
         """Make shards and optimizers for a policy that every rank holds in full, or that `weights` fill."""
-        num_ranks, device = self.config.actor.num_workers, self.device
+        num_ranks = self.config.actor.num_workers
+        device = self.device
         self._learner = Learner(self.config, policy, self.rank, num_ranks, device, self.telemetry, self._mesh, weights)
 
     @property
@@ -235,7 +239,8 @@ class ActorWorker:
 
     def _require_right(self, shards: Sequence[Trajectory], version: int) -> None:
         """Raise the first refusal of any rank, on all ranks: the others would wait in a collective."""
-        num_envs, num_ranks = self.config.env.num_workers, self.config.actor.num_workers
+        num_envs = self.config.env.num_workers
+        num_ranks = self.config.actor.num_workers
         senders = [f"env/{env}" for env in range(num_envs) if self.rank in actor_ranks_of(env, num_envs, num_ranks)]
         num_steps = self.config.algorithm.rollout_epochs * self.config.algorithm.horizon
         refusal: RunError | None = None
@@ -272,7 +277,8 @@ class ActorWorker:
             for _ in () if is_sender else self.layout(has_base).buckets[index]:  # take part in the gathering
                 next(self._gathered)
         if index == len(self.layout(has_base).buckets) - 1:  # else the last whole tensors stay on the device
-            self._outgoing, self._gathered = iter(()), iter(())
+            self._outgoing = iter(())
+            self._gathered = iter(())
         return packed
 
     def broadcast(self, policy_version: int, has_base: bool) -> None:
@@ -298,11 +304,13 @@ class ActorWorker:
         buffer: Callable[[int], np.ndarray | torch.Tensor] | None = None
         if is_shared:
             memory = self._shared_memory(has_base)
-            sender, buffer = SharedSender(memory), memory.buffer
+            sender = SharedSender(memory)
+            buffer = memory.buffer
         elif self._group is not None:
             if has_base not in self._senders:
                 self._senders[has_base] = CollectiveSender(self._group, self.layout(has_base))
-            sender, buffer = self._senders[has_base], self._senders[has_base].buffer
+            sender = self._senders[has_base]
+            buffer = self._senders[has_base].buffer
         return sender.send(self._packed(policy_version, has_base, buffer))
 
     def _packed(
@@ -398,7 +406,8 @@ class ActorWorker:
 
     def finish_save(self, folder: str) -> None:
         """Wait until the checkpoint of `begin_save` is written; then prune old ones. Raises RunError if it is not."""
-        saving, self._saving = self._saving, None
+        saving = self._saving
+        self._saving = None
         assert saving is not None, "begin_save() comes first"
         with self.telemetry.span("save"):
             saving.wait(self.config.cluster.step_deadline_s)
@@ -425,7 +434,8 @@ class ActorWorker:
             self._search().verify(Path(folder))
 
     def _search(self) -> CheckpointSearch:
-        ranks, progress = process_group.Ranks(self.device), partial(self.telemetry.count, "verified_pieces")
+        ranks = process_group.Ranks(self.device)
+        progress = partial(self.telemetry.count, "verified_pieces")
         return CheckpointSearch(ranks, self.config.checkpoint.verify, progress)
 
     def restore(self, folder: str) -> dict:

@@ -37,7 +37,8 @@ class TrajectoryBuilder:
     """Holds T x B arrays, allocated once. Rows without an action in a chunk step stay invalid."""
 
     def __init__(self, num_chunk_steps: int, num_envs: int, has_next_proprio: bool = False):
-        self._shape, self._has_next_proprio = (num_chunk_steps, num_envs), has_next_proprio
+        self._shape = (num_chunk_steps, num_envs)
+        self._has_next_proprio = has_next_proprio
         numbers: dict[str, type] = {"instruction_index": np.int16, "policy_version": np.int32, "valid": bool}
         numbers |= {"values": np.float32, "next_values": np.float32}
         self._arrays: dict[str, np.ndarray] = {name: np.zeros(self._shape, dtype) for name, dtype in numbers.items()}
@@ -139,8 +140,11 @@ class Collector:
         self, config: RunConfig, rank: int, envs: np.ndarray, env: Callable[[], RestartingEnv], telemetry: Telemetry
     ):
         """rank: of the env worker. envs: global indices of its rows. env: returns the running simulator."""
-        self._config, self._rank, self._envs = config, rank, envs
-        self._env, self._telemetry = env, telemetry
+        self._config = config
+        self._rank = rank
+        self._envs = envs
+        self._env = env
+        self._telemetry = telemetry
         self.rule = rollout_rule(config.algorithm)
         self.profile: CallProfile | None = None  # of the simulator's calls in the present training step
         self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch continues
@@ -162,7 +166,8 @@ class Collector:
 
     def drain_starts(self) -> list[EpisodeStart]:
         """Return the starts of the episodes that began since the last call."""
-        starts, self._starts = self._starts, []
+        starts = self._starts
+        self._starts = []
         return starts
 
     def drain_groups(self) -> GroupTally | None:
@@ -211,7 +216,8 @@ class Collector:
         self, group_filter: GroupFilter, step: int, epoch: int, policy_version: int, builder: TrajectoryBuilder
     ) -> Generator[Observation, ActionChunk, list[EpisodeReport]]:
         """Collect one rollout epoch, and the rows of groups without signal again, with new seeds."""
-        start, rows = epoch * self._config.algorithm.horizon, np.arange(len(self._envs))
+        start = epoch * self._config.algorithm.horizon
+        rows = np.arange(len(self._envs))
         end = start + self._config.algorithm.horizon
         episodes: list[EpisodeReport] = []
         for repetition in range(self._config.algorithm.filter_groups.max_num_gen_batches):
@@ -237,10 +243,12 @@ class Collector:
         repetition: int = 0,
     ) -> Generator[Observation, ActionChunk, list[EpisodeReport]]:
         """Collect one rollout epoch of `rows` (int [R]). repetition: how often it was collected before."""
-        algorithm, rule = self._config.algorithm, self.rule
+        algorithm = self._config.algorithm
+        rule = self.rule
         temperature = self._config.rollout.temperature
         groups = self._envs // rule.group_size  # rows of one group have the same reset seeds
-        running, self._running = self._running, None
+        running = self._running
+        self._running = None
 
         def seeds_of(rows: np.ndarray) -> np.ndarray:
             return episode_seeds(self._config.seed, step, epoch, groups[rows], ledger.count[rows])
@@ -262,7 +270,8 @@ class Collector:
             if rows.size == 0 or (is_last and not requests):
                 break
             acts_in_all = rows.size == len(frames)  # a reset returns the frames of its rows alone
-            perceived, keys = frames if acts_in_all else frames.rows(rows), keys_TB[t - start, rows]
+            perceived = frames if acts_in_all else frames.rows(rows)
+            keys = keys_TB[t - start, rows]
             others = requests.frames() if requests else None
             chunk = yield Observation(self._rank, perceived, keys, temperature, others, policy_version=policy_version)
             if requests:
@@ -277,7 +286,8 @@ class Collector:
             ledger.add(result)
             if requests:
                 requests.record_result(result, t + 1 == end)
-            over, frames = rows[result.ended[rows]], result.frames
+            over = rows[result.ended[rows]]
+            frames = result.frames
             if rule.one_episode:
                 rows = rows[~result.ended[rows]]
             elif t + 1 == end:  # no resets at the end; the last request shows the final frames if values are needed
@@ -323,7 +333,8 @@ class EpisodeLedger:
 
     def begin_epoch(self) -> None:
         """Begin a new epoch: running episodes continue, reports of the last epoch are dropped."""
-        self.reports, self._starts = [], []
+        self.reports = []
+        self._starts = []
         self.started_at[:] = 0
 
     def assign(self, rows: np.ndarray, seeds: np.ndarray, instructions: Sequence[str]) -> None:

@@ -80,7 +80,8 @@ class _Recorder:
 
     def __init__(self, env: VectorEnv, first_seed: int, seed_stride: int, noise: float):
         self.env = env
-        self._next_seed, self._stride = first_seed, seed_stride
+        self._next_seed = first_seed
+        self._stride = seed_stride
         self._scale = noise * (env.action_high - env.action_low)
         self._rows = np.arange(env.num_envs)
         self._episodes: list[_Row] = []
@@ -112,9 +113,11 @@ class _Recorder:
         self._next_seed += self._stride * len(rows)
         frames = self.env.reset(rows, seeds)
         for row, seed, instruction in zip(rows, seeds.tolist(), frames.instructions, strict=True):
-            episode, random = _Row(seed, instruction), np.random.default_rng(seed)
+            episode = _Row(seed, instruction)
+            random = np.random.default_rng(seed)
             if row < len(self._episodes):
-                self._episodes[row], self._random[row] = episode, random
+                self._episodes[row] = episode
+                self._random[row] = random
             else:
                 self._episodes.append(episode)
                 self._random.append(random)
@@ -125,7 +128,8 @@ def record_episodes(env: VectorEnv, config: RunConfig, rank: int, part: Path, te
     """Fill the folder `part` with the episodes of env worker `rank`, one file per episode, named by its seed."""
     shutil.rmtree(part, ignore_errors=True)  # left by a run that was killed while recording
     part.mkdir(parents=True)
-    demos, num_workers = config.demos, config.env.num_workers
+    demos = config.demos
+    num_workers = config.env.num_workers
     share = len(range(rank, demos.num_episodes, num_workers))
     moved = partial(telemetry.count, "demo_steps")  # worlds that draw slowly need minutes for their first episodes
     for episode in demonstrate(env, share, demos.seed + rank, num_workers, demos.noise, moved):

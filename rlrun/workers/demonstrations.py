@@ -42,7 +42,10 @@ class Demonstrations:
     """The batches of one actor rank. They are read in a thread, so that a disk that does not answer ends the run."""
 
     def __init__(self, config: RunConfig, demos: DemoDataset, folder: str, rank: int):
-        self._config, self._demos, self._folder, self._rank = config, demos, folder, rank
+        self._config = config
+        self._demos = demos
+        self._folder = folder
+        self._rank = rank
         self._reader = ThreadPoolExecutor(1, "demonstrations")
 
     def coming(self, frames: np.ndarray) -> Future[DemonstrationBatch]:
@@ -70,7 +73,8 @@ class Demonstrations:
         """
         config = self._config
         random = np.random.default_rng((config.seed, num_updates, step))
-        size, count = config.sft.batch_size, len(self._demos)
+        size = config.sft.batch_size
+        count = len(self._demos)
         frames = random.choice(count, size, replace=size > count)
         draw = int(random.integers(2**31))
         batch = self.arrived(self.coming(frames[self._rank :: config.actor.num_workers]))
@@ -103,7 +107,8 @@ def ablation_batch(config: RunConfig, demos: DemoDataset, folder: str) -> Demons
 def demonstrated_steps(config: RunConfig, demos: DemoDataset, folder: str) -> DemonstratedSteps:
     """Return a chunk step from every frame of a dataset whose future it holds: that terminated, or that has a next
     frame. Raises RunError if the dataset holds no rewards, or no such frame."""
-    num_chunks, algorithm = config.policy.num_action_chunks, config.algorithm
+    num_chunks = config.policy.num_action_chunks
+    algorithm = config.algorithm
     if not demos.features.has_rewards or not np.isfinite(demos.rewards).all():
         raise RunError(
             f"The dataset {folder} holds no rewards, from which {algorithm.name} would learn.",
@@ -113,7 +118,8 @@ def demonstrated_steps(config: RunConfig, demos: DemoDataset, folder: str) -> De
             remedy="Record it again with rlrun.demos (a cached one: delete its folder), or take algorithm.name=sac.",
             exit_status=ExitStatus.bad_input,
         )
-    ends, frames = demos.episode_ends, np.arange(len(demos))
+    ends = demos.episode_ends
+    frames = np.arange(len(demos))
     following = frames + num_chunks
     last = np.minimum(following, ends) - 1
     terminated = demos.done[last] & (last == ends - 1)
@@ -122,7 +128,8 @@ def demonstrated_steps(config: RunConfig, demos: DemoDataset, folder: str) -> De
     valid = steps < ends[kept][:, None]
     steps = np.minimum(steps, ends[kept][:, None] - 1)
     is_by_step = algorithm.reward_type is RewardType.action
-    rewards, valid_steps = torch.from_numpy(demos.rewards[steps]), torch.from_numpy(valid)
+    rewards = torch.from_numpy(demos.rewards[steps])
+    valid_steps = torch.from_numpy(valid)
     earned, discount = chunk_rewards(rewards, valid_steps, algorithm.gamma, is_by_step)
     return DemonstratedSteps(
         proprio=np.array(demos.proprio[kept]),
@@ -142,5 +149,6 @@ def _permuted(config: RunConfig, num_frames: int, rank: int) -> Iterator[np.ndar
     for _ in range(config.sft.num_steps):
         while len(waiting) < config.sft.batch_size:
             waiting = np.concatenate([waiting, random.permutation(num_frames)])
-        mine, waiting = waiting[: config.sft.batch_size][rank::num_ranks], waiting[config.sft.batch_size :]
+        mine = waiting[: config.sft.batch_size][rank::num_ranks]
+        waiting = waiting[config.sft.batch_size :]
         yield mine

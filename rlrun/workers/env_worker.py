@@ -43,7 +43,9 @@ from rlrun.workers.demo_recording import record_episodes, write_dataset
 
 Episodes = Generator[Observation, ActionChunk, tuple]
 
-VIDEO_HEIGHT, VIDEO_WIDTH = 240, 320  # pixels
+# pixels
+VIDEO_HEIGHT = 240
+VIDEO_WIDTH = 320
 MAX_SHOTS = 150  # frames in the video of an episode, besides the last one
 MAX_ATTEMPTS = 3  # at an evaluation episode; one that is void each time is left out
 
@@ -199,7 +201,8 @@ class EnvWorker:
         if self._evaluation_env is None:
             self._collector.forget()
             return (yield from self._evaluate(seeds, num_videos, policy_version))
-        training, self._env = self._env, self._evaluation_env
+        training = self._env
+        self._env = self._evaluation_env
         try:
             return (yield from self._evaluate(seeds, num_videos, policy_version))
         finally:
@@ -230,7 +233,8 @@ class EnvWorker:
             )
             result = self._collector.step(rows, chunk.actions)
             ledger.add(result)
-            over, frames = rows[result.ended[rows]], result.frames
+            over = rows[result.ended[rows]]
+            frames = result.frames
             broken = rows[result.infra_fault[rows]].tolist()
             num_left_out = sum(attempts.is_last(int(ledger.seeds[row]), result.fault(row)) for row in broken)
             self.telemetry.count("evaluation_episodes", over.size - len(broken) + num_left_out)
@@ -284,10 +288,12 @@ class EnvWorker:
 
     def write_demos(self, folder: str, parts: list[str]) -> None:
         """Write one dataset to `folder` from the recordings of all env workers, then remove these."""
-        env, size = self.config.env, self.config.env.image_size
+        env = self.config.env
+        size = self.config.env.image_size
         numbered = tuple(f"camera_{i}" for i in range(self.env.num_images))
         cameras = tuple(short_name(name) for name in self.env.cameras) or numbered
-        names, sizes = self.env.action_names, ((size, size),) * len(cameras)
+        names = self.env.action_names
+        sizes = ((size, size),) * len(cameras)
         features = DemoFeatures(
             cameras,
             sizes,

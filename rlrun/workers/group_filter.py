@@ -31,7 +31,9 @@ class GroupFilter:
 
     def __init__(self, config: FilterGroupsConfig, envs: np.ndarray, group_size: int):
         """envs: int [B], global indices of the rows; consecutive ones form a group."""
-        self._config, self._first_env, self._group_size = config, int(envs[0]), group_size
+        self._config = config
+        self._first_env = int(envs[0])
+        self._group_size = group_size
         self._num_epoch_groups = len(envs) // group_size
         self._start()
 
@@ -79,7 +81,8 @@ def signal_metrics(reports: Sequence[EpisodeReport], algorithm: AlgorithmConfig)
 
     Groups with signal are the batch if groups are filtered. reports: of all env workers.
     """
-    rule, own = rollout_rule(algorithm), algorithm.filter_groups
+    rule = rollout_rule(algorithm)
+    own = algorithm.filter_groups
     if not rule.one_episode or rule.group_size < 2 or not reports:
         return {}
     groups: dict[tuple[int, int], list[EpisodeReport]] = {}

@@ -70,7 +70,8 @@ def update_differences(
 
     packed: the weights after the step, in the order of sending.
     """
-    lines, num_compared = [], 0
+    lines = []
+    num_compared = 0
     if recorded := _recorded_buckets(recording, step):
         lines += _weight_differences((read_message(path, WeightBucket) for path in recorded), packed)
         num_compared += 1

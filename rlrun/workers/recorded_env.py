@@ -41,7 +41,8 @@ def replay_interaction(episodes: Episodes, recording: Recording, step: int, work
     num_answers = recording.count(step, worker, "actions")
     found: list[str] = []
     number = num_compared = 0
-    observation, parts = next(episodes), None
+    observation = next(episodes)
+    parts = None
     while parts is None:
         if recording.message(step, worker, "observation", number).exists():
             was = read_message(recording.message(step, worker, "observation", number), Observation)

@@ -44,7 +44,8 @@ class Recorder:
 
     def _recorded(self, step: int, episodes: Episodes, ranks: range) -> Episodes:
         self._delete(step)  # left by an earlier process of this worker
-        number, answer = 0, None
+        number = 0
+        answer = None
         while True:
             try:
                 observation = next(episodes) if answer is None else episodes.send(answer)

@@ -110,7 +110,8 @@ class RolloutWorker:
 
         An engine of SGLang has its own processes, which this profiler does not see.
         """
-        version, is_hf = self.policy_version, self.config.rollout.backend is RolloutBackendKind.hf
+        version = self.policy_version
+        is_hf = self.config.rollout.backend is RolloutBackendKind.hf
         if version == self._profiled or not is_hf:
             return nullcontext()
         self._profiled = version

@@ -35,7 +35,8 @@ class StepTally:
 
     def __init__(self, action_low: np.ndarray, action_high: np.ndarray):
         """Limits: float32 [A]."""
-        self._low, self._high = action_low, action_high
+        self._low = action_low
+        self._high = action_high
         self._running: dict[int, _Running] = {}  # by row
         self._range: tuple[np.ndarray, np.ndarray] | None = None  # least and largest proprioception so far, [P]
         self._farthest = np.zeros(1, np.float32)  # largest distance from the start of an episode so far, [P]
@@ -67,7 +68,8 @@ class StepTally:
     def _add_row(self, row: int, start: np.ndarray, seen: np.ndarray, actions: np.ndarray, result: ChunkResult) -> None:
         """Count one chunk of a row. Before it: start, float32 [P], and seen, uint8 [N, H, W, 3]; actions: float32
         [C, A]."""
-        now, shown = result.frames.proprio[row], result.frames.images[row]
+        now = result.frames.proprio[row]
+        shown = result.frames.images[row]
         running = self._running.get(row)
         if running is not None and not np.array_equal(running.last, start):
             self._end(row)  # a reset came between
@@ -75,7 +77,8 @@ class StepTally:
         has_new_actions = running is not None and not np.array_equal(running.actions, actions)
         if running is None:
             running = self._running[row] = _Running(start.copy(), now, actions, 0, np.zeros(len(seen), bool))
-        running.last, running.actions = now.copy(), actions.copy()
+        running.last = now.copy()
+        running.actions = actions.copy()
         self._add_reach(running.first, now)
         self._num_odd += bool(len(shown)) and (_is_blank(shown) or _is_noisy(shown))
         if result.ended[row]:

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from rlrun.data.messages import EnvTally
 
-_SMALL_REACH, _SMALL_ACTIONS, _LONG_RESETS = 1e-3, 0.05, 0.5  # shares of a range, of the limits, of the time
+# shares of a range, of the limits, of the time
+_SMALL_REACH = 1e-3
+_SMALL_ACTIONS = 0.05
+_LONG_RESETS = 0.5
 
 
 class WorldFacts:
@@ -20,7 +23,8 @@ class WorldFacts:
 
     def __init__(self, num_episodes: int, num_chunk_steps: int):
         """Both are needed before a fact about them is told."""
-        self._needed_episodes, self._needed_chunk_steps = num_episodes, num_chunk_steps
+        self._needed_episodes = num_episodes
+        self._needed_chunk_steps = num_chunk_steps
         self._num_episodes = self._num_rewards = self._num_paid = self._num_moves = self._num_chunk_steps = 0
         self._returns: set[float] = set()  # the first two that differ
         self._has_success = self._has_changing_pictures = False

@@ -54,16 +54,19 @@ class _Columns:
 
     def __init__(self, num_rows: int, num_proprio: int, num_actions: int):
         self.num_frames = 0
-        self.state, self.action = _allocate(num_rows, num_proprio), _allocate(num_rows, num_actions)
+        self.state = _allocate(num_rows, num_proprio)
+        self.action = _allocate(num_rows, num_actions)
         self.time_s = np.zeros(num_rows)
         self.task, self.step, self.row, self.episode = (np.zeros(num_rows, np.int64) for _ in range(4))
-        self.success, self.done = np.zeros(num_rows, bool), np.zeros(num_rows, bool)
+        self.success = np.zeros(num_rows, bool)
+        self.done = np.zeros(num_rows, bool)
         self.reward = np.zeros(num_rows, np.float32)
         self.file = np.zeros(num_rows, np.int32)
 
     def add(self, found: dict[str, np.ndarray]) -> None:
         """Append rows of every array."""
-        begin, self.num_frames = self.num_frames, self.num_frames + len(found["episode"])
+        begin = self.num_frames
+        self.num_frames = self.num_frames + len(found["episode"])
         for name, values in found.items():
             getattr(self, name)[begin : self.num_frames] = values
 

@@ -75,7 +75,9 @@ class DatasetError(ValueError):
 
     def __init__(self, path: Path | str, cause: str, remedy: str):
         super().__init__(str(path), cause, remedy)
-        self.path, self.cause, self.remedy = str(path), cause, remedy
+        self.path = str(path)
+        self.cause = cause
+        self.remedy = remedy
 
     def __str__(self) -> str:
         return f"dataset file {self.path}: {self.cause}. Remedy: {self.remedy}"

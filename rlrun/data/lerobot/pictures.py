@@ -84,7 +84,8 @@ class VideoReader:
         self._container.close()
 
     def _nearest(self, time_s: float) -> VideoFrame | None:
-        last, before = self._last, self._before
+        last = self._last
+        before = self._before
         is_behind = last is None or (before is not None and time_s < _frame_time(before))
         if (
             is_behind
@@ -96,7 +97,8 @@ class VideoReader:
             found = next(self._frames, None)
             if found is None:
                 break
-            self._before, self._last = self._last, found
+            self._before = self._last
+            self._last = found
         near = [frame for frame in (self._before, self._last) if frame is not None]
         return min(near, key=lambda frame: abs(_frame_time(frame) - time_s), default=None)
 
@@ -174,7 +176,10 @@ class StoredPictures:
     """Pictures as PNG or JPEG, in the rows of parquet files or in files that the rows name."""
 
     def __init__(self, files: DatasetFiles, frames: FrameTable, key: str, opened: OpenTables):
-        self._files, self._frames, self._key, self._opened = files, frames, key, opened
+        self._files = files
+        self._frames = frames
+        self._key = key
+        self._opened = opened
         self._size: tuple[int, int] | None = None
 
     def size(self) -> tuple[int, int]:
@@ -203,7 +208,8 @@ class StoredPictures:
 
     def _encoded(self, frames: np.ndarray) -> Iterator[tuple[int, bytes]]:
         """Yield (place in `frames`, encoded picture); each group of rows is read once."""
-        file_of, row_of = self._frames.file[frames], self._frames.row[frames]
+        file_of = self._frames.file[frames]
+        row_of = self._frames.row[frames]
         for number in np.unique(file_of):
             path = self._frames.files[number]
             places = np.flatnonzero(file_of == number)
@@ -236,7 +242,9 @@ class VideoPictures:
 
     def __init__(self, frames: FrameTable, key: str, fps: float, max_pixels: int = _MAX_PIXELS):
         """max_pixels: of one frame, by info.json."""
-        self._frames, self._key, self._tolerance_s = frames, key, 0.5 / fps
+        self._frames = frames
+        self._key = key
+        self._tolerance_s = 0.5 / fps
         self._readers = VideoReaders(max_pixels)
         self._episode = np.repeat(np.arange(len(frames.lengths)), frames.lengths)
 
@@ -309,7 +317,8 @@ class PictureMemory:
 
     def __init__(self, sources: Sequence[PictureSource], lengths: np.ndarray, size: tuple[int, int], num_bytes: float):
         """lengths: int [E], frames of each episode; size: height and width in memory; num_bytes: the budget."""
-        self._sources, self._size = sources, size
+        self._sources = sources
+        self._size = size
         self._ends = np.cumsum(lengths)
         self._lengths = lengths
         num_frames = int(lengths.sum())
@@ -338,7 +347,8 @@ class PictureMemory:
             return
         lacking = frames[self._place[frames] < 0]
         for episode in np.unique(np.searchsorted(self._ends, lacking, side="right")):
-            begin, end = self._num_used, self._num_used + int(self._lengths[episode])
+            begin = self._num_used
+            end = self._num_used + int(self._lengths[episode])
             if end <= len(self._held):
                 whole = np.arange(self._ends[episode] - self._lengths[episode], self._ends[episode])
                 self._read(whole, self._held[begin:end])

@@ -64,7 +64,9 @@ class DemoDataset:
         self.features = features
         self.proprio = frames.state  # float32 [F, P]
         self.actions = frames.action  # float32 [F, A]
-        self.rewards, self.done = frames.reward, frames.done  # float32 [F], NaN: unknown; bool [F]
+        # float32 [F], NaN: unknown; bool [F]
+        self.rewards = frames.reward
+        self.done = frames.done
         self.episode_ends = np.repeat(np.cumsum(frames.lengths), frames.lengths)  # int64 [F]: end of its episode
         self.sentences, self._sentence = sentences  # sorted
         self.seeds = np.array([row.seed for row in frames.episodes], np.int64)  # [E]; -1: unknown
@@ -100,7 +102,8 @@ class DemoDataset:
         """
         files = DatasetFiles(Path(folder).expanduser(), demos, cameras)
         frames, remarks = read_chosen_episodes(files, demos)
-        tables, roles = OpenTables(files), files.roles
+        tables = OpenTables(files)
+        roles = files.roles
         sources = [
             VideoPictures(frames, camera.key, files.fps, layout.num_pixels(files.info["features"][camera.key]))
             if camera.is_video

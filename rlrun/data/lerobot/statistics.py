@@ -73,7 +73,8 @@ class ImageMoments:
         share = counts / counts.sum(1, keepdims=True) * len(frames)
         for c in range(3):
             present = levels[counts[c] > 0]
-            self.low[c], self.high[c] = min(self.low[c], present[0]), max(self.high[c], present[-1])
+            self.low[c] = min(self.low[c], present[0])
+            self.high[c] = max(self.high[c], present[-1])
         self.total += share @ levels
         self.squares += share @ levels**2
         self.num_frames += len(frames)
@@ -105,7 +106,8 @@ def widen(found: Statistics, is_action: bool) -> WidenedStats:
     low, high, mean, std, q01, q99 = (stats[name] for name in ("min", "max", "mean", "std", "q01", "q99"))
     resolution = RESOLUTION * np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
     moves = high - low > resolution
-    middle, half = (low + high) / 2, (high - low) / 2
+    middle = (low + high) / 2
+    half = (high - low) / 2
     reach = np.maximum(high - (q01 + q99) / 2, (q01 + q99) / 2 - low)
     is_rare = moves & (reach > NORMALIZED_LIMIT * (q99 - q01) / 2)
     deviation = np.maximum(std, np.maximum(high - mean, mean - low) / NORMALIZED_LIMIT)

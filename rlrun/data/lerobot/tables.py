@@ -148,7 +148,8 @@ class DatasetFiles:
         try:
             index = whole_number("episode_index", row.get("episode_index"), 0, layout.MAX_ROWS)
             length = row.get("length")
-            seed, success = row.get("seed"), row.get("success")
+            seed = row.get("seed")
+            success = row.get("success")
             if success is not None and not isinstance(success, (bool, int, float)):
                 raise ValueError(f"success is {success!r}, and must be true or false")
             return EpisodeRow(
@@ -300,7 +301,8 @@ def dataset_digest(folder: Path | str) -> str:
 
     Other data in the same folder gives another digest; the frames themselves are not read, which would take long.
     """
-    folder, digest = Path(folder), hashlib.sha256()
+    folder = Path(folder)
+    digest = hashlib.sha256()
     for name in _file_names(folder):
         size = (folder / name).stat().st_size
         content = _content_digest(folder / name) if name.startswith("meta/") and size <= _MAX_META_BYTES else ""

@@ -112,7 +112,8 @@ class DemoWriter:
 
     def _append(self, columns: dict[str, Any], instruction: str, success: bool, seed: int) -> int:
         """Append an episode. columns: vectors [L, D] and, per camera, L PNG byte strings. Returns its index."""
-        episode, start = len(self._episodes), self._num_frames
+        episode = len(self._episodes)
+        start = self._num_frames
         length = len(columns[layout.ACTION])
         task = self._tasks.setdefault(instruction, len(self._tasks))
         steps = np.arange(length)
@@ -197,7 +198,8 @@ class DemoWriter:
 
 
 def _check_episode(features: DemoFeatures, episode: Episode) -> None:
-    f, length = features, len(episode.actions)
+    f = features
+    length = len(episode.actions)
     size = _image_size(f) if f.cameras else episode.images.shape[2:4]
     wanted = {
         "images": (episode.images, np.uint8, (length, len(f.cameras), *size, 3)),

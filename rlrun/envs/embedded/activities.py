@@ -195,7 +195,8 @@ class TrashExpert(RightArmExpert):
     def action(self, row: Row) -> np.ndarray:
         if "right" in row.held:
             return self._carry(row)
-        tip, cans = self.tip(row), [self.activity.position(row, name) for name in CANS]
+        tip = self.tip(row)
+        cans = [self.activity.position(row, name) for name in CANS]
         waiting = [can for can in cans if self._is_on_table(can)]
         if not waiting or any(self._is_falling(can) for can in cans):  # moving away now would drag the can along
             return self.reach(row, self.OVER_BIN, 1.0)
@@ -210,7 +211,8 @@ class TrashExpert(RightArmExpert):
     def _take(self, row: Row, tip: np.ndarray, can: np.ndarray) -> np.ndarray:
         """Lower the open fingers over the can, then close them."""
         goal = can + self.GRASP_AT
-        off, height = np.linalg.norm((tip - goal)[:2]), tip[2] - goal[2]
+        off = np.linalg.norm((tip - goal)[:2])
+        height = tip[2] - goal[2]
         if np.linalg.norm(tip - goal) < self.NEAR:
             return self.reach(row, goal, -1.0)
         if off < self.ALIGNED + 0.2 * max(height, 0.0):
@@ -221,7 +223,8 @@ class TrashExpert(RightArmExpert):
 
     def _carry(self, row: Row) -> np.ndarray:
         """Lift the can, move it over the bin and release it."""
-        tip, can = self.tip(row), self.activity.position(row, row.held["right"])
+        tip = self.tip(row)
+        can = self.activity.position(row, row.held["right"])
         if np.linalg.norm(can[:2] - self.OVER_BIN[:2]) < self.DROP_WITHIN:
             return self.reach(row, self.OVER_BIN, 1.0)
         if tip[2] < self.OVER_BIN[2] - 0.06 and np.linalg.norm((tip - self.OVER_BIN)[:2]) > 0.2:
@@ -308,7 +311,8 @@ class PressExpert(RightArmExpert):
 
     def _waypoint(self, button: np.ndarray, tip: np.ndarray) -> np.ndarray:
         """Return the next target of the fingertip, given its position."""
-        off, height = np.linalg.norm((tip - button)[:2]), tip[2] - button[2]
+        off = np.linalg.norm((tip - button)[:2])
+        height = tip[2] - button[2]
         if off < self.ALIGNED + 0.3 * max(height, 0.0):
             return button - (0, 0, self.PUSH)
         if height < 0.5 * self.HOVER and off < 0.25:  # beside or on the radio: go up first, or the hand drags along it

@@ -29,7 +29,8 @@ class Controllers:
         self.names = r1pro.action_names(self.driven)
         chosen = np.concatenate([np.arange(r1pro.NUM_ACTIONS)[r1pro.ACTION_PARTS[part]] for part in self.driven])
         low, high = r1pro.action_limits()
-        self.low, self.high = low[chosen], high[chosen]
+        self.low = low[chosen]
+        self.high = high[chosen]
         self._parts: dict[str, tuple[slice, np.ndarray]] = {}  # part -> its slice of the action, its actuators
         start = 0
         for part in self.driven:
@@ -55,7 +56,8 @@ class Controllers:
         if self._yaw is not None:
             where, actuators = self._parts["base"]
             forward, left, turn = action[where] * r1pro.BASE_VELOCITY
-            cos, sin = np.cos(data.qpos[self._yaw]), np.sin(data.qpos[self._yaw])
+            cos = np.cos(data.qpos[self._yaw])
+            sin = np.sin(data.qpos[self._yaw])
             data.ctrl[actuators] = (cos * forward - sin * left, sin * forward + cos * left, turn)
 
     def hold(self, data: mujoco.MjData) -> None:
@@ -69,7 +71,8 @@ class ArmKinematics:
     """Joint positions that bring an arm's fingertip to a point while the fingers point along a direction."""
 
     def __init__(self, model: mujoco.MjModel, side: str):
-        self.model, self._scratch = model, mujoco.MjData(model)
+        self.model = model
+        self._scratch = mujoco.MjData(model)
         joints = [model.joint(name) for name in r1pro.joints_of(f"arm_{side}")]
         self.qpos = np.array([joint.qposadr[0] for joint in joints])
         self._dof = np.array([joint.dofadr[0] for joint in joints])
@@ -110,14 +113,17 @@ class ArmKinematics:
 
     def _step(self, q: np.ndarray, error: np.ndarray, jacobian: np.ndarray, wish: np.ndarray) -> np.ndarray:
         """Return a step that reduces `error` [3], follows `wish` [7] in the null space, and keeps joint limits."""
-        jacobian, wish = jacobian.copy(), wish.copy()
+        jacobian = jacobian.copy()
+        wish = wish.copy()
         for _ in range(3):
             inverse = jacobian.T @ np.linalg.inv(jacobian @ jacobian.T + DAMPING * np.eye(3))
             step = inverse @ (error - jacobian @ wish) + wish
             blocked = ((q <= self._low) & (step < 0)) | ((q >= self._high) & (step > 0))
             if not blocked.any():
                 break
-            jacobian[:, blocked], wish[blocked] = 0.0, 0.0  # blocked joints do not move; the others compensate
+            # blocked joints do not move; the others compensate
+            jacobian[:, blocked] = 0.0
+            wish[blocked] = 0.0
         return np.clip(step, -MAX_STEP, MAX_STEP)
 
     def fingertip(self, data: mujoco.MjData) -> np.ndarray:
@@ -146,7 +152,8 @@ class RightArmExpert(Expert):
             raise NotImplementedError(
                 f"the scripted expert needs {', '.join(missing)} in env.controlled; add it, or give demos.path"
             )
-        self._kinematics, self._controllers = kinematics, controllers
+        self._kinematics = kinematics
+        self._controllers = controllers
         self._hold = np.zeros(len(controllers.low), np.float32)
         for part in controllers.driven:
             if part.startswith("gripper_"):

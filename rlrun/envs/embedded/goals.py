@@ -34,7 +34,9 @@ class Row:
     def restart(self, model: mujoco.MjModel, seed: int) -> None:
         """Reset to the model's start state, with nothing left of the last episode."""
         mujoco.mj_resetData(model, self.data)
-        self.seed, self.num_steps, self.is_over = seed, 0, False
+        self.seed = seed
+        self.num_steps = 0
+        self.is_over = False
         self.toggled_on.clear()
         self.held.clear()
         self.grasp_anchors.clear()

@@ -33,7 +33,8 @@ class MujocoVectorEnv(VectorEnv):
 
     def __init__(self, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None):
         _check(config)
-        self.config, self.num_envs = config, num_envs
+        self.config = config
+        self.num_envs = num_envs
         self.activity = ACTIVITIES[config.activity](config)
         self.model = build_model(self.activity, config)
         self.activity.bind(self.model)
@@ -57,8 +58,10 @@ class MujocoVectorEnv(VectorEnv):
         self._substeps = config.physics_hz // config.action_hz
         self._start_qpos = _start_qpos(self.model, self.activity)
         self._expert: Expert | None = None
-        self.num_actions, self.num_proprio = len(self._controllers.names), self._proprioception.size
-        self.num_images, self.cameras = len(config.cameras), tuple(config.cameras)
+        self.num_actions = len(self._controllers.names)
+        self.num_proprio = self._proprioception.size
+        self.num_images = len(config.cameras)
+        self.cameras = tuple(config.cameras)
         self.control_hz = float(config.action_hz)
         self._own = own = config.section(EmbeddedConfig)
         is_reworded = own.perturbation is Perturbation.wording
@@ -67,7 +70,8 @@ class MujocoVectorEnv(VectorEnv):
         self._spread = own.reset_spread * (POSE_SPREAD if own.perturbation is Perturbation.pose else 1.0)
         self._is_delayed = own.perturbation is Perturbation.delay
         self.action_names = self._controllers.names
-        self.action_low, self.action_high = self._controllers.low, self._controllers.high
+        self.action_low = self._controllers.low
+        self.action_high = self._controllers.high
         self.fingerprint = {"renderer": self._renderer.drawn_by, "model": model_digest(self.model)}
         self.largest_reward = config.reward_potential + self._own.reward_shaping  # goal and shaping in one step
 

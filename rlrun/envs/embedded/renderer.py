@@ -54,15 +54,19 @@ class CameraRenderer(ABC):
 def fixed_camera(model: mujoco.MjModel, name: str) -> mujoco.MjvCamera:
     """Return the model's camera `name`."""
     camera = mujoco.MjvCamera()
-    camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, model.camera(name).id
+    camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+    camera.fixedcamid = model.camera(name).id
     return camera
 
 
 def overview_camera(look_at, distance: float, azimuth: float, elevation: float) -> mujoco.MjvCamera:
     """Return a camera for videos and overviews; angles in degrees."""
     camera = mujoco.MjvCamera()
-    camera.type, camera.lookat[:] = mujoco.mjtCamera.mjCAMERA_FREE, look_at
-    camera.distance, camera.azimuth, camera.elevation = distance, azimuth, elevation
+    camera.type = mujoco.mjtCamera.mjCAMERA_FREE
+    camera.lookat[:] = look_at
+    camera.distance = distance
+    camera.azimuth = azimuth
+    camera.elevation = elevation
     return camera
 
 
@@ -77,8 +81,10 @@ class OpenGLRenderer(CameraRenderer):
     """Rasterises through the EGL or OSMesa context of the process, on the thread that made it."""
 
     def __init__(self, model: mujoco.MjModel, kind: Renderer):
-        self.kind, self._model = kind, model
-        self._scene, self._option = _new_scene(model), mujoco.MjvOption()
+        self.kind = kind
+        self._model = model
+        self._scene = _new_scene(model)
+        self._option = mujoco.MjvOption()
         self._context = _process_context(model, kind)
 
     @property
@@ -91,7 +97,8 @@ class OpenGLRenderer(CameraRenderer):
         pixels = np.zeros((height, width, 3), np.uint8)
         everything = mujoco.mjtCatBit.mjCAT_ALL
         mujoco.mjv_updateScene(self._model, data, self._option, None, camera, everything, self._scene)
-        viewport, resources = mujoco.MjrRect(0, 0, width, height), self._context.resources
+        viewport = mujoco.MjrRect(0, 0, width, height)
+        resources = self._context.resources
         self._context.opengl.make_current()  # another library may have made its own context current meanwhile
         mujoco.mjr_render(viewport, self._scene, resources)
         mujoco.mjr_readPixels(pixels, None, viewport, resources)
@@ -151,7 +158,9 @@ class RaycastRenderer(CameraRenderer):
     drawn_by = "none: ray casting in numpy"
 
     def __init__(self, model: mujoco.MjModel):
-        self._model, self._scene, self._option = model, _new_scene(model), mujoco.MjvOption()
+        self._model = model
+        self._scene = _new_scene(model)
+        self._option = mujoco.MjvOption()
         self._colour = model.geom_rgba[:, :3].astype(np.float64)
         self._groups = np.array([1, 1, 1, 0, 0, 0], np.uint8)  # the geom groups that OpenGL shows too
 
@@ -160,7 +169,9 @@ class RaycastRenderer(CameraRenderer):
         mujoco.mjv_updateScene(self._model, data, self._option, None, camera, everything, self._scene)
         eye, rays = _rays(self._scene.camera[0], self._scene.camera[1], height, width)
         count = height * width
-        geom, distance, normal = np.full(count, -1, np.int32), np.zeros(count), np.zeros(3 * count)
+        geom = np.full(count, -1, np.int32)
+        distance = np.zeros(count)
+        normal = np.zeros(3 * count)
         mujoco.mj_multiRay(
             self._model, data, eye, rays.ravel(), self._groups, True, -1, geom, distance, normal, count, 30.0
         )
@@ -180,7 +191,8 @@ def _rays(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return eye point [3] and unit directions [height * width, 3], midway between MuJoCo's two stereo cameras."""
     eye = (np.asarray(left.pos, float) + np.asarray(right.pos, float)) / 2
-    forward, up = np.asarray(left.forward, float), np.asarray(left.up, float)
+    forward = np.asarray(left.forward, float)
+    up = np.asarray(left.up, float)
     half = (left.frustum_top - left.frustum_bottom) / 2 / left.frustum_near
     rows = half * (1 - 2 * (np.arange(height) + 0.5) / height)
     columns = half * width / height * (2 * (np.arange(width) + 0.5) / width - 1)

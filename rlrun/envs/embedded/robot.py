@@ -17,7 +17,10 @@ from rlrun.envs.embedded.goals import Row
 ROBOT_BITS = {"contype": "1", "conaffinity": "0"}
 VISUAL_BITS = {"contype": "0", "conaffinity": "0"}
 
-SHELL, JOINTS, PALM, TIPS = ".86 .87 .90 1", ".25 .27 .32 1", ".60 .15 .85 1", ".10 .45 1 1"
+SHELL = ".86 .87 .90 1"
+JOINTS = ".25 .27 .32 1"
+PALM = ".60 .15 .85 1"
+TIPS = ".10 .45 1 1"
 ARMATURE = 0.05  # kg m2, rotor inertia of arm joints; keeps light wrists stable at large steps
 BASE_GAIN = (4000.0, 4000.0, 800.0)  # N s/m, N s/m, Nm s/rad
 FINGER_FORCE = 20.0  # N
@@ -81,7 +84,8 @@ class RobotModel:
         add_geom(base, "cylinder", (0.27, 0.10), JOINTS, (-0.08, 0, 0.14), mass="150", **ROBOT_BITS)
         column = (-0.079, 0, 0.3427)
         _capsule(base, (-0.079, 0, 0.2), column, 0.09, SHELL, 10)
-        body, lengths = base, ((0, 0, 0.40), (0, 0, 0.30), (0, 0, 0.0996), (0, 0, 0.30))
+        body = base
+        lengths = ((0, 0, 0.40), (0, 0, 0.30), (0, 0, 0.0996), (0, 0, 0.30))
         for joint, end in zip(r1pro.PART_JOINTS["trunk"], lengths, strict=True):
             body = self._link(body, joint, "trunk", joint.name.replace("joint", "link"))
             _capsule(body, (0, 0, 0), end, 0.075, SHELL, joint.mass)
@@ -130,7 +134,8 @@ class RobotModel:
         SubElement(chest, "camera", camera, name="zed_link")
 
     def _arm(self, chest: Element, side: str) -> None:
-        part, sign = f"arm_{side}", 1.0 if side == "left" else -1.0
+        part = f"arm_{side}"
+        sign = 1.0 if side == "left" else -1.0
         body = SubElement(chest, "body", name=f"{side}_arm_base", pos=numbers(r1pro.SHOULDER[side]), gravcomp="1")
         _capsule(body, (0, 0, 0), (0, sign * 0.0735, 0), 0.05, JOINTS, 1.48)
         joints = r1pro.PART_JOINTS[part]
@@ -228,7 +233,8 @@ class AssistedGrasping:
         touching = [self._touched(row, finger) for finger in self._fingers[side]]
         both = sorted((touching[0] & touching[1]) - {self._model.body(name).id for name in row.held.values()})
         if both:
-            body, name = both[0], self._bodies[both[0]]
+            body = both[0]
+            name = self._bodies[both[0]]
             weld = self._weld(side, name)
             row.held[side] = name
             row.grasp_anchors[weld] = self._anchor(row.data, self._palm[side], body)
@@ -242,7 +248,8 @@ class AssistedGrasping:
 
     def _anchor(self, data: mujoco.MjData, palm: int, body: int) -> np.ndarray:
         """Return eq_data of a weld that keeps the present pose: anchor 3, position 3, quaternion 4, torque scale."""
-        anchor, inverse = np.zeros(11), np.empty(4)
+        anchor = np.zeros(11)
+        inverse = np.empty(4)
         mujoco.mju_negQuat(inverse, data.xquat[palm])
         mujoco.mju_rotVecQuat(anchor[3:6], data.xpos[body] - data.xpos[palm], inverse)
         mujoco.mju_mulQuat(anchor[6:10], inverse, data.xquat[body])
@@ -283,7 +290,9 @@ class Proprioception:
         return vector
 
     def _values(self, data: mujoco.MjData) -> dict[str, np.ndarray]:
-        qpos, qvel, effort = self._rest.copy(), np.zeros(28), np.zeros(28)
+        qpos = self._rest.copy()
+        qvel = np.zeros(28)
+        effort = np.zeros(28)
         qpos[self._present] = data.qpos[self._qpos]
         qvel[self._present] = data.qvel[self._dof]
         effort[self._present] = data.qfrc_actuator[self._dof]
@@ -292,7 +301,8 @@ class Proprioception:
         for side in r1pro.SIDES:
             self._add_side(values, data, side, qpos, qvel, rotation)
         for part in ("trunk", "base"):
-            values[f"{part}_qpos"], values[f"{part}_qvel"] = qpos[self._index[part]], qvel[self._index[part]]
+            values[f"{part}_qpos"] = qpos[self._index[part]]
+            values[f"{part}_qvel"] = qvel[self._index[part]]
         # the base joints slide along world axes; OmniGibson reports them in the frame of the base
         values["base_qvel"] = np.array([*(rotation[:2, :2].T @ values["base_qvel"][:2]), values["base_qvel"][2]])
         if "joint_qpos" in self._fields:
@@ -301,7 +311,8 @@ class Proprioception:
 
     def _add_side(self, values, data, side: str, qpos: np.ndarray, qvel: np.ndarray, rotation: np.ndarray) -> None:
         for part in (f"arm_{side}", f"gripper_{side}"):
-            values[f"{part}_qpos"], values[f"{part}_qvel"] = qpos[self._index[part]], qvel[self._index[part]]
+            values[f"{part}_qpos"] = qpos[self._index[part]]
+            values[f"{part}_qvel"] = qvel[self._index[part]]
         site = self._eef[side]
         values[f"eef_{side}_pos"] = rotation.T @ (data.site_xpos[site] - data.xpos[self._base])
         quat = np.empty(4)

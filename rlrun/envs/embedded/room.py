@@ -9,10 +9,16 @@ from rlrun.envs.embedded.robot import add_geom, numbers, part_of
 FIXTURE_BITS = {"contype": "0", "conaffinity": "3"}  # touched by the robot (bit 1) and by movables (bit 2)
 MOVABLE_BITS = {"contype": "2", "conaffinity": "3"}
 
-WOOD, WALL, FLOOR, CLOTH = ".55 .40 .26 1", ".80 .78 .72 1", ".42 .44 .46 1", ".30 .38 .34 1"
+WOOD = ".55 .40 .26 1"
+WALL = ".80 .78 .72 1"
+FLOOR = ".42 .44 .46 1"
+CLOTH = ".30 .38 .34 1"
 
-CAN_RADIUS, CAN_HALF_HEIGHT, CAN_MASS = 0.033, 0.061, 0.05
-BIN_HALF_WIDTH, BIN_HEIGHT = 0.16, 0.45
+CAN_RADIUS = 0.033
+CAN_HALF_HEIGHT = 0.061
+CAN_MASS = 0.05
+BIN_HALF_WIDTH = 0.16
+BIN_HEIGHT = 0.45
 
 RADIO_HALF = (0.07, 0.12, 0.06)  # m
 BUTTON_AT = (-0.02, -0.05)  # on the radio's top, off its centre so that yaw matters
@@ -64,7 +70,9 @@ def add_table(root: Element, x: float, y: float, half: tuple[float, float], heig
 
 def add_trash_can(root: Element, x: float, y: float) -> None:
     """Add an open box on the floor; its inside extends BIN_HALF_WIDTH to each side of (x, y)."""
-    half, wall, rgba = BIN_HALF_WIDTH, 0.008, ".12 .45 .20 1"
+    half = BIN_HALF_WIDTH
+    wall = 0.008
+    rgba = ".12 .45 .20 1"
     bin_ = SubElement(part_of(root, "worldbody"), "body", name="trash_can", pos=numbers([x, y, 0]))
     add_geom(bin_, "box", (half, half, wall), ".05 .08 .06 1", (0, 0, wall), **FIXTURE_BITS)
     for sx, sy in ((1, 0), (-1, 0), (0, 1), (0, -1)):

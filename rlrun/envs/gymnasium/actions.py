@@ -32,7 +32,8 @@ class Actions:
     """Actions of one space, Box or Discrete. Raises RunError for other spaces."""
 
     def __init__(self, space: spaces.Space, name: str):
-        self._space, self._name = space, name
+        self._space = space
+        self._name = name
         self._first_choice = int(space.start) if isinstance(space, spaces.Discrete) else None
         self.is_box = isinstance(space, spaces.Box)
         self._is_native = isinstance(space, spaces.Box) and space.dtype == np.float32 and len(space.shape) == 1
@@ -94,7 +95,8 @@ class Expert:
 
     def __init__(self, location: str, actions: Actions):
         """Import `location`, "module:FUNCTION". Raises RunError if that fails."""
-        self._location, self._actions = location, actions
+        self._location = location
+        self._actions = actions
         try:
             self._choose: Callable[[Any, Any], Any] = load_object(location)
         except (ImportError, AttributeError) as error:
@@ -188,12 +190,16 @@ class Success:
 
     def __init__(self, own: GymnasiumConfig, made: Any, max_steps: int):
         """made: the spec of the environment; None: it has none. max_steps: the time limit of an episode."""
-        self._name, self._is_last, self._max_steps = own.id, own.success is SuccessRule.last, max_steps
-        self._needed, self._length = own.success_return, None
+        self._name = own.id
+        self._is_last = own.success is SuccessRule.last
+        self._max_steps = max_steps
+        self._needed = own.success_return
+        self._length = None
         if self._needed is None and made is not None:
             self._needed = made.reward_threshold
             self._length = gymnasium.registry.get(made.id, made).max_episode_steps  # `made` has no limit any more
-        self._return, self._num_steps = 0.0, 0
+        self._return = 0.0
+        self._num_steps = 0
         self._was_said = self._has_spoken = self._is_told = False
         self._num_silent = 0
 
@@ -201,7 +207,8 @@ class Success:
         """Begin an episode."""
         if self._num_steps:
             self._num_silent = 0 if self._has_spoken or self._needed is not None else self._num_silent + 1
-        self._return, self._num_steps = 0.0, 0
+        self._return = 0.0
+        self._num_steps = 0
         self._was_said = False
 
     def require_word(self) -> None:

@@ -34,7 +34,9 @@ class GymnasiumEnv(SingleEnv):
     """One environment; its time limit is `env.max_control_steps`, not the registered one."""
 
     def __init__(self, config: EnvConfig, env: gymnasium.Env):
-        self._wanted, self._image_size, self._env = config.section(GymnasiumConfig), config.image_size, env
+        self._wanted = config.section(GymnasiumConfig)
+        self._image_size = config.image_size
+        self._env = env
         self._actions = Actions(env.action_space, self._wanted.id)
         self._is_rendered = self._wanted.is_observed_as_pixels
         space = RENDERED if self._is_rendered else env.observation_space

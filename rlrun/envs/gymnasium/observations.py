@@ -52,10 +52,12 @@ def camera_of(key: str, space: spaces.Space) -> Camera | None:
     """Return how to read the pictures of a space that is unambiguously a camera's; None: it is none."""
     if not isinstance(space, spaces.Box):
         return None
-    shape, is_bytes = space.shape, space.dtype == np.uint8
+    shape = space.shape
+    is_bytes = space.dtype == np.uint8
     if is_bytes and shape[2:] == (3,):
         return Camera(key)
-    is_last, is_first = len(shape) == 3 and shape[2] in (1, 3), len(shape) == 3 and shape[0] in (1, 3)
+    is_last = len(shape) == 3 and shape[2] in (1, 3)
+    is_first = len(shape) == 3 and shape[0] in (1, 3)
     sides = shape[:2] if is_last else shape[1:] if is_first else shape
     if len(sides) != 2 or min(sides) < (SMALLEST if is_last or is_first else SMALLEST_GREY):
         return None

@@ -38,23 +38,26 @@ class VectorRows(VectorEnv):
     """
 
     def __init__(self, env: Any, config: EnvConfig, progress: Callable[[], None]):
-        self._env, self._wanted = env, config.section(GymnasiumConfig)
+        self._env = env
+        self._wanted = config.section(GymnasiumConfig)
         self.num_envs = env.num_envs
         self._mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
-        self._size, self._max_steps = config.image_size, config.max_control_steps
+        self._size = config.image_size
+        self._max_steps = config.max_control_steps
         self._actions = Actions(env.single_action_space, self._wanted.id)
         self._is_rendered = self._wanted.is_observed_as_pixels
         space = RENDERED if self._is_rendered else env.single_observation_space
         self._reader = ObservationReader(space, self._wanted, config.image_size)
         found = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
-        self.num_actions, self.num_choices = found.num_actions, found.num_choices
-        self.num_proprio, self.num_images, self.observed = found.num_proprio, found.num_images, self._reader.guess
+        self.num_actions = found.num_actions
+        self.num_choices = found.num_choices
+        self.num_proprio = found.num_proprio
+        self.num_images = found.num_images
+        self.observed = self._reader.guess
         self.cameras = self._reader.cameras
         self.action_names = tuple(f"action/{i}" for i in range(found.num_actions))
-        self.action_low, self.action_high = (
-            np.array(found.action_low, np.float32),
-            np.array(found.action_high, np.float32),
-        )
+        self.action_low = np.array(found.action_low, np.float32)
+        self.action_high = np.array(found.action_high, np.float32)
         self._success = [Success(self._wanted, env.spec, self._max_steps) for _ in range(self.num_envs)]
         self._expert = Expert.of(self._wanted.expert, self._actions)
         self._is_over, self._has_ended = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
@@ -87,7 +90,8 @@ class VectorRows(VectorEnv):
             )
 
     def _reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Any:
-        mask, all_seeds = np.zeros(self.num_envs, bool), [0] * self.num_envs
+        mask = np.zeros(self.num_envs, bool)
+        all_seeds = [0] * self.num_envs
         mask[env_ids] = True
         for i, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
             all_seeds[i] = seed_given(seed, self._wanted)
@@ -104,9 +108,11 @@ class VectorRows(VectorEnv):
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
         if self._is_closed:
             raise RuntimeError("this environment is closed")
-        env_ids, seeds = np.asarray(env_ids), np.asarray(seeds)
+        env_ids = np.asarray(env_ids)
+        seeds = np.asarray(seeds)
         observations = self._split(self._reset(env_ids, seeds))
-        self._is_over[env_ids], self._has_ended[env_ids] = False, False
+        self._is_over[env_ids] = False
+        self._has_ended[env_ids] = False
         self._num_steps[env_ids] = 0
         pictures = self._pictures()
         for i in env_ids.tolist():
@@ -121,7 +127,8 @@ class VectorRows(VectorEnv):
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
         actions = self.checked(actions, active, self._is_over)
         self._is_over |= ~active  # rows cannot stand still: a row that is left out has ended, until its next reset
-        chunk, self._faults = ChunkBuilder(*actions.shape[:2]), {}
+        chunk = ChunkBuilder(*actions.shape[:2])
+        self._faults = {}
         running = active.copy()
         for k in range(actions.shape[1]):
             if not running.any():
@@ -145,14 +152,17 @@ class VectorRows(VectorEnv):
         except Exception as error:  # third-party code may raise anything; no row can be trusted afterwards
             raise SimulatorFault(f"the vector environment broke: {type(error).__name__}: {error}") from error
         self._has_ended |= terminated | truncated
-        observations, pictures = self._split(observation), self._pictures()
+        observations = self._split(observation)
+        pictures = self._pictures()
         ends = np.zeros(self.num_envs, bool)
         for i in np.flatnonzero(running).tolist():
             self._num_steps[i] += 1
             is_ended = bool(terminated[i] or truncated[i])
             is_kept = is_ended and self._mode is AutoresetMode.SAME_STEP
-            reward, said = number(rewards[i], "reward", self._wanted.id), _said(info, i, is_kept)
-            before, self._seen[i] = self._seen[i], observations[i] if pictures is None else pictures[i]
+            reward = number(rewards[i], "reward", self._wanted.id)
+            said = _said(info, i, is_kept)
+            before = self._seen[i]
+            self._seen[i] = observations[i] if pictures is None else pictures[i]
             if is_kept and pictures is None:
                 self._seen[i] = self._last_of(info["final_obs"][i], observations[i], before)
             late = self._num_steps[i] >= self._max_steps and not terminated[i]
@@ -196,7 +206,9 @@ class VectorRows(VectorEnv):
                 what = f"{what}, at control step {self._num_steps[i]} or earlier in its chunk"
                 log.warning("row %d broke: %s", i, what)
                 chunk.fail(i, what)
-                frames.images[i], frames.proprio[i], self._is_over[i] = 0, 0.0, True
+                frames.images[i] = 0
+                frames.proprio[i] = 0.0
+                self._is_over[i] = True
         return chunk.result(frames)
 
     def _frames(self, rows: list[int | None] | list[int]) -> tuple[Frames, dict[int, str]]:
@@ -204,7 +216,8 @@ class VectorRows(VectorEnv):
         images = np.zeros((len(rows), self.num_images, self._size, self._size, 3), np.uint8)
         proprio = np.zeros((len(rows), self.num_proprio), np.float32)
         tasks = self._tasks()
-        texts, faults = [], {}
+        texts = []
+        faults = {}
         for at, i in enumerate(rows):
             seen = None if i is None else self._seen[i]
             text = None if seen is None else self._reader.instruction(seen)

@@ -127,7 +127,9 @@ class PoseController:
             raise ValueError(
                 "tasks of one suite have different controllers, and an env worker has one for all its rows"
             )
-        self._aim_rotation[row], self._rest[row], self._grip[row] = robot.rest_orientation, robot.rest_joints, 0.0
+        self._aim_rotation[row] = robot.rest_orientation
+        self._rest[row] = robot.rest_joints
+        self._grip[row] = 0.0
         self._believed[row] = rest
 
     def control(self, rows: np.ndarray, arms: Sequence[ArmViews], actions: np.ndarray, is_new: bool) -> None:
@@ -136,14 +138,21 @@ class PoseController:
         rows: int [R]; arms: R; actions: [R, 7], -1..1; is_new: it is the first of a control step, which sets aims.
         """
         count = len(arms)
-        hand, matrix = np.empty((count, 3)), np.empty((count, 9))
+        hand = np.empty((count, 3))
+        matrix = np.empty((count, 9))
         joints, velocities, bias = np.empty((3, count, 7))
-        jacobian, inertia = np.empty((count, 6, 7)), np.empty((count, 7, 7))
+        jacobian = np.empty((count, 6, 7))
+        inertia = np.empty((count, 7, 7))
         for k, present in enumerate(arms):
             arm = self._believed.pop(int(rows[k]), present) if self._believed else present
             mujoco.mj_jacSite(arm.model, arm.data, arm.jacobian[:3], arm.jacobian[3:], arm.site)
-            hand[k], matrix[k], joints[k], velocities[k] = arm.hand, arm.rotation, arm.joints, arm.velocities
-            bias[k], jacobian[k], inertia[k] = present.bias, arm.jacobian[:, arm.dofs], arm.data.M[arm.inertia_at]
+            hand[k] = arm.hand
+            matrix[k] = arm.rotation
+            joints[k] = arm.joints
+            velocities[k] = arm.velocities
+            bias[k] = present.bias
+            jacobian[k] = arm.jacobian[:, arm.dofs]
+            inertia[k] = arm.data.M[arm.inertia_at]
         rotation = matrix.reshape(count, 3, 3)
         if is_new:
             self._set_aims(rows, hand, rotation, actions)
@@ -153,7 +162,9 @@ class PoseController:
         torques = _torques(inertia, jacobian, wanted, self._rest[rows] - joints, velocities) + bias
         self._grip[rows] = self._gripped(rows, actions)
         for k, arm in enumerate(arms):
-            control, (low, high), (middle, half) = arm.data.ctrl, arm.arm_range, arm.fingers_range
+            control = arm.data.ctrl
+            (low, high) = arm.arm_range
+            (middle, half) = arm.fingers_range
             control[arm.arm] = np.minimum(np.maximum(torques[k], low), high)
             control[arm.fingers] = middle + half * self._grip[rows[k]]
 
@@ -184,15 +195,18 @@ def _torques(
 
     inertia: [R, 7, 7]; jacobian: [R, 6, 7]; to_rest: rest minus position of the joints [R, 7].
     """
-    count, turned = len(wanted), jacobian.transpose(0, 2, 1)
+    count = len(wanted)
+    turned = jacobian.transpose(0, 2, 1)
     inverse = jacobian @ _solved(inertia, turned)  # of the inertia at the hand, [R, 6, 6]
     acceleration = (NULL_SPACE_STIFFNESS * to_rest - NULL_SPACE_DAMPING * velocities)[..., None]
-    systems, rights = np.zeros((2, count, 6, 6)), np.empty((2, count, 6, 1))
-    systems[0, :, :3, :3], systems[0, :, 3:, 3:] = (
-        inverse[:, :3, :3],
-        inverse[:, 3:, 3:],
-    )  # force and torque are decoupled
-    systems[1], rights[0], rights[1] = inverse, wanted[..., None], jacobian @ acceleration
+    systems = np.zeros((2, count, 6, 6))
+    rights = np.empty((2, count, 6, 1))
+    # force and torque are decoupled
+    systems[0, :, :3, :3] = inverse[:, :3, :3]
+    systems[0, :, 3:, 3:] = inverse[:, 3:, 3:]
+    systems[1] = inverse
+    rights[0] = wanted[..., None]
+    rights[1] = jacobian @ acceleration
     wrench, felt = _solved(systems, rights)  # felt: what of the null space's forces would move the hand
     return (turned @ (wrench - felt) + inertia @ acceleration)[..., 0]
 

@@ -17,7 +17,9 @@ from rlrun.config.sections import load_object
 from rlrun.envs.libero.tasks import ACTION_NAMES
 from rlrun.system.errors import ExitStatus, RunError
 
-OPEN, CLOSED = -1.0, 1.0  # gripper
+# gripper
+OPEN = -1.0
+CLOSED = 1.0
 KNOB = "flat_stove_1_button"  # joint
 BESIDE_LEVER = np.array(
     [0.038, 0.012, 0.036]

@@ -86,7 +86,8 @@ def export_task(suite, suite_name, task, out, num_sampled=0):
         bddl_file_name=bddl, use_camera_obs=False, has_offscreen_renderer=False, hard_reset=False, ignore_done=True
     )
     _reset(world)
-    env, model = world.env, world.env.sim.model._model
+    env = world.env
+    model = world.env.sim.model._model
     folder = out / suite_name / str(task)
     folder.mkdir(parents=True, exist_ok=True)
     scene = _with_own_files(env.model.get_xml(), out / "assets")
@@ -125,14 +126,16 @@ def sampled_starts(world, count):
     """
     import numpy as np
 
-    env, model = world.env, world.env.sim.model._model
+    env = world.env
+    model = world.env.sim.model._model
     places = {name: model.body(thing.root_body).id for name, thing in env.fixtures_dict.items()}
     before = {name: (model.body_pos[body].copy(), model.body_quat[body].copy()) for name, body in places.items()}
     for sampler in env.placement_initializer.samplers.values():
         (thing,) = sampler.mujoco_objects
         if thing.name in before:
             x, y, _ = before[thing.name][0] - np.asarray(sampler.reference_pos)
-            sampler.x_ranges, sampler.y_ranges = [(x, x)] * len(sampler.x_ranges), [(y, y)] * len(sampler.y_ranges)
+            sampler.x_ranges = [(x, x)] * len(sampler.x_ranges)
+            sampler.y_ranges = [(y, y)] * len(sampler.y_ranges)
     for robot in env.robots:  # as robosuite does by default, and the published starts have it
         robot.initialization_noise = ARM_NOISE
     starts = np.zeros((count, 1 + model.nq + model.nv))
@@ -143,7 +146,8 @@ def sampled_starts(world, count):
         position, turn = before[name]
         if not (np.allclose(model.body_pos[body], position) and np.allclose(model.body_quat[body], turn)):
             raise ValueError(f"the place of {name} cannot be kept while starts are drawn: take --sampled 0")
-        model.body_pos[body], model.body_quat[body] = position, turn
+        model.body_pos[body] = position
+        model.body_quat[body] = turn
     return starts
 
 
@@ -262,7 +266,8 @@ def _interval(is_so, far=100.0):
 
     The threshold is found to the last bit, so that "<" and "<=" differ.
     """
-    low, high = -far, far
+    low = -far
+    high = far
     below = bool(is_so(low))
     if below == bool(is_so(high)):
         raise ValueError("no threshold")
@@ -288,7 +293,8 @@ def _lamps(env):
 
 def _robot(robot):
     """Describe the arm, its operational-space controller after a reset, and the gripper."""
-    controller, gripper = robot.controller, robot.gripper
+    controller = robot.controller
+    gripper = robot.gripper
     if controller.name != "OSC_POSE" or controller.impedance_mode != "fixed" or not controller.use_delta:
         raise ValueError(f"the controller is {controller.name}, not OSC_POSE with increments")
     return {

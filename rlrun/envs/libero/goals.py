@@ -71,10 +71,12 @@ class Goal:
         if name in ("close", "turnoff") and len(things) == 1:
             return lambda data: _all_joints(things[0], name, data)
         if name == "in" and isinstance(things[-1], Region) and isinstance(things[0], Thing):
-            inner, region = things[0], things[-1]
+            inner = things[0]
+            region = things[-1]
             return lambda data: _contains(region, inner.position(data), data)
         if name == "on" and isinstance(things[0], Thing) and len(things) == 2:
-            upper, lower = things[0], things[1]
+            upper = things[0]
+            lower = things[1]
             return lambda data: _supports(lower, upper, data)
         raise ValueError(
             f"the goal ({name} {' '.join(arguments)}) is of a kind that rlrun's LIBERO world does not know"
@@ -122,14 +124,16 @@ def _contains(region: Region, position: np.ndarray, data: mujoco.MjData) -> bool
     """Return whether a point is in a region's box, which is taken as parallel to the axes of the world."""
     centre = data.site_xpos[region.site]
     size = np.abs(data.site_xmat[region.site].reshape(3, 3) @ region.size)
-    low, high = centre - size, centre + size
+    low = centre - size
+    high = centre + size
     low[2] -= FLOOR_MARGIN
     return bool((position > low).all() and (position < high).all())
 
 
 def _supports(lower: Thing | Region, upper: Thing, data: mujoco.MjData) -> bool:
     if isinstance(lower, Thing):
-        under, above = lower.position(data), upper.position(data)
+        under = lower.position(data)
+        above = upper.position(data)
         is_near = bool(np.linalg.norm(under[:2] - above[:2]) < CENTRE_DISTANCE)
         return bool(under[2] <= above[2]) and is_near and _touch(lower, upper, data)
     if not lower.has_top:
@@ -144,5 +148,6 @@ def _supports(lower: Thing | Region, upper: Thing, data: mujoco.MjData) -> bool:
 
 def _touch(one: Thing, other: Thing, data: mujoco.MjData) -> bool:
     geoms = data.contact.geom  # int [ncon, 2]
-    first, second = geoms[:, 0], geoms[:, 1]
+    first = geoms[:, 0]
+    second = geoms[:, 1]
     return bool(((one.geoms[first] & other.geoms[second]) | (other.geoms[first] & one.geoms[second])).any())

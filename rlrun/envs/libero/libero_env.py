@@ -109,11 +109,13 @@ class LiberoVectorEnv(SuiteEnv):
         row.task = task
         mujoco.mj_resetData(scene.model, row.data)
         start = task.states[self.start_of(seed, task)]
-        row.data.time, row.data.qpos[:] = start[0], start[1 : 1 + scene.model.nq]
+        row.data.time = start[0]
+        row.data.qpos[:] = start[1 : 1 + scene.model.nq]
         row.data.qvel[:] = start[1 + scene.model.nq :]
         mujoco.mj_forward(scene.model, row.data)
         self._controller.reset(i, scene.robot, scene.rest)
-        row.num_steps, row.is_over = 0, False
+        row.num_steps = 0
+        row.is_over = False
 
     def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
@@ -175,7 +177,8 @@ class LiberoVectorEnv(SuiteEnv):
         for i, row in enumerate(rows):
             if row is None:
                 continue
-            texts[i], proprio[i] = row.task.instruction, as_float32(proprio_of(row.task.scene, row.data, row.arm))
+            texts[i] = row.task.instruction
+            proprio[i] = as_float32(proprio_of(row.task.scene, row.data, row.arm))
             for j, camera in enumerate(self.cameras):
                 images[i, j] = self._draw(row, camera, size, size)
         return Frames(images, proprio, tuple(texts))

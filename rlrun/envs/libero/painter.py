@@ -26,7 +26,8 @@ class ScenePainter:
         model.vis.global_.offwidth = model.vis.global_.offheight = MAX_PIXELS
         self._opengl = _context()
         self._opengl.make_current()
-        self._scene, self._option = mujoco.MjvScene(model, maxgeom=_MAX_GEOMS), mujoco.MjvOption()
+        self._scene = mujoco.MjvScene(model, maxgeom=_MAX_GEOMS)
+        self._option = mujoco.MjvOption()
         if detail is not None:
             self._scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
             self._scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
@@ -51,7 +52,8 @@ class ScenePainter:
         self._camera.fixedcamid = model.camera(camera).id
         everything = mujoco.mjtCatBit.mjCAT_ALL
         mujoco.mjv_updateScene(model, data, self._option, None, self._camera, everything, self._scene)
-        pixels, viewport = np.zeros((height, width, 3), np.uint8), mujoco.MjrRect(0, 0, width, height)
+        pixels = np.zeros((height, width, 3), np.uint8)
+        viewport = mujoco.MjrRect(0, 0, width, height)
         mujoco.mjr_render(viewport, self._scene, self._resources)
         mujoco.mjr_readPixels(pixels, None, viewport, self._resources)
         return pixels
@@ -66,7 +68,8 @@ def with_coarse_meshes(model: mujoco.MjModel, detail: float) -> mujoco.MjModel:
     model = copy.copy(model)
     for mesh in range(model.nmesh):
         vertices = model.mesh_vert[model.mesh_vertadr[mesh] :][: model.mesh_vertnum[mesh]]
-        first, end = model.mesh_faceadr[mesh], model.mesh_faceadr[mesh] + model.mesh_facenum[mesh]
+        first = model.mesh_faceadr[mesh]
+        end = model.mesh_faceadr[mesh] + model.mesh_facenum[mesh]
         faces = _representatives(vertices, detail)[model.mesh_face[first:end]]
         is_face = (faces != np.roll(faces, 1, axis=1)).all(1)
         _, once = np.unique(np.sort(faces[is_face], axis=1), axis=0, return_index=True)

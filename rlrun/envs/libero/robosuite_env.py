@@ -62,7 +62,8 @@ class RobosuiteEnv(SingleEnv):
     """One task at a time; the reset seed selects the task and one of its published initial states."""
 
     def __init__(self, config: EnvConfig, tasks: tuple[int, ...]):
-        self._config, self._tasks = config, tasks
+        self._config = config
+        self._tasks = tasks
         self._suite = suite_named(config.section(LiberoConfig).suite)
         self._task = -1
         self._env: Any = None

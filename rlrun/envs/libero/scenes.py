@@ -29,7 +29,8 @@ from rlrun.system.local_files import read_json, require_regular
 
 log = logging.getLogger(__name__)
 
-_SUITE_FILE, _TASK_FILE = "suite.json", "task.json"
+_SUITE_FILE = "suite.json"
+_TASK_FILE = "task.json"
 
 _OF_SCENE = ("changed", "multiccd", "robot")  # what a scene has beside its file
 # its sparse factorization, taken for 60 and more degrees of freedom, gives wrong accelerations; mended in 4.0.1
@@ -77,7 +78,9 @@ class Suite:
 
     def __init__(self, folder: Path, name: str, detail: float | None = None):
         """detail: as ScenePainter's. Raises RunError, with the command that exports it, if the suite is not there."""
-        self._folder, self.name, self._detail = folder, name, detail
+        self._folder = folder
+        self.name = name
+        self._detail = detail
         described = _read_json(folder / name / _SUITE_FILE, folder, name)
         with _fitting(folder / name / _SUITE_FILE):
             self.tasks: list[str] = described["tasks"]
@@ -112,7 +115,8 @@ class Suite:
         return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
 
     def _read(self, number: int) -> Task:
-        folder, described = self._folder / self.name / str(number), self.described(number)
+        folder = self._folder / self.name / str(number)
+        described = self.described(number)
         content = {name: _checked(folder / name, digest) for name, digest in described["sha256"].items()}
         digest = self.scene_of(number)
         scene = self._scenes.get(digest)

@@ -36,15 +36,23 @@ WARP_CACHE = Variable(
     "WARP_CACHE_PATH", ("env",), Decided.node, "the env workers of a node share the kernels that MuJoCo Warp compiles"
 )
 # Of one env worker on MuJoCo Warp. Seconds are estimates; bytes are those of the arrays for libero_goal.
-WARP_STEP_S, WARP_ROW_S, WARP_PICTURE_S = 0.03, 1 / 30_000, 1 / 10_000  # a picture of 224 px
-WARP_FIRST_BYTES, WARP_ROW_BYTES = 1_500_000_000, 500_000
+# a picture of 224 px
+WARP_STEP_S = 0.03
+WARP_ROW_S = 1 / 30_000
+WARP_PICTURE_S = 1 / 10_000
+WARP_FIRST_BYTES = 1_500_000_000
+WARP_ROW_BYTES = 500_000
 WARP_COMPILE_S = 120  # once for each card's architecture and for each kind of scene
 WARP_PIXEL_BYTES = 7  # packed by the ray tracer, and as the policy sees them
 # Of an env worker on MuJoCo's own physics. Measured with Mesa for a scene of libero_goal: 0.68 GB of host memory, 0.52
 # GB of textures and meshes, 6 MB a row. A card was not measured: its share is estimated from its textures and meshes.
 MAX_OPEN = 2  # tasks that a process keeps beside those of its rows
-PROCESS_BYTES, ROW_BYTES, SCENE_BYTES = 300_000_000, 6_000_000, 700_000_000
-OPENGL_BYTES, DRAWN_SCENE_BYTES = 300_000_000, 450_000_000  # of a card
+PROCESS_BYTES = 300_000_000
+ROW_BYTES = 6_000_000
+SCENE_BYTES = 700_000_000
+# of a card
+OPENGL_BYTES = 300_000_000
+DRAWN_SCENE_BYTES = 450_000_000
 NUM_TASKS = {"libero_90": 90}  # of suites with other than ten
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 

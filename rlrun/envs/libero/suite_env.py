@@ -28,14 +28,20 @@ class SuiteEnv(VectorEnv):
 
     def __init__(self, config: EnvConfig, num_envs: int):
         """Raises RunError if the tasks were not exported (`rlrun.envs.libero.export`)."""
-        self._config, self._settings, self.num_envs = config, config.section(LiberoConfig), num_envs
+        self._config = config
+        self._settings = config.section(LiberoConfig)
+        self.num_envs = num_envs
         scenes = Path(self._settings.scenes).expanduser()
         self._suite = Suite(scenes, self._settings.suite, detail_of_pictures(config))
         self._tasks = chosen_tasks(config, len(self._suite.tasks))
-        self.num_actions, self.num_proprio, self.action_names = len(ACTION_NAMES), NUM_PROPRIO, ACTION_NAMES
-        self.num_images, self.cameras = len(config.cameras), tuple(config.cameras)
+        self.num_actions = len(ACTION_NAMES)
+        self.num_proprio = NUM_PROPRIO
+        self.action_names = ACTION_NAMES
+        self.num_images = len(config.cameras)
+        self.cameras = tuple(config.cameras)
         self.action_low, self.action_high = action_limits(self._settings)
-        self.control_hz, self.largest_reward = float(config.action_hz), 1.0
+        self.control_hz = float(config.action_hz)
+        self.largest_reward = 1.0
         made_by = self._suite.described(self._tasks[0])["made_by"]
         if contacts_differ(made_by):
             log.warning(OTHER_CONTACTS, mujoco.__version__, made_by["mujoco"], made_by["mujoco"])

@@ -92,6 +92,7 @@ def action_limits(settings: LiberoConfig) -> tuple[np.ndarray, np.ndarray]:
 
 def axis_angle(quaternion: np.ndarray) -> np.ndarray:
     """Return the axis-angle [3] of a unit quaternion x, y, z, w; zeros for a negligible rotation."""
-    x, w = quaternion[:3], np.clip(quaternion[3], -1.0, 1.0)
+    x = quaternion[:3]
+    w = np.clip(quaternion[3], -1.0, 1.0)
     sine = np.sqrt(1.0 - w * w)
     return np.zeros(3) if sine < 1e-8 else x / sine * 2.0 * np.arccos(w)

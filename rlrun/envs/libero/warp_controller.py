@@ -22,13 +22,17 @@ from rlrun.envs.libero.controller import (
 wp.set_module_options({"enable_backward": False, "max_unroll": 1})  # unrolled, the loops take long to compile
 
 NUM_JOINTS = 7
-_Joints, _Pose = wp.types.vector(NUM_JOINTS, wp.float64), wp.types.vector(6, wp.float64)
-_Inertia, _Felt = wp.types.matrix((NUM_JOINTS, NUM_JOINTS), wp.float64), wp.types.matrix((6, 6), wp.float64)
+_Joints = wp.types.vector(NUM_JOINTS, wp.float64)
+_Pose = wp.types.vector(6, wp.float64)
+_Inertia = wp.types.matrix((NUM_JOINTS, NUM_JOINTS), wp.float64)
+_Felt = wp.types.matrix((6, 6), wp.float64)
 _Jacobian = wp.types.matrix((6, NUM_JOINTS), wp.float64)
 # Share of a diagonal element below which what is left of it is rounding: the hand cannot move in that direction.
 _SINGULAR = wp.constant(wp.float64(1e-12))
-_STIFFNESS, _DAMPING = wp.constant(wp.float64(NULL_SPACE_STIFFNESS)), wp.constant(wp.float64(NULL_SPACE_DAMPING))
-_ZERO, _ONE = wp.constant(wp.float64(0.0)), wp.constant(wp.float64(1.0))
+_STIFFNESS = wp.constant(wp.float64(NULL_SPACE_STIFFNESS))
+_DAMPING = wp.constant(wp.float64(NULL_SPACE_DAMPING))
+_ZERO = wp.constant(wp.float64(0.0))
+_ONE = wp.constant(wp.float64(1.0))
 
 
 @wp.struct
@@ -125,14 +129,24 @@ def _matrix(turn: wp.vec3d):
     """Return the matrix of an axis-angle vector as robosuite computes it: its quaternion is rounded to float32."""
     angle = wp.length(turn)
     sine = wp.sin(angle / wp.float64(2.0)) / angle
-    w, x = wp.float32(wp.cos(angle / wp.float64(2.0))), wp.float32(turn[0] * sine)
-    y, z = wp.float32(turn[1] * sine), wp.float32(turn[2] * sine)
+    w = wp.float32(wp.cos(angle / wp.float64(2.0)))
+    x = wp.float32(turn[0] * sine)
+    y = wp.float32(turn[1] * sine)
+    z = wp.float32(turn[2] * sine)
     scale = wp.sqrt(wp.float64(2.0) / wp.float64(w * w + x * x + y * y + z * z))
-    w, x = wp.float32(wp.float64(w) * scale), wp.float32(wp.float64(x) * scale)
-    y, z = wp.float32(wp.float64(y) * scale), wp.float32(wp.float64(z) * scale)
-    xx, yy, zz = wp.float64(x * x), wp.float64(y * y), wp.float64(z * z)
-    xy, xz, yz = wp.float64(x * y), wp.float64(x * z), wp.float64(y * z)
-    wx, wy, wz = wp.float64(w * x), wp.float64(w * y), wp.float64(w * z)
+    w = wp.float32(wp.float64(w) * scale)
+    x = wp.float32(wp.float64(x) * scale)
+    y = wp.float32(wp.float64(y) * scale)
+    z = wp.float32(wp.float64(z) * scale)
+    xx = wp.float64(x * x)
+    yy = wp.float64(y * y)
+    zz = wp.float64(z * z)
+    xy = wp.float64(x * y)
+    xz = wp.float64(x * z)
+    yz = wp.float64(y * z)
+    wx = wp.float64(w * x)
+    wy = wp.float64(w * y)
+    wz = wp.float64(w * z)
     return wp.mat33d(
         _ONE - yy - zz, xy - wz, xz + wy, xy + wz, _ONE - xx - zz, yz - wx, xz - wy, yz + wx, _ONE - xx - yy
     )
@@ -164,7 +178,8 @@ def _set_aim(
     aim: wp.array2d[float],
     aim_rotation: wp.array2d[float],
 ):
-    turn, turns = wp.vec3d(), wp.float64(0.0)
+    turn = wp.vec3d()
+    turns = wp.float64(0.0)
     for i in range(3):
         moved = wp.clamp(wp.float64(actions[row, i]), -_ONE, _ONE) * arm.most[i]
         aim[row, i] = wp.float32(hand[i] + moved)
@@ -206,11 +221,15 @@ def _control(
     row = wp.tid()
     if frozen[row] >= 0:
         return
-    hand, rotation = wp.vec3d(arm.rest_hand), wp.mat33d(arm.rest_rotation)
-    jacobian, inertia = _Jacobian(arm.rest_jacobian), _Inertia(arm.rest_inertia)
-    joints, velocities = _Joints(arm.rest), _Joints()
+    hand = wp.vec3d(arm.rest_hand)
+    rotation = wp.mat33d(arm.rest_rotation)
+    jacobian = _Jacobian(arm.rest_jacobian)
+    inertia = _Inertia(arm.rest_inertia)
+    joints = _Joints(arm.rest)
+    velocities = _Joints()
     if believed[row, 0] == 0.0:
-        hand, rotation = wp.vec3d(site_xpos[row, arm.site]), wp.mat33d(site_xmat[row, arm.site])
+        hand = wp.vec3d(site_xpos[row, arm.site])
+        rotation = wp.mat33d(site_xmat[row, arm.site])
         for j in range(7):
             joints[j] = wp.float64(qpos[row, arm.joints + j])
             velocities[j] = wp.float64(qvel[row, arm.dofs + j])
@@ -222,7 +241,8 @@ def _control(
     believed[row, 0] = 0.0
     if is_new == 1:
         _set_aim(arm, row, actions, hand, rotation, aim, aim_rotation)
-    motion, turned = jacobian * velocities, _rotation_error(_row_matrix(aim_rotation, row), rotation)
+    motion = jacobian * velocities
+    turned = _rotation_error(_row_matrix(aim_rotation, row), rotation)
     wanted = _Pose()
     for i in range(3):
         wanted[i] = arm.kp[i] * (wp.float64(aim[row, i]) - hand[i]) - arm.kd[i] * motion[i]
@@ -261,7 +281,8 @@ class WarpController:
             "believed": np.ones(1),
         }
         self._inertia_at = wp.array(views.inertia_at, dtype=int)
-        self._motors, self._fingers = wp.array(views.arm, dtype=int), wp.array(views.fingers, dtype=int)
+        self._motors = wp.array(views.arm, dtype=int)
+        self._fingers = wp.array(views.fingers, dtype=int)
         self._motor_range = wp.array(np.stack(views.arm_range, 1), dtype=float)
         self._finger_range = wp.array(np.stack(views.fingers_range, 1), dtype=float)
         self._finger_signs = wp.array(FINGER_SIGNS, dtype=float)
@@ -303,10 +324,15 @@ def _arm(model: mujoco.MjModel, robot: RobotDescription, rest: ArmViews) -> Arm:
     mujoco.mj_jacSite(model, rest.data, rest.jacobian[:3], rest.jacobian[3:], rest.site)
     arm = Arm()
     arm.joints = int(model.joint(robot.joints[0]).qposadr[0])
-    arm.dofs, arm.site = rest.dofs.start, rest.site
-    arm.kp, arm.kd, arm.most = _Pose(robot.kp), _Pose(robot.kd), _Pose(robot.max_increment)
-    arm.speed, arm.rest = wp.float64(robot.gripper_speed), _Joints(robot.rest_joints)
-    arm.rest_hand, arm.rest_rotation = wp.vec3d(rest.hand), wp.mat33d(rest.rotation)
+    arm.dofs = rest.dofs.start
+    arm.site = rest.site
+    arm.kp = _Pose(robot.kp)
+    arm.kd = _Pose(robot.kd)
+    arm.most = _Pose(robot.max_increment)
+    arm.speed = wp.float64(robot.gripper_speed)
+    arm.rest = _Joints(robot.rest_joints)
+    arm.rest_hand = wp.vec3d(rest.hand)
+    arm.rest_rotation = wp.mat33d(rest.rotation)
     arm.rest_jacobian = _Jacobian(rest.jacobian[:, rest.dofs].ravel())
     arm.rest_inertia = _Inertia(rest.data.M[rest.inertia_at].ravel())
     return arm

@@ -39,7 +39,9 @@ class WarpLiberoEnv(SuiteEnv):
         self._opened = [self._suite.task(number) for number in self._tasks]
         self._number = {number: k for k, number in enumerate(self._tasks)}
         self._scene = self._opened[0].scene
-        model, robot, rest = self._scene.model, self._scene.robot, self._scene.rest
+        model = self._scene.model
+        robot = self._scene.robot
+        rest = self._scene.rest
         progress()
         self._first_start = np.cumsum([0, *(len(task.states) for task in self._opened)])
         self._physics = WarpPhysics(
@@ -58,7 +60,8 @@ class WarpLiberoEnv(SuiteEnv):
         self._data = mujoco.MjData(model)  # of one row, for pictures for people
         self._begun: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # start -> pictures, proprioception
         self._started = np.zeros(num_envs, int)  # start of each row's episode
-        self._num_steps, self._is_over = np.zeros(num_envs, int), np.ones(num_envs, bool)
+        self._num_steps = np.zeros(num_envs, int)
+        self._is_over = np.ones(num_envs, bool)
         self._is_closed = False
         self._learn([0], np.zeros(1, int))  # compiles everything
         progress()
@@ -103,7 +106,9 @@ class WarpLiberoEnv(SuiteEnv):
         numbers = self._goals.tasks.numpy()
         numbers[rows] = tasks
         self._goals.tasks.assign(numbers)
-        self._started[rows], self._num_steps[rows], self._is_over[rows] = starts, 0, False
+        self._started[rows] = starts
+        self._num_steps[rows] = 0
+        self._is_over[rows] = False
         images, proprio = zip(*(self._begun[start] for start in starts.tolist()), strict=True)
         return Frames(np.stack(images), np.stack(proprio), tuple(self._opened[task].instruction for task in tasks))
 
@@ -121,14 +126,16 @@ class WarpLiberoEnv(SuiteEnv):
             if self._settings.settle_steps and condition[row] != FINE:
                 raise SimulatorFault(f"{_FAULTS[condition[row]]} while objects came to rest in row {row}")
         self._physics.keep(rows, np.array(starts))
-        images, proprio = self.draw(), self._proprio(rows)
+        images = self.draw()
+        proprio = self._proprio(rows)
         for k, (start, row) in enumerate(zip(starts, rows.tolist(), strict=True)):
             self._begun[start] = images[row].copy(), as_float32(proprio[k])
 
     def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
         native = self.native(self.checked(actions, active, self._is_over))
-        chunk, running = ChunkBuilder(*actions.shape[:2]), active.copy()
+        chunk = ChunkBuilder(*actions.shape[:2])
+        running = active.copy()
         for k in range(actions.shape[1]):
             if not running.any():
                 break
@@ -146,7 +153,8 @@ class WarpLiberoEnv(SuiteEnv):
 
     def _judge(self, running: np.ndarray, k: int, chunk: ChunkBuilder) -> None:
         """Add control step `k` of the rows that ran to the chunk."""
-        condition, success = self._physics.condition.numpy(), self._goals.success.numpy() > 0
+        condition = self._physics.condition.numpy()
+        success = self._goals.success.numpy() > 0
         broken = np.flatnonzero(running & (condition != FINE))
         for i in broken.tolist():
             chunk.fail(i, f"{_FAULTS[condition[i]]} at control step {self._num_steps[i] + 1}")
@@ -172,7 +180,8 @@ class WarpLiberoEnv(SuiteEnv):
         rows = np.flatnonzero(shown)
         images = self.draw() if rows.size else self._pictures.empty
         images[~shown] = 0
-        proprio, texts = np.zeros((self.num_envs, NUM_PROPRIO), np.float32), [""] * self.num_envs
+        proprio = np.zeros((self.num_envs, NUM_PROPRIO), np.float32)
+        texts = [""] * self.num_envs
         proprio[rows] = as_float32(self._proprio(rows))
         tasks = self._goals.tasks.numpy()
         for i in rows.tolist():
@@ -203,7 +212,8 @@ class WarpLiberoEnv(SuiteEnv):
         """Draw by OpenGL: the ray tracer would draw all rows. Raises NoPicture where it does not work."""
         if max(height, width) > MAX_PIXELS:
             raise ValueError(f"render: {height} x {width} is more than {MAX_PIXELS} pixels to a side")
-        model, data = self._scene.model, self._data
+        model = self._scene.model
+        data = self._data
         data.qpos[:] = self._physics.data.qpos.numpy()[env_id]
         mujoco.mj_kinematics(model, data)
         mujoco.mj_camlight(model, data)

@@ -55,7 +55,8 @@ def _joints_hold(literal: Literal, joints: wp.array[int], qpos: wp.array2d[float
 
 @wp.func
 def _is_inside(literal: Literal, point: wp.vec3d, centre: wp.vec3d, rotation: wp.mat33d):
-    size, offset = rotation * literal.size, point - centre
+    size = rotation * literal.size
+    offset = point - centre
     for i in range(3):
         low = -wp.abs(size[i])
         if i == 2:
@@ -93,7 +94,8 @@ def _holds(
         under = wp.vec3d(xpos[row, literal.lower])
         apart = wp.length(wp.vec2d(under[0] - above[0], under[1] - above[1]))
         return under[2] <= above[2] and apart < wp.float64(CENTRE_DISTANCE)
-    centre, rotation = wp.vec3d(site_xpos[row, literal.lower]), wp.mat33d(site_xmat[row, literal.lower])
+    centre = wp.vec3d(site_xpos[row, literal.lower])
+    rotation = wp.mat33d(site_xmat[row, literal.lower])
     if literal.kind == _INSIDE:
         return _is_inside(literal, above, centre, rotation)
     return _is_on_top(literal, above, centre, rotation)
@@ -111,7 +113,8 @@ def _find_touches(
     contact, pair = wp.tid()
     if contact >= num_contacts[0]:
         return
-    a, b = contact_geoms[contact][0], contact_geoms[contact][1]
+    a = contact_geoms[contact][0]
+    b = contact_geoms[contact][1]
     if a < 0 or b < 0:
         return
     if (ones[pair, a] and others[pair, b]) or (others[pair, a] and ones[pair, b]):
@@ -156,33 +159,41 @@ class BatchGoals:
         ones, others = (
             ([thing.geoms for thing in side] for side in zip(*self._pairs, strict=True)) if self._pairs else ([], [])
         )
-        self._ones, self._others = (
-            wp.array(np.array(ones, bool), dtype=bool),
-            wp.array(np.array(others, bool), dtype=bool),
-        )
+        self._ones = wp.array(np.array(ones, bool), dtype=bool)
+        self._others = wp.array(np.array(others, bool), dtype=bool)
         self._touches = wp.zeros((num_rows, max(1, len(self._pairs))), dtype=int)
 
     def _literal(self, goal: Goal, name: str, *arguments: str) -> Any:
-        things, literal = [goal.things[argument] for argument in arguments], Literal()
+        things = [goal.things[argument] for argument in arguments]
+        literal = Literal()
         literal.touch = -1
         if name in _KINDS:
             thing = things[0]
-            literal.kind, (literal.low, literal.high) = _KINDS[name], thing.intervals[name]
-            literal.first_joint, literal.num_joints = len(self._joints), len(thing.joints)
+            literal.kind = _KINDS[name]
+            (literal.low, literal.high) = thing.intervals[name]
+            literal.first_joint = len(self._joints)
+            literal.num_joints = len(thing.joints)
             self._joints += thing.joints
             return literal
-        upper, lower = things[0], things[-1]
+        upper = things[0]
+        lower = things[-1]
         assert isinstance(upper, Thing)  # Goal has refused everything else
         literal.upper = upper.body
         if isinstance(lower, Thing):
-            literal.kind, literal.lower, literal.touch = _ON_THING, lower.body, self._pair(lower, upper)
+            literal.kind = _ON_THING
+            literal.lower = lower.body
+            literal.touch = self._pair(lower, upper)
             return literal
-        literal.kind, literal.lower, literal.size = _INSIDE, lower.site, wp.vec3d(lower.size)
+        literal.kind = _INSIDE
+        literal.lower = lower.site
+        literal.size = wp.vec3d(lower.size)
         if name == "on":
             literal.kind = _ON_REGION
             literal.touch = -1 if lower.parent is None else self._pair(lower.parent, upper)
             if not lower.has_top:  # which holds always
-                literal.kind, literal.num_joints, literal.touch = _ALL_JOINTS, 0, -1
+                literal.kind = _ALL_JOINTS
+                literal.num_joints = 0
+                literal.touch = -1
         return literal
 
     def _pair(self, one: Thing, other: Thing) -> int:

@@ -38,8 +38,13 @@ _FULL = int(
     | mujoco_warp.OverflowType.CCD
 )
 LEAST_ROOM = 512  # contacts and constraints of a row: pairs of near shapes need room for contacts, too
-_LOOKED_AT, _LOOKED_STEPS = 8, 100  # starts, and physics steps from each, in which contacts are counted
-FINE, DIVERGED, OVERFLOWED = 0, 1, 2  # conditions of a row
+# starts, and physics steps from each, in which contacts are counted
+_LOOKED_AT = 8
+_LOOKED_STEPS = 100
+# conditions of a row
+FINE = 0
+DIVERGED = 1
+OVERFLOWED = 2
 
 
 @wp.kernel
@@ -83,10 +88,12 @@ class Room:
 
 def room_for(model: mujoco.MjModel, starts: np.ndarray) -> Room:
     """Return twice what some of the starts need while things fall, without control. starts: [S, 1 + nq + nv]."""
-    data, most = mujoco.MjData(model), np.zeros(2, int)
+    data = mujoco.MjData(model)
+    most = np.zeros(2, int)
     for start in starts[:: max(1, len(starts) // _LOOKED_AT)]:
         mujoco.mj_resetData(model, data)
-        data.qpos[:], data.qvel[:] = start[1 : 1 + model.nq], start[1 + model.nq :]
+        data.qpos[:] = start[1 : 1 + model.nq]
+        data.qvel[:] = start[1 + model.nq :]
         for _ in range(_LOOKED_STEPS):
             mujoco.mj_step(model, data)
             most = np.maximum(most, (data.ncon, data.nefc))
@@ -128,7 +135,9 @@ class WarpPhysics:
         device: Any,
     ):
         """starts: [S, 1 + nq + nv], time, positions and velocities; a row's start is named by its number."""
-        self.device, self.num_rows, self._num_substeps = device, num_rows, num_substeps
+        self.device = device
+        self.num_rows = num_rows
+        self._num_substeps = num_substeps
         room = room_for(model, starts)
         with wp.ScopedDevice(device):
             with _matrices_as_warp_likes(model):
@@ -145,7 +154,8 @@ class WarpPhysics:
             self._frozen = wp.zeros(num_rows, dtype=int)  # its own number in rows that stand still, else -1
             state = [_as_rows(getattr(self.data, name)) for name in (*_STATE, *_SEEN)]
             state += [_as_rows(one) for one in self.controller.state]
-            self._held, self._settled = KeptRows(state, num_rows), KeptRows(state, len(starts))
+            self._held = KeptRows(state, num_rows)
+            self._settled = KeptRows(state, len(starts))
             self._starts = [wp.array(part, dtype=float) for part in _parts(starts, model.nq)]
         self._graph: Any = None
         self._was_stepped = False
@@ -159,7 +169,8 @@ class WarpPhysics:
         with wp.ScopedDevice(self.device):
             self._freeze(mask)
             mujoco_warp.reset_data(self.model, self.data, reset=wp.array(mask, dtype=bool))
-            to, of = wp.array(rows, dtype=int), wp.array(starts, dtype=int)
+            to = wp.array(rows, dtype=int)
+            of = wp.array(starts, dtype=int)
             for name, start in zip(("time", "qpos", "qvel"), self._starts, strict=True):
                 target = _as_rows(getattr(self.data, name))
                 wp.launch(_copy_rows, dim=(len(rows), target.shape[1]), inputs=[start, of, target, to])

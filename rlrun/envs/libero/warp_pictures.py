@@ -31,7 +31,8 @@ class RayTracer:
 
     def __init__(self, model: mujoco.MjModel, physics: WarpPhysics, cameras: Sequence[str], size: int):
         """size: pixels to a side."""
-        self._physics, self._shape = physics, (physics.num_rows, len(cameras), size, size, 3)
+        self._physics = physics
+        self._shape = (physics.num_rows, len(cameras), size, size, 3)
         with wp.ScopedDevice(physics.device):
             # Highlights are left out, since OpenGL's coarse vertices miss most of them too.
             self._context = mujoco_warp.create_render_context(

@@ -98,7 +98,8 @@ def alone(folder: Path, progress: Callable[[], None]) -> Iterator[None]:
 
 
 def _wait_for_lock(file: IO[str], folder: Path, progress: Callable[[], None]) -> None:
-    seen, still_s = "", 0.0
+    seen = ""
+    still_s = 0.0
     while True:
         try:
             flock(file, LOCK_EX | LOCK_NB)

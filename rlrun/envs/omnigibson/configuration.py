@@ -267,7 +267,8 @@ def to_rgb(image: Any, size: int) -> np.ndarray:
         pixels = np.clip(np.round(pixels * scale), 0, 255).astype(np.uint8)
     if pixels.shape[:2] == (size, size):
         return np.ascontiguousarray(pixels)
-    rows, columns = _area_weights(pixels.shape[0], size), _area_weights(pixels.shape[1], size)
+    rows = _area_weights(pixels.shape[0], size)
+    columns = _area_weights(pixels.shape[1], size)
     narrow = np.einsum("hwc,jw->hjc", pixels.astype(np.float32), columns, optimize=True)
     return np.round(np.einsum("hjc,ih->ijc", narrow, rows, optimize=True)).astype(np.uint8)
 
@@ -276,7 +277,8 @@ def to_rgb(image: Any, size: int) -> np.ndarray:
 def _area_weights(many: int, few: int) -> np.ndarray:
     """Return float32 [few, many]: the share of each source pixel in each target pixel; rows sum to 1."""
     edges = np.linspace(0, many, few + 1)
-    start, stop = edges[:-1, None], edges[1:, None]
+    start = edges[:-1, None]
+    stop = edges[1:, None]
     pixel = np.arange(many)[None]
     overlap = np.clip(np.minimum(stop, pixel + 1) - np.maximum(start, pixel), 0, None)
     return (overlap / overlap.sum(axis=1, keepdims=True)).astype(np.float32)

@@ -33,7 +33,8 @@ class Simulation(ABC):
     """Several rows in one simulator. Every step advances all of them; `keeping` restores rows that must not move."""
 
     def __init__(self, og: ModuleType, num_envs: int):
-        self.og, self.num_envs = og, num_envs
+        self.og = og
+        self.num_envs = num_envs
 
     @abstractmethod
     def scene(self, row: int) -> Any:

@@ -39,7 +39,8 @@ class InstanceLoader:
     """Loads the instance files of `env.activity`, and records which instance and pose each row holds."""
 
     def __init__(self, simulation: Simulation, config: EnvConfig):
-        self._simulation, self._config = simulation, config
+        self._simulation = simulation
+        self._config = config
         self._own = config.section(OmniGibsonConfig)
         self._held: dict[int, int] = {}  # row -> instance
         self._poses: dict[int, list[Pose]] = {}  # row -> poses of its instance
@@ -83,7 +84,8 @@ class InstanceLoader:
 
     def check_pose(self, row: int) -> None:
         """Put the robot where the row's episode starts, in its own scene, unless it is there."""
-        pose, robot = self._pose.get(row), self._simulation.robot(row)
+        pose = self._pose.get(row)
+        robot = self._simulation.robot(row)
         if pose is None:
             return
         there, facing = (to_numpy(one) for one in robot.get_position_orientation(frame="scene"))
@@ -107,7 +109,8 @@ class InstanceLoader:
     def _load_objects(self, row: int, file: Path) -> None:
         convert = importlib.import_module("omnigibson.utils.python_utils").recursively_convert_to_torch
         content = json.loads(file.read_text(encoding="utf-8"))
-        scene, scope = self._simulation.scene(row), self._simulation.object_scope(row)
+        scene = self._simulation.scene(row)
+        scope = self._simulation.object_scope(row)
         poses = content.pop("robot_poses", None)
         if poses is not None:
             scene.write_task_metadata(key="robot_poses", data=convert(poses))

@@ -60,7 +60,8 @@ def is_terminated(info: dict[str, Any]) -> bool:
 
 def step_info(info: dict[str, Any], num_steps: int, is_truncated: bool) -> dict[str, Any]:
     """Return the parts of OmniGibson's info that rlrun keeps, as plain data, with rlrun's step count and time limit."""
-    done, reward = info["done"], info.get("reward", {})
+    done = info["done"]
+    reward = info.get("reward", {})
     goal = done.get("goal_status", {})
     conditions = {
         name: {"done": bool(state["done"]), "success": bool(state["success"])}
@@ -93,7 +94,8 @@ class OmniGibsonVectorEnv(VectorEnv):
     """B rows that share one simulator. Its step moves all rows; rows that are not active are restored."""
 
     def __init__(self, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None):
-        self.config, self.num_envs = config, num_envs
+        self.config = config
+        self.num_envs = num_envs
         og = launch(config, progress)
         self._simulation: Simulation | None = open_simulation(og, config, num_envs)
         progress()
@@ -106,13 +108,16 @@ class OmniGibsonVectorEnv(VectorEnv):
         parts = tuple(part for part in r1pro.ACTION_PARTS if part in config.controlled)
         self._driven = np.concatenate([np.arange(r1pro.NUM_ACTIONS)[r1pro.ACTION_PARTS[part]] for part in parts])
         self.action_names = r1pro.action_names(parts)
-        self.cameras, self.instructions = tuple(config.cameras), (instruction(config),)
+        self.cameras = tuple(config.cameras)
+        self.instructions = (instruction(config),)
         self.control_hz = float(config.action_hz)
         low, high = r1pro.action_limits()
-        self.action_low, self.action_high = low[self._driven], high[self._driven]
+        self.action_low = low[self._driven]
+        self.action_high = high[self._driven]
         self.num_actions = len(self._driven)
         fields = r1pro.PROPRIO_256 if config.proprio.value == "full_256" else r1pro.PROPRIO_61
-        self.num_proprio, self.num_images = max(where.stop for where in fields.values()), len(config.cameras)
+        self.num_proprio = max(where.stop for where in fields.values())
+        self.num_images = len(config.cameras)
 
     @property
     def simulation(self) -> Simulation:
@@ -130,7 +135,8 @@ class OmniGibsonVectorEnv(VectorEnv):
                 for link in self.config.cameras:
                     sensor = robot.sensors[CAMERA_KEY.format(link=link)]
                     side = own.head_resolution if link == HEAD_LINK else own.wrist_resolution
-                    sensor.image_height, sensor.image_width = side, side
+                    sensor.image_height = side
+                    sensor.image_width = side
                     if link == HEAD_LINK:
                         sensor.horizontal_aperture = own.head_aperture
         self.simulation.load_spaces()
@@ -227,7 +233,8 @@ class OmniGibsonVectorEnv(VectorEnv):
                 continue
             options = self.simulation.goal_options(row)
             chunk.q_score[row] = q_score(options, self._rows[row].at_reset, bool(chunk.success[row]))
-            frames.images[row], frames.proprio[row] = found.images[at], found.proprio[at]
+            frames.images[row] = found.images[at]
+            frames.proprio[row] = found.proprio[at]
         if len(blind) == self.num_envs > 1:
             raise SimulatorFault(f"no row can be looked at: {blind[rows[0]]}")
 
@@ -265,7 +272,8 @@ class OmniGibsonVectorEnv(VectorEnv):
 
     def _observed(self, rows: Sequence[int]) -> tuple[list[dict[str, Any]], list[list[str]]]:
         """Return observations of these rows, with pictures in host memory, and the black cameras of each row."""
-        observations, black = self.simulation.observe(rows), []
+        observations = self.simulation.observe(rows)
+        black = []
         for one in observations:
             for link in self.config.cameras:
                 camera = one[ROBOT][CAMERA_KEY.format(link=link)]
@@ -282,7 +290,8 @@ class OmniGibsonVectorEnv(VectorEnv):
         (observation,) = self.simulation.observe([env_id])
         side = min(height, width)
         picture = np.zeros((height, width, 3), np.uint8)
-        top, left = (height - side) // 2, (width - side) // 2
+        top = (height - side) // 2
+        left = (width - side) // 2
         picture[top : top + side, left : left + side] = to_rgb(self._picture(observation, self.config.cameras[0]), side)
         return picture
 

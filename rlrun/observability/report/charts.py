@@ -12,8 +12,13 @@ from html import escape
 
 from rlrun.observability.step_line import quantity
 
-WIDTH, HEIGHT = 420, 190
-LEFT, RIGHT, TOP, BOTTOM = 54, 17, 12, 26  # margins of the plot area; half of the last label is to the right of it
+WIDTH = 420
+HEIGHT = 190
+# margins of the plot area; half of the last label is to the right of it
+LEFT = 54
+RIGHT = 17
+TOP = 12
+BOTTOM = 26
 MAX_POINTS = 240  # more are averaged in buckets
 SMOOTH_SHARE = 0.05  # of the points are averaged for the bold line
 STYLE = """
@@ -239,7 +244,8 @@ def _svg(parts: list[str], series: Sequence[Series]) -> str:
 
 def _grid(scale: _Scale) -> str:
     parts = []
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    right = WIDTH - RIGHT
+    bottom = HEIGHT - BOTTOM
     for value in ticks(*scale.values):
         y = scale.y(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -254,7 +260,8 @@ def _grid(scale: _Scale) -> str:
 
 
 def _path(scale: _Scale, steps: Sequence[float], values: Sequence[float | None], colour: int, kind: str) -> str:
-    commands, is_down = [], False
+    commands = []
+    is_down = False
     for step, value in zip(steps, values, strict=True):
         if value is not None:
             commands.append(f"{'L' if is_down else 'M'}{scale.x(step):.1f} {scale.y(value):.1f}")
@@ -273,7 +280,10 @@ def _band(scale: _Scale, band: Band) -> str:
 
 
 def _mark(scale: _Scale, mark: Mark) -> str:
-    x, y, low, high = scale.x(mark.step), scale.y(mark.value), scale.y(mark.low), scale.y(mark.high)
+    x = scale.x(mark.step)
+    y = scale.y(mark.value)
+    low = scale.y(mark.low)
+    high = scale.y(mark.high)
     return (
         f'<g class="mark"><title>{escape(mark.label)}</title>'
         f'<path d="M{x:.1f} {low:.1f}V{high:.1f}M{x - 4:.1f} {low:.1f}h8M{x - 4:.1f} {high:.1f}h8"/>'
@@ -306,7 +316,8 @@ def _bucketed(line: Series) -> Series:
     size = -(-len(line.steps) // MAX_POINTS)
     if size <= 1:
         return line
-    steps, values = [], []
+    steps = []
+    values = []
     for start in range(0, len(line.steps), size):
         found = [value for value in line.values[start : start + size] if value is not None]
         steps.append(line.steps[min(start + size, len(line.steps)) - 1])

@@ -85,22 +85,27 @@ def paired_interval(both: int, only_a: int, only_b: int, neither: int) -> tuple[
     The arguments count pairs. Example: (1, 1, 7, 12) gives 0.286 with 0.026 to 0.507.
     """
     count = both + only_a + only_b + neither
-    in_a, in_b = both + only_a, both + only_b
-    rate_a, rate_b = in_a / count, in_b / count
-    (low_a, high_a), (low_b, high_b) = wilson_interval(in_a, count), wilson_interval(in_b, count)
+    in_a = both + only_a
+    in_b = both + only_b
+    rate_a = in_a / count
+    rate_b = in_b / count
+    (low_a, high_a) = wilson_interval(in_a, count)
+    (low_b, high_b) = wilson_interval(in_b, count)
     product = in_a * (count - in_a) * in_b * (count - in_b)
     covariance: float = both * neither - only_a * only_b
     if covariance > 0:
         covariance = max(covariance - count / 2, 0)  # the continuity correction of method 10
     phi = covariance / sqrt(product) if product else 0.0
     value = rate_b - rate_a
-    down, up = _joined(rate_b - low_b, high_a - rate_a, phi), _joined(high_b - rate_b, rate_a - low_a, phi)
+    down = _joined(rate_b - low_b, high_a - rate_a, phi)
+    up = _joined(high_b - rate_b, rate_a - low_a, phi)
     return value, max(-1.0, value - down), min(1.0, value + up)
 
 
 def mcnemar_p(only_a: int, only_b: int) -> float:
     """Return the exact two-sided p-value of McNemar's test. Example: mcnemar_p(1, 7) is 0.0703."""
-    count, fewer = only_a + only_b, min(only_a, only_b)
+    count = only_a + only_b
+    fewer = min(only_a, only_b)
     return min(1.0, 2 * sum(comb(count, k) for k in range(fewer + 1)) / 2**count)
 
 
@@ -117,7 +122,8 @@ def _compare_evaluations(a: EvaluationRecord, b: EvaluationRecord) -> Difference
             *_unpaired(*_count_episodes([a]), *_count_episodes([b])), "all episodes; no pairs of equal seeds"
         )
     pairs = [(in_a[seed], in_b[seed]) for seed in common]
-    only_a, only_b = pairs.count((True, False)), pairs.count((False, True))
+    only_a = pairs.count((True, False))
+    only_b = pairs.count((False, True))
     interval = paired_interval(pairs.count((True, True)), only_a, only_b, pairs.count((False, False)))
     p_value = mcnemar_p(only_a, only_b)
     words = (
@@ -132,8 +138,10 @@ def _count_episodes(records: Sequence[EvaluationRecord]) -> tuple[int, int]:
 
 def _unpaired(in_a: int, of_a: int, in_b: int, of_b: int) -> tuple[float, float, float]:
     """Return the difference B - A of independent proportions with its 95 % interval. Counts: successes, episodes."""
-    rate_a, rate_b = in_a / of_a, in_b / of_b
-    (low_a, high_a), (low_b, high_b) = wilson_interval(in_a, of_a), wilson_interval(in_b, of_b)
+    rate_a = in_a / of_a
+    rate_b = in_b / of_b
+    (low_a, high_a) = wilson_interval(in_a, of_a)
+    (low_b, high_b) = wilson_interval(in_b, of_b)
     value = rate_b - rate_a
     return (
         value,
@@ -147,14 +155,16 @@ def _paired_seeds(
 ) -> tuple[float, float, float]:
     of_a = dict(zip(seeds_a, a, strict=True))
     changes = [rate - of_a[seed] for seed, rate in zip(seeds_b, b, strict=True)]
-    value, half = mean(changes), _t_quantile(len(changes) - 1) * stdev(changes) / sqrt(len(changes))
+    value = mean(changes)
+    half = _t_quantile(len(changes) - 1) * stdev(changes) / sqrt(len(changes))
     return value, value - half, value + half
 
 
 def _welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
     """Return the difference of two means with Welch's interval."""
     variances = [stdev(rates) ** 2 / len(rates) for rates in (a, b)]
-    total, value = sum(variances), mean(b) - mean(a)
+    total = sum(variances)
+    value = mean(b) - mean(a)
     if total == 0:
         return value, value, value
     freedom = total**2 / sum(one**2 / (len(rates) - 1) for one, rates in zip(variances, (a, b), strict=True))
@@ -251,7 +261,10 @@ def evaluation_curve(group: RunGroup, colour: int) -> tuple[Series, Band] | None
 
 def _over_seeds(label: str, by_run: Sequence[dict[float, float | None]], colour: int) -> tuple[Series, Band] | None:
     """Average over the runs that have a value at a step."""
-    steps, means, lows, highs = [], [], [], []
+    steps = []
+    means = []
+    lows = []
+    highs = []
     for step in sorted({step for values in by_run for step in values}):
         found = [value for values in by_run if (value := values.get(step)) is not None]
         if found:

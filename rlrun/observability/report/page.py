@@ -20,7 +20,9 @@ from rlrun.observability.trends import theil_sen_slope
 from rlrun.system.errors import visible
 
 MAX_VIDEOS = 6
-NUM_PHASES, OTHER = 8, "other work"  # phases with a colour of their own, and the sum of the rest
+# phases with a colour of their own, and the sum of the rest
+NUM_PHASES = 8
+OTHER = "other work"
 MAX_VIDEO_BYTES = 24 * 1024 * 1024  # of all embedded videos
 
 

@@ -9,8 +9,11 @@ from typing import Any
 from rlrun.observability.records import EvaluationRecord, RunRecord
 from rlrun.observability.step_line import duration, memory, percent, quantity
 
-WIDTH, ROW = 460, 46  # of the picture of intervals, pixels
-LEFT, RIGHT = 112, 26
+# of the picture of intervals, pixels
+WIDTH = 460
+ROW = 46
+LEFT = 112
+RIGHT = 26
 CPU = "CPU"
 
 
@@ -53,7 +56,8 @@ def _unevaluated(record: RunRecord) -> str:
             "<div><div class='rate'>No result yet</div><p>Neither evaluations nor training steps were logged.</p></div>"
         )
     count = max(1, len(values) // 10)
-    before, after = sum(values[:count]) / count, sum(values[-count:]) / count
+    before = sum(values[:count]) / count
+    after = sum(values[-count:]) / count
     rate = _rate(before, after)
     span = f"the first and last {count} steps" if count > 1 else "the first and the last step"
     return f"<div>{rate}<p>Success while exploring, {span}; no evaluation was recorded.</p></div>"

@@ -65,9 +65,11 @@ class RunningStatistics(nn.Module):
             return
         mean = sums[1:] / sums[0]
         variance = reduce((rows - mean).square().sum(0)) / sums[0]
-        old_count, old_mean = self.count.double().cpu(), self.mean.double().cpu()
+        old_count = self.count.double().cpu()
+        old_mean = self.mean.double().cpu()
         count = old_count + sums[0]
-        shift, share = mean - old_mean, sums[0] / count
+        shift = mean - old_mean
+        share = sums[0] / count
         spread = self.variance.double().cpu() * (1 - share) + variance * share + shift.square() * share * (1 - share)
         self.mean.copy_(old_mean + shift * share)
         self.variance.copy_(spread)
@@ -130,7 +132,8 @@ def _dtype(layers: nn.Sequential) -> torch.dtype:
 def _log_std(numbers: Tensor, initial: float) -> Tensor:
     """Return numbers within LOG_STDS, by a tanh; `initial` where `numbers` are 0."""
     low, high = LOG_STDS
-    middle, half = (low + high) / 2, (high - low) / 2
+    middle = (low + high) / 2
+    half = (high - low) / 2
     return middle + half * (numbers + math.atanh((initial - middle) / half)).tanh()
 
 
@@ -184,13 +187,16 @@ class ActorCriticPolicy(Policy):
 
     def __init__(self, model: ActorCritic):
         config = model.config
-        self.module, self.config = model, config
+        self.module = model
+        self.config = config
         self.device = next(model.parameters()).device
-        self.num_actions, self.num_proprio = config.num_actions, config.num_proprio
+        self.num_actions = config.num_actions
+        self.num_proprio = config.num_proprio
         self.num_action_chunks = config.num_action_chunks
         limits = np.array([config.action_low, config.action_high])
         low, high = np.where(np.isfinite(limits).all(0), limits, [[-1.0], [1.0]])
-        self._middle, self._half = (low + high) / 2, (high - low) / 2
+        self._middle = (low + high) / 2
+        self._half = (high - low) / 2
 
     def __call__(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float

@@ -94,9 +94,11 @@ def _recognizer(has_images: bool) -> Callable[[Mapping[str, Any]], bool]:
 
 def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
     """Return the number of parameters; with continuous actions, the worst case."""
-    policy, own = config.policy, config.policy.section(MlpSettings)
+    policy = config.policy
+    own = config.policy.section(MlpSettings)
     num_choices = policy.num_action_chunks * spaces.num_actions
-    width, convolutions = spaces.num_proprio, 0
+    width = spaces.num_proprio
+    convolutions = 0
     if isinstance(own, CnnSettings):
         width = spaces.num_proprio if policy.use_proprio else 0
         channels = [3 * spaces.num_images, *own.conv_channels]

@@ -54,8 +54,10 @@ class NoiseDistribution(ActionDistribution):
     def __init__(self, shape: ChunkShape, mean: Tensor, log_std: Tensor, temperature: float, act: Act | None = None):
         """mean, log_std: float32 [B, A], before tanh. temperature: a factor of the deviation. act: runs the flow; None:
         the distribution only evaluates tokens."""
-        self._shape, self._act = shape, act
-        self.mean, self.log_std = mean, log_std + math.log(temperature)
+        self._shape = shape
+        self._act = act
+        self.mean = mean
+        self.log_std = log_std + math.log(temperature)
 
     def sample(self, keys: np.ndarray) -> Tensor:
         """Return float32 [B, W + A + K]; row b depends on `keys[b]` and its own observation."""
@@ -109,7 +111,8 @@ class Dsrl(FlowMethod):
         summary = output.prefix.summary()
 
         def act(raw: Tensor) -> NoiseAction:
-            ode, num_rows = FlowSde(self.num_steps, 1.0, self.flow_time), len(raw)
+            ode = FlowSde(self.num_steps, 1.0, self.flow_time)
+            num_rows = len(raw)
             x = raw.new_zeros(num_rows, shape.num_steps, shape.num_dims)
             x[..., : shape.num_actions] = self.bound * raw.tanh()[:, None]
             for time in ode.times:

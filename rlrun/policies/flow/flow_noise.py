@@ -67,8 +67,11 @@ class Chain(ActionDistribution):
     """Log-probabilities of whole denoising chains, whose means and deviations were computed in the forward pass."""
 
     def __init__(self, method: FlowNoise, shape: ChunkShape, mean: Tensor, std: Tensor):
-        self._method, self._shape = method, shape
-        self.mean, self.std = mean, std  # float32 [B, F, K]
+        self._method = method
+        self._shape = shape
+        # float32 [B, F, K]
+        self.mean = mean
+        self.std = std
 
     def sample(self, keys: np.ndarray) -> Tensor:
         raise TypeError("this distribution evaluates given tokens; call the policy without tokens to sample")
@@ -96,14 +99,19 @@ class ChainSampler(ActionDistribution):
         self, method: FlowNoise, shape: ChunkShape, velocity_fn: VelocityFn, num_rows: int, temperature: float
     ):
         """temperature: a factor of all noise."""
-        self._method, self._shape, self._velocity_fn = method, shape, velocity_fn
-        self._num_rows, self._temperature = num_rows, temperature
+        self._method = method
+        self._shape = shape
+        self._velocity_fn = velocity_fn
+        self._num_rows = num_rows
+        self._temperature = temperature
         self._drawn: tuple[Tensor, Chain] | None = None  # tokens of the last sample, and their distribution
 
     def sample(self, keys: np.ndarray) -> Tensor:
         """Return float32 [B, F*S*D + K]; row b depends on `keys[b]` and its own observation."""
-        shape, num_steps = self._shape, self._method.num_steps
-        own, executed = shape.num_steps * shape.num_dims, shape.num_executed * shape.num_actions
+        shape = self._shape
+        num_steps = self._method.num_steps
+        own = shape.num_steps * shape.num_dims
+        executed = shape.num_executed * shape.num_actions
         numbers = self._temperature * distributions.normals(keys, own + num_steps * executed).float()
         start = shape.first_noise(self._method.first_noise, numbers[:, :own])
         return self._flow(start, numbers[:, own:].unflatten(1, (num_steps, executed)))
@@ -136,17 +144,21 @@ class ChainSampler(ActionDistribution):
     def _flow(self, x: Tensor, noise: Tensor) -> Tensor:
         """Run all steps from x [B, S, D]. noise: standard normal or zero, [B, F, K], times the temperature."""
         shape = self._shape
-        before, means, stds = [], [], []
+        before = []
+        means = []
+        stds = []
         for k, time in enumerate(self._method.times):
             velocity, std = self._at(x, torch.full((self._num_rows,), time))
-            x, noise = x.to(velocity.device), noise.to(velocity.device)
+            x = x.to(velocity.device)
+            noise = noise.to(velocity.device)
             following = self._method.euler(x, velocity)
             before.append(x)
             means.append(shape.executed(following))
             stds.append(shape.executed(std))
             x = shape.replaced(following, means[-1] + stds[-1] * noise[:, k])
         tokens = FlowChain(torch.stack(before, dim=1), shape.executed(x)).to_tokens()
-        mean, std = torch.stack(means, dim=1), torch.stack(stds, dim=1)
+        mean = torch.stack(means, dim=1)
+        std = torch.stack(stds, dim=1)
         self._drawn = tokens, Chain(self._method, shape, mean, std * self._temperature)
         return tokens
 

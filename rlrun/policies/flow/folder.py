@@ -36,7 +36,8 @@ ConfigType = TypeVar("ConfigType", bound=LeRobotConfig)
 RUN_FILE = "flow_policy.json"
 HEADS_FILE = "heads.safetensors"  # critic, learned noise, noise actor
 NETWORK = "network."  # before LeRobot's names
-NOISE_FILE, NOISE = "first_noise.safetensors", "noise"
+NOISE_FILE = "first_noise.safetensors"
+NOISE = "noise"
 REMARK = (
     f"LeRobot draws the noise that a chunk begins with. rlrun evaluates from the numbers in {NOISE_FILE}: "
     "predict_action_chunk(batch, noise=load_file(…)['noise']) begins with them."
@@ -74,7 +75,8 @@ class RunSettings:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> RunSettings:
         """Read what was written as JSON."""
-        learned, steering = found.get("learned_range"), found.get("steering")
+        learned = found.get("learned_range")
+        steering = found.get("steering")
         nested: dict[str, Any] = {
             "learned_range": learned and (learned[0], learned[1]),
             "steering": steering and Steering(**steering),

@@ -16,7 +16,9 @@ from rlrun.data.fit import short_name
 from rlrun.policies.spec import CONFIG_FILE
 from rlrun.system.local_files import read_json
 
-STATE, ACTION, IMAGES = "observation.state", "action", "observation.images"
+STATE = "observation.state"
+ACTION = "action"
+IMAGES = "observation.images"
 VISUAL = "VISUAL"  # LeRobot's type of a camera's feature
 PREPROCESSOR = "policy_preprocessor"  # the file of what happens to observations before the policy
 EMPTY_CAMERA = f"{IMAGES}.empty_camera_"  # a picture that never exists; LeRobot masks it, rlrun leaves it out
@@ -164,7 +166,8 @@ class Standardization(Normalizer):
 
     mean: np.ndarray
     std: np.ndarray
-    mode, parts = "MEAN_STD", ("mean", "std")
+    mode = "MEAN_STD"
+    parts = ("mean", "std")
 
     def normalize(self, x: np.ndarray) -> np.ndarray:
         return ((x - self.mean) / (self.std + EPS)).astype(np.float32)
@@ -183,7 +186,8 @@ class Quantiles(Normalizer):
 
     q01: np.ndarray
     q99: np.ndarray
-    mode, parts = "QUANTILES", ("q01", "q99")
+    mode = "QUANTILES"
+    parts = ("q01", "q99")
 
     @property
     def _range(self) -> np.ndarray:
@@ -195,7 +199,8 @@ class Quantiles(Normalizer):
 
     def widened(self, std: float) -> Quantiles:
         """Quantiles lie about two standard deviations from the middle."""
-        middle, half = (self.q99 + self.q01) / 2, np.maximum((self.q99 - self.q01) / 2, 2 * std)
+        middle = (self.q99 + self.q01) / 2
+        half = np.maximum((self.q99 - self.q01) / 2, 2 * std)
         return Quantiles((middle - half).astype(np.float32), (middle + half).astype(np.float32))
 
     def denormalize(self, x: np.ndarray) -> np.ndarray:

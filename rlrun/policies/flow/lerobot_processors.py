@@ -30,7 +30,8 @@ from rlrun.policies.weight_files import WEIGHTS_FILE, WeightFiles, inside, read_
 from rlrun.system.errors import ExitStatus, RunError
 
 NORMALIZER = "normalizer_processor"
-POSTPROCESSOR, UNNORMALIZER = "policy_postprocessor", "unnormalizer_processor"
+POSTPROCESSOR = "policy_postprocessor"
+UNNORMALIZER = "unnormalizer_processor"
 SCALING = (NORMALIZER, UNNORMALIZER)
 DONE = {  # rlrun does what these do, for every kind that it opens
     *SCALING,
@@ -218,7 +219,8 @@ def _of_buffers(folder: Path, weights: WeightFiles) -> Stored:
 def require_equal_actions(before: Stored, after: Stored) -> None:
     """Raise RunError if actions are scaled otherwise after the policy than its training scaled them before it."""
     for name in sorted(after.values.keys() & before.values.keys()):
-        one, other = before.values[name], after.values[name]
+        one = before.values[name]
+        other = after.values[name]
         if name.startswith(f"{ACTION}.") and not np.array_equal(one, other, equal_nan=True):
             _refuse(
                 after.file,

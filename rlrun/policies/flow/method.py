@@ -120,7 +120,8 @@ class FlowSde:
     def mean(self, x: Tensor, velocity: Tensor, step: Tensor) -> Tensor:
         """Return the mean after a random step: x, velocity [B, ...], step int64 [B]."""
         shape = (-1, *(1,) * (x.ndim - 1))
-        share, std = _taken(self.shares, step).view(shape), self.std_of(step).view(shape)
+        share = _taken(self.shares, step).view(shape)
+        std = self.std_of(step).view(shape)
         noise = self.flow_time.to_noise(x, velocity, 1.0 - share)
         return self.euler(x, velocity) - std.square() / (2.0 * share) * noise
 
@@ -167,7 +168,8 @@ class FlowChain:
     def from_tokens(cls, tokens: Tensor, num_flow_steps: int, num_steps: int, num_dims: int) -> FlowChain:
         """Unpack tokens of F = num_flow_steps, S = num_steps and D = num_dims."""
         own = num_flow_steps * num_steps * num_dims
-        before, action = tokens[:, :own].float(), tokens[:, own:].float()
+        before = tokens[:, :own].float()
+        action = tokens[:, own:].float()
         return cls(before.unflatten(1, (num_flow_steps, num_steps, num_dims)), action)
 
 
@@ -230,8 +232,12 @@ class FlowSampler(ActionDistribution):
         first_noise: FirstNoise = FirstNoise.drawn,
     ):
         """temperature: a factor of all noise that is drawn."""
-        self._sde, self._shape, self._velocity_fn, self._first_noise = sde, shape, velocity_fn, first_noise
-        self._num_rows, self._temperature = num_rows, temperature
+        self._sde = sde
+        self._shape = shape
+        self._velocity_fn = velocity_fn
+        self._first_noise = first_noise
+        self._num_rows = num_rows
+        self._temperature = temperature
         self._drawn: tuple[Tensor, FlowStep] | None = None  # tokens of the last sample, and their distribution
 
     def sample(self, keys: np.ndarray) -> Tensor:
@@ -266,13 +272,18 @@ class FlowSampler(ActionDistribution):
     def _flow(self, x: Tensor, noise: Tensor, random_step: Tensor | None) -> Tensor:
         """Run all steps from x [B, S, D]. noise: [B, K], of the random step; None: no step is random, and the first
         one is stored."""
-        sde, shape = self._sde, self._shape
+        sde = self._sde
+        shape = self._shape
         time = torch.full((self._num_rows,), sde.times[0])
         probe, _ = self._velocity_fn(x, time, self._num_rows)
-        x, noise = x.to(probe.device), noise.to(probe.device)
+        x = x.to(probe.device)
+        noise = noise.to(probe.device)
         chosen = torch.zeros(self._num_rows, dtype=torch.int64) if random_step is None else random_step
         chosen = chosen.to(probe.device)
-        before, at_choice, after, chosen_mean = x, probe, torch.zeros_like(noise), torch.zeros_like(noise)
+        before = x
+        at_choice = probe
+        after = torch.zeros_like(noise)
+        chosen_mean = torch.zeros_like(noise)
         for k in range(sde.num_steps):
             velocity = probe
             if k > 0:

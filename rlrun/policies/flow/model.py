@@ -222,7 +222,8 @@ class FlowModel(nn.Module):
         if self._heads.critic_input is CriticInput.prefix:
             read = prefix.summary()
         else:
-            num_rows, config = len(prefix.mask), network.config
+            num_rows = len(prefix.mask)
+            config = network.config
             x = torch.zeros(num_rows, config.horizon, config.max_action_dim, device=prefix.mask.device)
             noise = torch.full((num_rows,), network.flow_time.noise, device=x.device)
             read = network.velocity(x, noise, prefix)[1].float().mean(1)
@@ -242,9 +243,12 @@ class FlowModel(nn.Module):
 
     def _new_heads(self) -> tuple[ValueHead | None, NoiseHead | None, NoiseActor | None]:
         network: Any = self.network
-        sizes, width = self._heads, network.summary_width
+        sizes = self._heads
+        width = network.summary_width
         critic_width = width if sizes.critic_input is CriticInput.prefix else network.hidden_width
-        value_head, noise_head, noise_actor = None, None, None
+        value_head = None
+        noise_head = None
+        noise_actor = None
         if sizes.value:
             value_head = ValueHead(critic_width, sizes.value)
             value_head.initialize()
@@ -276,13 +280,15 @@ class Matching:
 
         count: of losses before this one. The same count gives the same draws, so that a resumed run repeats itself.
         """
-        num_rows, num_numbers = len(actions), actions[0].numel()
+        num_rows = len(actions)
+        num_numbers = actions[0].numel()
         keys = splitmix64((np.uint64(count) << np.uint64(32)) + np.arange(num_rows, dtype=np.uint64))
         numbers = distributions.normals(keys, num_numbers + 1).float()
         noise = numbers[:, 1:].view(actions.shape).to(actions)
         share = drawn_shares(numbers[:, 0]).to(actions)
         at = share[:, None, None]
-        x, time = at * noise + (1.0 - at) * actions, flow_time.of_share(share)
+        x = at * noise + (1.0 - at) * actions
+        time = flow_time.of_share(share)
         return cls(FlowInput(x[:, None], time[:, None]), flow_time.velocity(noise, actions))
 
     def loss(self, velocity: Tensor, step_valid: Tensor, num_actions: int) -> Tensor:

@@ -24,7 +24,8 @@ def apply_rope(x: Tensor, positions: Tensor) -> Tensor:
     half = x.shape[-1] // 2
     exponents = torch.arange(half, dtype=torch.float32, device=x.device) * (2.0 / x.shape[-1])
     angles = (positions[..., None].float() / MAX_WAVELENGTH**exponents)[:, :, None]
-    cos, sin = angles.cos(), angles.sin()
+    cos = angles.cos()
+    sin = angles.sin()
     first, second = x.float().split(half, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
@@ -50,7 +51,8 @@ def prefill(layer: Any, hidden: Tensor, positions: Tensor, mask: Tensor) -> tupl
 
     positions: int64 [B, S]; mask: bool [B, S, S]. To be called in the layer's own `forward`.
     """
-    attn, x = layer.self_attn, layer.input_layernorm(hidden)
+    attn = layer.self_attn
+    x = layer.input_layernorm(hidden)
     query = apply_rope(split_heads(attn.q_proj, x, attn.head_dim), positions)
     key = apply_rope(split_heads(attn.k_proj, x, attn.head_dim), positions)
     value = split_heads(attn.v_proj, x, attn.head_dim)
@@ -83,7 +85,9 @@ class LayeredPrefix:
         layers: each returns (hidden, keys, values); mask: bool [B, S]; sees: bool [B, S, S] of `visibility`; own: what
         a subclass has beside.
         """
-        positions, keys, values = mask.cumsum(dim=1) - 1, [], []
+        positions = mask.cumsum(dim=1) - 1
+        keys = []
+        values = []
         for layer in layers:
             hidden, key, value = layer(hidden, positions, sees)
             keys.append(key)
@@ -121,7 +125,8 @@ def token_summary(hidden: Tensor, mask: Tensor) -> Tensor:
 
     hidden: [B, S, D]; mask: bool [B, S].
     """
-    hidden, weights = hidden.float(), mask.float().unsqueeze(-1)
+    hidden = hidden.float()
+    weights = mask.float().unsqueeze(-1)
     mean = (hidden * weights).sum(1) / weights.sum(1).clamp(min=1.0)
     places = torch.arange(mask.shape[1], device=mask.device)
     last = torch.where(mask, places, 0).amax(1)
@@ -185,7 +190,8 @@ class VisionTower(SmolVLMVisionTransformer):
     positions: PatchPositions = PatchPositions.exact
 
     def forward(self, pixels: Tensor) -> Tensor:
-        of_patches, of_positions = self.embeddings.patch_embedding, self.embeddings.position_embedding
+        of_patches = self.embeddings.patch_embedding
+        of_positions = self.embeddings.position_embedding
         patches = of_patches(pixels.to(of_patches.weight.dtype)).flatten(2).transpose(1, 2)
         places = patch_positions(self.embeddings.num_patches_per_side, self.positions, pixels.device)
         embeddings = patches + of_positions(places)

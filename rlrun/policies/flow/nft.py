@@ -45,7 +45,8 @@ class MatchedChunk:
     @classmethod
     def from_tokens(cls, tokens: Tensor, num_points: int, shape: ChunkShape) -> MatchedChunk:
         """Unpack tokens of F = num_points."""
-        own, executed = shape.num_steps * shape.num_dims, shape.num_executed * shape.num_actions
+        own = shape.num_steps * shape.num_dims
+        executed = shape.num_executed * shape.num_actions
         sizes = [num_points * own, num_points, num_points * executed, num_points * executed, executed]
         points, share, target, acting, action = tokens.float().split(sizes, dim=1)
         return cls(
@@ -67,7 +68,9 @@ class NftMatching(ActionDistribution):
 
     def __init__(self, shape: ChunkShape, num_points: int, velocity: Tensor):
         """velocity: float32 [B, F, C*A], at the points of the tokens that it will be asked about."""
-        self._shape, self._num_points, self.velocity = shape, num_points, velocity
+        self._shape = shape
+        self._num_points = num_points
+        self.velocity = velocity
 
     def sample(self, keys: np.ndarray) -> Tensor:
         raise TypeError("this distribution evaluates given tokens; call the policy without tokens to sample")
@@ -111,12 +114,16 @@ class NftSampler(ActionDistribution):
 
     def __init__(self, method: Nft, shape: ChunkShape, velocity_fn: VelocityFn, num_rows: int, temperature: float):
         """temperature: a factor of the noise that the flow begins with."""
-        self._method, self._shape, self._velocity_fn = method, shape, velocity_fn
-        self._num_rows, self._temperature = num_rows, temperature
+        self._method = method
+        self._shape = shape
+        self._velocity_fn = velocity_fn
+        self._num_rows = num_rows
+        self._temperature = temperature
 
     def sample(self, keys: np.ndarray) -> Tensor:
         """Return the tokens; row b depends on `keys[b]` and its own observation."""
-        shape, num_points = self._shape, self._method.num_points
+        shape = self._shape
+        num_points = self._method.num_points
         own = shape.num_steps * shape.num_dims
         numbers = distributions.normals(keys, own + num_points * (own + 1)).float()
         first, noise, times = numbers.split([own, num_points * own, num_points], dim=1)
@@ -157,7 +164,9 @@ class NftSampler(ActionDistribution):
 
     def _matched(self, chunk: Tensor, noise: Tensor, share: Tensor) -> MatchedChunk:
         """Return points of a chunk [B, S, D]. noise: [B, F, S, D]; share: of noise, [B, F]."""
-        flow_time, at, chunks = self._method.flow_time, share[..., None, None], chunk[:, None]
+        flow_time = self._method.flow_time
+        at = share[..., None, None]
+        chunks = chunk[:, None]
         points = at * noise + (1.0 - at) * chunks
         acting = [
             self._shape.executed(self._velocity_fn(x, flow_time.of_share(own), self._num_rows)[0])

@@ -58,9 +58,12 @@ class FlowPolicy(ImitationPolicy):
     ):
         config = processor.config
         self.module = FlowModel(network, settings.heads, trains)
-        self.processor, self.settings, self.method = processor, settings, settings.method(network.flow_time)
+        self.processor = processor
+        self.settings = settings
+        self.method = settings.method(network.flow_time)
         self.flow_time = network.flow_time
-        self.num_actions, self.num_action_chunks = settings.num_actions, settings.num_action_chunks
+        self.num_actions = settings.num_actions
+        self.num_action_chunks = settings.num_action_chunks
         self.shape = ChunkShape(config.horizon, config.max_action_dim, self.num_action_chunks, self.num_actions)
         self.num_proprio = processor.num_proprio
         self.device = next(self.module.parameters()).device
@@ -113,7 +116,8 @@ class FlowPolicy(ImitationPolicy):
     @classmethod
     def from_demonstrations(cls, config: RunConfig, task: DemonstratedTask) -> Self:
         """Return a new policy, float32 on the CPU; the same arguments give the same weights."""
-        own, parts = config.policy.section(cls.section), cls.begin(config, task)
+        own = config.policy.section(cls.section)
+        parts = cls.begin(config, task)
         num_proprio = task.num_proprio if config.policy.use_proprio else 0
         processor = {**parts.processor, **cls.processor_choices(own)}
         settings = run_settings(config, own, task.num_actions, num_proprio, processor)
@@ -124,7 +128,8 @@ class FlowPolicy(ImitationPolicy):
     @classmethod
     def published(cls, config: RunConfig, spaces: PlannedSpaces) -> Self:
         """Return the published policy on the meta device as a run completes it, without its files."""
-        own, parts = config.policy.section(cls.section), cls.published_parts(config, spaces)
+        own = config.policy.section(cls.section)
+        parts = cls.published_parts(config, spaces)
         num_proprio = spaces.num_proprio if config.policy.use_proprio else 0
         processor = {**parts.processor, **cls.processor_choices(own)}
         settings = run_settings(config, own, spaces.num_actions, num_proprio, processor)
@@ -190,7 +195,8 @@ class FlowPolicy(ImitationPolicy):
         step_valid: np.ndarray,
         settings: SftConfig,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        shape, valid = self.shape, torch.from_numpy(step_valid).to(self.device)
+        shape = self.shape
+        valid = torch.from_numpy(step_valid).to(self.device)
         shown = torch.from_numpy(self.processor.normalize(_held(actions, step_valid))).to(self.device)
         chunk = shown.new_zeros(len(actions), shape.num_steps, shape.num_dims)
         chunk[:, : shape.num_executed, : shape.num_actions] = shown

@@ -28,7 +28,9 @@ class FlowProcessor(ABC):
 
     def __init__(self, config: LeRobotConfig, tokenizer: Tokenizer, statistics: Statistics, num_proprio: int):
         """num_proprio: P; 0: the state is zero, as the run does not use proprioception."""
-        self.config, self.tokenizer, self.statistics = config, tokenizer, statistics
+        self.config = config
+        self.tokenizer = tokenizer
+        self.statistics = statistics
         self.num_proprio = num_proprio
         self._ids = lru_cache(CACHED_PROMPTS)(self._encoded)
 
@@ -75,9 +77,11 @@ class FlowProcessor(ABC):
         """Return int64 and bool [B, L]: words, padded on the right."""
         rows = [self._ids(self.prompt(text, state)) for text, state in zip(instructions, states, strict=True)]
         length = self.num_words or max(map(len, rows))
-        tokens, mask = np.zeros((len(rows), length), np.int64), np.zeros((len(rows), length), bool)
+        tokens = np.zeros((len(rows), length), np.int64)
+        mask = np.zeros((len(rows), length), bool)
         for row, words in enumerate(rows):
-            tokens[row, : len(words)], mask[row, : len(words)] = words, True
+            tokens[row, : len(words)] = words
+            mask[row, : len(words)] = True
         return tokens, mask
 
     def _encoded(self, prompt: str) -> list[int]:

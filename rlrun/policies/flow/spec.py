@@ -171,7 +171,8 @@ def _check_noise(section: str, own: FlowSettings) -> Faults:
 
 
 def _check_adapters(config: RunConfig, section: str, own: FlowSettings, vlm_parts: Sequence[str]) -> Faults:
-    lora, trains = config.actor.lora, trained_parts(own, is_new=config.policy.path is None)
+    lora = config.actor.lora
+    trains = trained_parts(own, is_new=config.policy.path is None)
     if lora.rank == 0 or trains is Trains.everything:
         return
     if trains is Trains.heads:

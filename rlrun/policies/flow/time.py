@@ -56,4 +56,5 @@ class FlowTime:
         return action - noise if self.sign > 0 else noise - action
 
 
-NOISE_AT_ONE, NOISE_AT_ZERO = FlowTime(1.0, 0.0), FlowTime(0.0, 1.0)
+NOISE_AT_ONE = FlowTime(1.0, 0.0)
+NOISE_AT_ZERO = FlowTime(0.0, 1.0)

@@ -30,7 +30,8 @@ TOWER_WAVELENGTH = 10_000.0
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate halves of heads in float32: x [..., H, W], cos and sin of angles [..., W/2]; returns the type of x."""
     first, second = x.float().chunk(2, dim=-1)
-    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    cos = cos.unsqueeze(-2)
+    sin = sin.unsqueeze(-2)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
 
@@ -39,7 +40,8 @@ class TowerLayer(Qwen3VLVisionBlock):
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """cos, sin: float32 [P, W/2]."""
-        attn, (num_pictures, num_patches) = self.attn, hidden.shape[:2]
+        attn = self.attn
+        (num_pictures, num_patches) = hidden.shape[:2]
         parts = attn.qkv(self.norm1(hidden)).view(num_pictures, num_patches, 3, attn.num_heads, -1)
         query, key, value = parts.unbind(2)
         query, key, value = (x.transpose(1, 2) for x in (rotated(query, cos, sin), rotated(key, cos, sin), value))
@@ -66,7 +68,8 @@ class PatchEmbedding(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """[M, 3, S, S] -> [M, P, V], row by row."""
-        weight, stride = self.proj.weight, self.proj.stride[1:]
+        weight = self.proj.weight
+        stride = self.proj.stride[1:]
         return F.conv2d(pixels.to(weight.dtype), weight.sum(2), self.proj.bias, stride).flatten(2).transpose(1, 2)
 
 
@@ -101,7 +104,8 @@ class Tower(nn.Module):
 
     def _positions(self, side: int) -> Tensor:
         """Interpolate the learned grid to that of the patches, its corners to corners: float32 [P, V], row by row."""
-        table, learned = self.pos_embed, round(self.sizes.num_position_embeddings**0.5)
+        table = self.pos_embed
+        learned = round(self.sizes.num_position_embeddings**0.5)
         at = torch.arange(side, device=table.weight.device, dtype=torch.float32) * (learned - 1) / max(side - 1, 1)
         low = at.floor()
         lower = low.long()
@@ -116,7 +120,8 @@ class Tower(nn.Module):
         quarter = self.sizes.hidden_size // self.sizes.num_heads // 4
         exponents = torch.arange(quarter, dtype=torch.float32, device=device) / quarter
         along = torch.arange(side, dtype=torch.float32, device=device)[:, None] / TOWER_WAVELENGTH**exponents
-        rows, columns = along[:, None].expand(-1, side, -1), along[None].expand(side, -1, -1)
+        rows = along[:, None].expand(-1, side, -1)
+        columns = along[None].expand(side, -1, -1)
         angles = by_blocks(torch.cat([rows, columns], dim=-1).flatten(0, 1)[None], side)[0]
         return angles.cos(), angles.sin()
 
@@ -126,7 +131,8 @@ class TextLayer(Qwen3VLTextDecoderLayer):
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, sees: Tensor) -> Tensor:
         """cos, sin: float32 [B, T, W/2]; sees: bool [B, T, T], True where a row's token sees a column's."""
-        attn, x = self.self_attn, self.input_layernorm(hidden)
+        attn = self.self_attn
+        x = self.input_layernorm(hidden)
         query = rotated(attn.q_norm(split_heads(attn.q_proj, x, attn.head_dim)), cos, sin)
         key = rotated(attn.k_norm(split_heads(attn.k_proj, x, attn.head_dim)), cos, sin)
         value = split_heads(attn.v_proj, x, attn.head_dim)
@@ -193,7 +199,8 @@ def positions(is_picture: Tensor, mask: Tensor, per_picture: int) -> Tensor:
     A picture stands at one time, its rows and columns count from there, and the next word follows its largest one.
     """
     side = round(per_picture**0.5)
-    pictures, words = (is_picture & mask).long(), (~is_picture & mask).long()
+    pictures = (is_picture & mask).long()
+    words = (~is_picture & mask).long()
     before = pictures.cumsum(1) - pictures
     start = words.cumsum(1) - words + before // per_picture * side
     within = before % per_picture * pictures

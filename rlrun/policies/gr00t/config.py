@@ -13,8 +13,11 @@ from typing import Any
 
 from rlrun.policies.flow.lerobot_config import IMAGES, VISUAL, Features, LeRobotConfig
 
-BASE_FOLDER, BACKBONE_FOLDER = "base", "backbone"  # in a policy's folder
-PUBLISHED_BASE, PUBLISHED_BACKBONE = "nvidia/GR00T-N1.7-3B", "nvidia/Cosmos-Reason2-2B"
+# in a policy's folder
+BASE_FOLDER = "base"
+BACKBONE_FOLDER = "backbone"
+PUBLISHED_BASE = "nvidia/GR00T-N1.7-3B"
+PUBLISHED_BACKBONE = "nvidia/Cosmos-Reason2-2B"
 MERGED = 2  # patches per side that Qwen3-VL makes one token of
 SIGN_OF_GRIPPER = "libero"  # LeRobot's name of what becomes of the gripper's number: 0 … 1 becomes 1 or -1
 NEW_EMBODIMENT = "new_embodiment"
@@ -175,7 +178,8 @@ class Gr00tSizes:
     def as_nvidia(self, backbone_name: str) -> dict[str, Any]:
         """Return NVIDIA's config.json as a mapping. backbone_name: of the VLM on the hub, or its folder."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        dit, attention = values.pop("dit"), values.pop("vl_self_attention")
+        dit = values.pop("dit")
+        attention = values.pop("vl_self_attention")
         del values["backbone"]
         shared = {"positional_embeddings": None, "dropout": 0.2, "final_dropout": True}
         ada = {"norm_type": "ada_norm", "output_dim": self.hidden_size, "interleave_self_attention": True}

@@ -92,7 +92,8 @@ def write_folder(
     backbone_name: of the VLM on the hub, or its folder, where LeRobot finds it. Raises OSError if a file cannot be
     written.
     """
-    base, backbone = folder / BASE_FOLDER, folder / BACKBONE_FOLDER
+    base = folder / BASE_FOLDER
+    backbone = folder / BACKBONE_FOLDER
     for place in (base, backbone):
         place.mkdir(parents=True, exist_ok=True)
     write_weights(folder, _with_prefix(named_tensors), max_file_bytes=sys.maxsize)
@@ -108,7 +109,8 @@ def export_folder(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolde
     vlm_name: where LeRobot finds the VLM's sizes and processor; None: in `out`, by its absolute path. Raises RunError.
     """
     files = WeightFiles(folder)
-    stored, settings = read_folder(folder, files), settings_to_export(folder)
+    stored = read_folder(folder, files)
+    settings = settings_to_export(folder)
     config = stored.config.with_(
         n_action_steps=settings.num_action_chunks,
         num_inference_timesteps=settings.num_flow_steps,
@@ -134,7 +136,8 @@ def _with_prefix(named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[
 
 def _sizes(folder: Path, found: Mapping[str, Any]) -> Gr00tSizes:
     """Return the sizes of the network: in the folder, or the published ones."""
-    base, backbone = folder / BASE_FOLDER / CONFIG_FILE, folder / BACKBONE_FOLDER / CONFIG_FILE
+    base = folder / BASE_FOLDER / CONFIG_FILE
+    backbone = folder / BACKBONE_FOLDER / CONFIG_FILE
     of_backbone = BackboneSizes.from_transformers(read_json(backbone)) if backbone.is_file() else BackboneSizes()
     if base.is_file():
         return Gr00tSizes.from_nvidia(read_json(base), of_backbone)

@@ -33,7 +33,8 @@ class EmbodiedLinear(nn.Module):
 
     def forward(self, x: Tensor, embodiment: int) -> Tensor:
         """[..., fan_in] -> [..., fan_out]."""
-        weight, bias = self.W[embodiment], self.b[embodiment]
+        weight = self.W[embodiment]
+        bias = self.b[embodiment]
         if self.in_float32:
             return F.linear(x.float(), weight.float().t(), bias.float())
         return F.linear(x.to(weight.dtype), weight.t(), bias)
@@ -77,7 +78,8 @@ class TimeEncoder(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        first, second = nn.Linear(BUCKET_WIDTH, width), nn.Linear(width, width)
+        first = nn.Linear(BUCKET_WIDTH, width)
+        second = nn.Linear(width, width)
         self.timestep_embedder = nn.ModuleDict({"linear_1": first, "linear_2": second})
 
     def forward(self, bucket: Tensor) -> Tensor:
@@ -165,7 +167,8 @@ class ActionTransformer(nn.Module):
 
     def __init__(self, sizes: Gr00tSizes):
         super().__init__()
-        dit, width = sizes.dit, sizes.backbone.text.hidden_size
+        dit = sizes.dit
+        width = sizes.backbone.text.hidden_size
         self.turn = 2 * sizes.attend_text_every_n_blocks
         self.timestep_encoder = TimeEncoder(dit.width)
         self.transformer_blocks = nn.ModuleList(
@@ -212,7 +215,9 @@ class ActionHead(nn.Module):
 
     def __init__(self, sizes: Gr00tSizes):
         super().__init__()
-        num, hidden, width = sizes.max_num_embodiments, sizes.hidden_size, sizes.dit.width
+        num = sizes.max_num_embodiments
+        hidden = sizes.hidden_size
+        width = sizes.dit.width
         self.model = ActionTransformer(sizes)
         self.state_encoder = EmbodiedPerceptron(num, (sizes.max_state_dim, hidden, width))
         self.action_encoder = ActionEncoder(num, sizes.max_action_dim, width)

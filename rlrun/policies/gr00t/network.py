@@ -59,7 +59,8 @@ class Gr00tNetwork(nn.Module):
 
     def __init__(self, config: Gr00tConfig):
         super().__init__()
-        self.config, sizes = config, config.sizes
+        self.config = config
+        sizes = config.sizes
         self.summary_width = 2 * sizes.backbone.text.hidden_size + sizes.max_state_dim
         self.hidden_width = sizes.hidden_size
         self.backbone = Backbone(sizes.backbone, sizes.select_layer)
@@ -92,7 +93,9 @@ class Gr00tNetwork(nn.Module):
 
         x: float32 [B, T, A], actions with noise; time: float32 [B] in [0, 1], which becomes the number of a bucket.
         """
-        head, sizes, embodiment = self.action_head, self.config.sizes, self.config.embodiment
+        head = self.action_head
+        sizes = self.config.sizes
+        embodiment = self.config.embodiment
         bucket = (time * sizes.num_timestep_buckets).floor()
         state = head.state_encoder(prefix.state[:, None], embodiment)
         actions = head.action_encoder(x, bucket, embodiment)

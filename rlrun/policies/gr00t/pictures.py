@@ -38,7 +38,8 @@ def _squared(x: Tensor) -> Tensor:
     """Put black beside pictures [M, 3, H, W] that are no squares."""
     height, width = x.shape[2:]
     side = max(height, width)
-    left, top = (side - width) // 2, (side - height) // 2
+    left = (side - width) // 2
+    top = (side - height) // 2
     return F.pad(x, (left, side - width - left, top, side - height - top))
 
 

@@ -38,8 +38,10 @@ from rlrun.policies.flow.lerobot_processors import (
 from rlrun.policies.gr00t.config import EMBODIMENTS, SIGN_OF_GRIPPER, Gr00tConfig, Pictures
 from rlrun.policies.weight_files import refuse
 
-PACK, ENCODE = "groot_n1_7_pack_inputs_v1", "groot_n1_7_vlm_encode_v1"
-UNPACK, DECODE = "groot_action_unpack_unnormalize_v2", "groot_n1_7_action_decode_v1"
+PACK = "groot_n1_7_pack_inputs_v1"
+ENCODE = "groot_n1_7_vlm_encode_v1"
+UNPACK = "groot_action_unpack_unnormalize_v2"
+DECODE = "groot_n1_7_action_decode_v1"
 DONE = {"rename_observations_processor", "to_batch_processor", "device_processor", PACK, ENCODE, UNPACK, DECODE}
 
 
@@ -50,7 +52,8 @@ class MinMax(Normalizer):
     low: np.ndarray
     high: np.ndarray
     clips: bool = True  # before the network; after it actions are cut in any case
-    mode, parts = "MIN_MAX", ("min", "max")
+    mode = "MIN_MAX"
+    parts = ("min", "max")
 
     def normalize(self, x: np.ndarray) -> np.ndarray:
         """A number without a range becomes 0."""
@@ -63,7 +66,8 @@ class MinMax(Normalizer):
 
     def widened(self, std: float) -> MinMax:
         """The ends lie at least two standard deviations from the middle."""
-        middle, half = (self.high + self.low) / 2, np.maximum((self.high - self.low) / 2, 2 * std)
+        middle = (self.high + self.low) / 2
+        half = np.maximum((self.high - self.low) / 2, 2 * std)
         return MinMax((middle - half).astype(np.float32), (middle + half).astype(np.float32), self.clips)
 
     def stored(self) -> dict[str, np.ndarray]:
@@ -103,7 +107,8 @@ def read_processors(folder: Path, tag: str, num_proprio: int, num_actions: int) 
         require_equal_actions(found, _of_groups(folder, decode))
     else:
         require_equal_actions(found, stored_statistics(folder, POSTPROCESSOR, after or [], [UNPACK]))
-    clips, scales = pack.get("clip_outliers", True), pack.get("normalize_min_max", True)
+    clips = pack.get("clip_outliers", True)
+    scales = pack.get("normalize_min_max", True)
     state, action = (
         _normalizer(found, name, size, clips) if scales else None
         for name, size in ((STATE, num_proprio), (ACTION, num_actions))

@@ -11,8 +11,11 @@ from tokenizers import Tokenizer
 
 from rlrun.policies.tokenizer import assumed_tokenizer, word_tokenizer
 
-BEGIN, END = "<|im_start|>", "<|im_end|>"
-PICTURE_BEGIN, IMAGE_TOKEN, PICTURE_END = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"
+BEGIN = "<|im_start|>"
+END = "<|im_end|>"
+PICTURE_BEGIN = "<|vision_start|>"
+IMAGE_TOKEN = "<|image_pad|>"
+PICTURE_END = "<|vision_end|>"
 SPECIAL_TOKENS = [BEGIN, END, PICTURE_BEGIN, IMAGE_TOKEN, PICTURE_END]
 DEFAULT_INSTRUCTION = "Perform the task."
 CHAT_TEMPLATE = (

@@ -54,9 +54,11 @@ def new_config(
     config: RunConfig, num_actions: int, num_proprio: int, cameras: Sequence[str], vocab_size: int, image_token_id: int
 ) -> Gr00tConfig:
     """Return the architecture of a new policy."""
-    own, side = config.policy.section(Gr00tSettings), config.env.image_size
+    own = config.policy.section(Gr00tSettings)
+    side = config.env.image_size
     chunk = config.policy.num_action_chunks
-    num_state, num_dims = _padded("max_state_dim", num_proprio), _padded("max_action_dim", num_actions)
+    num_state = _padded("max_state_dim", num_proprio)
+    num_dims = _padded("max_action_dim", num_actions)
     sizes = Gr00tSizes(
         dit=TransformerSizes(own.expert_num_layers, own.expert_num_heads, own.expert_head_dim),
         vl_self_attention=TransformerSizes(
@@ -154,7 +156,8 @@ def _recognizes(described: Mapping[str, Any]) -> bool:
 
 def check_new(config: RunConfig) -> Faults:
     """Check what the sizes of a new policy need beside those of all flow policies."""
-    own, section = config.policy.section(Gr00tSettings), "policy.gr00t."
+    own = config.policy.section(Gr00tSettings)
+    section = "policy.gr00t."
     if config.policy.path is not None:
         return
     yield from not_multiple(

@@ -79,9 +79,11 @@ def flash_fault() -> str | None:
 def _refuse_flash(device: torch.device, precision: Precision) -> NoReturn:
     fault = flash_fault()
     if fault is not None:
-        cause, remedy = fault, "`pip install flash-attn` for this torch"
+        cause = fault
+        remedy = "`pip install flash-attn` for this torch"
     elif device.type != "cuda":
-        cause, remedy = f"It computes on CUDA devices only; this worker has {device}.", "Give the role accelerators"
+        cause = f"It computes on CUDA devices only; this worker has {device}."
+        remedy = "Give the role accelerators"
     elif precision is Precision.bf16:
         cause = "It needs compute capability 8.0 or later (Ampere); this accelerator is older."
         remedy = "Set policy.attention=sdpa"
@@ -119,7 +121,8 @@ def attend_packed(
     """Attend within each row only: [1, H, N, E] each -> [1, N, H, E]."""
     if kernel is AttentionKernel.flash:
         return _flash_packed(query, key, value, scaling, segments)
-    mixed, start = [], 0
+    mixed = []
+    start = 0
     for rows, length in segments.runs:
         end = start + rows * length
         q, k, v = (x[0, :, start:end].unflatten(1, (rows, length)).transpose(0, 1) for x in (query, key, value))

@@ -127,7 +127,8 @@ class StoredStatistics:
 
     def num_actions(self) -> int:
         """Return the action dimensions. Raises RunError that names what is missing, short or not finite."""
-        size, found = self._checked("action"), self._part("action")
+        size = self._checked("action")
+        found = self._part("action")
         mask = found.get("mask", [True] * size)
         if not isinstance(mask, list) or len(mask) != size or not all(isinstance(value, bool) for value in mask):
             has = f"{len(mask)} values" if isinstance(mask, list) else f"a {type(mask).__name__}"
@@ -157,7 +158,8 @@ class StoredStatistics:
 
     def _checked(self, part: str) -> int:
         """Return the number of dimensions of a part whose bounds are whole."""
-        found, names = self._part(part), BOUND_NAMES[self.bounds]
+        found = self._part(part)
+        names = BOUND_NAMES[self.bounds]
         if missing := [name for name in names if name not in found]:
             others = [kind for kind, bounds in BOUND_NAMES.items() if all(name in found for name in bounds)]
             own = [f"Set policy.openvla_oft.action_bounds={kind} if it was trained with these." for kind in others]

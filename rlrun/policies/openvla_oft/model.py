@@ -214,7 +214,8 @@ class OpenVLAOFT(PreTrainedModel):
 
     def __init__(self, config: OpenVLAOFTConfig):
         super().__init__(config)
-        shapes, width = config.tower_shapes, config.text_config.hidden_size
+        shapes = config.tower_shapes
+        width = config.text_config.hidden_size
         self.vision_backbone = VisionBackbone(shapes, config.patch_size, config.num_patches)
         self.projector = Projector(sum(shape.hidden_size for shape in shapes), width)
         config.text_config._attn_implementation = ATTENTION[AttentionKernel.sdpa]  # bidirectional, with packed rows

@@ -44,9 +44,11 @@ class VlaPolicy(ImitationPolicy):
     module: OpenVLAOFT
 
     def __init__(self, model: OpenVLAOFT, processor: Processor):
-        self.module, self.processor = model, processor
+        self.module = model
+        self.processor = processor
         self.device = model.device
-        self.num_actions, self.num_proprio = model.config.num_actions, model.config.num_proprio
+        self.num_actions = model.config.num_actions
+        self.num_proprio = model.config.num_proprio
         self.num_action_chunks = model.config.num_action_chunks
 
     def __call__(
@@ -114,7 +116,8 @@ class VlaPolicy(ImitationPolicy):
     @classmethod
     def published(cls, config: RunConfig, spaces: PlannedSpaces) -> VlaPolicy:
         """Return the 7B on the meta device as a run completes it, without its files, as the spec names it."""
-        policy, own = config.policy, config.policy.section(OpenVLAOFTSettings)
+        policy = config.policy
+        own = config.policy.section(OpenVLAOFTSettings)
         num_proprio = spaces.num_proprio if policy.use_proprio else 0
         described = OpenVLAOFTConfig(
             text_config={"vocab_size": PUBLISHED_WORDS},
@@ -129,7 +132,8 @@ class VlaPolicy(ImitationPolicy):
 
 
 def _any_range(size: int) -> dict[str, list]:
-    low, high = [-1.0] * size, [1.0] * size
+    low = [-1.0] * size
+    high = [1.0] * size
     return {"q01": low, "q99": high, "min": low, "max": high, "mask": [True] * size}
 
 
@@ -145,7 +149,8 @@ def new_policy(
     task's instructions, which are all the policy will get. Raises ValueError if the statistics have other
     dimensions.
     """
-    own, instructions = policy.section(OpenVLAOFTSettings), task.instructions
+    own = policy.section(OpenVLAOFTSettings)
+    instructions = task.instructions
     tokenizer = word_tokenizer(instructions)
     longest = max(len(tokenizer.encode(prompt(text)).ids) for text in instructions) + 1  # 1 for the space at the end
     num_words = tokenizer.get_vocab_size()
@@ -288,7 +293,8 @@ def _is_ours(folder: Path) -> bool:
 
 def _complete(folder: Path, config: OpenVLAOFTConfig, run: RunConfig, shapes: Mapping[str, Shape]) -> None:
     """Complete an official config.json from the configuration of the run."""
-    policy, own = run.policy, run.policy.section(OpenVLAOFTSettings)
+    policy = run.policy
+    own = run.policy.section(OpenVLAOFTSettings)
     found = _statistics(folder, config, own.unnorm_key, own.action_bounds.value)
     config.num_actions = found.num_actions()
     config.num_proprio = found.num_proprio(shapes) if policy.use_proprio else 0
@@ -298,7 +304,8 @@ def _complete(folder: Path, config: OpenVLAOFTConfig, run: RunConfig, shapes: Ma
 
 def _of_the_run(run: RunConfig) -> dict[str, Any]:
     """Return those fields of an official policy's configuration that its files do not have."""
-    policy, own = run.policy, run.policy.section(OpenVLAOFTSettings)
+    policy = run.policy
+    own = run.policy.section(OpenVLAOFTSettings)
     return {
         "unnorm_key": own.unnorm_key,
         "num_action_chunks": policy.num_action_chunks,

@@ -56,7 +56,8 @@ class ImageStatistics:
         described = read_json(file)
         kind = f"its image_processor_type is {described.get('image_processor_type')!r}"
         means, stds = (_per_tower(described.get(name)) for name in ("means", "stds"))
-        strategy, sizes = described.get("image_resize_strategy", RESIZE), described.get("input_sizes")
+        strategy = described.get("image_resize_strategy", RESIZE)
+        sizes = described.get("input_sizes")
         cause = None
         if means is None or stds is None:
             cause = f"Its means and stds are not three finite numbers for each of two towers; {kind}."
@@ -115,7 +116,8 @@ class Processor:
         state = self.state(proprio, len(images))
         host = [input_ids, *([] if state is None else [state])]
         if isinstance(images, Tensor):
-            pixels, (input_ids, *states) = images.to(there), uploaded(host, there)
+            pixels = images.to(there)
+            (input_ids, *states) = uploaded(host, there)
         else:
             input_ids, *states, pixels = uploaded([*host, _readable(images)], there)
         own = states[0].to(dtype) if states else None

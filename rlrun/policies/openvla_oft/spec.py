@@ -51,7 +51,9 @@ def num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
     The vocabulary of the instructions is not known yet, and counts as 256 words beside the action bins.
     """
     own = config.policy.section(OpenVLAOFTSettings)
-    width, vision, patch = own.llm_hidden_size, own.vision_hidden_size, own.patch_size
+    width = own.llm_hidden_size
+    vision = own.vision_hidden_size
+    patch = own.patch_size
     llama = own.llm_num_layers * width * (4 * width + 3 * own.llm_intermediate_size + 2)
     words = 2 * (_WORDS + NUM_BINS + 1) * width + width
     patches = 3 * patch**2 + 1 + (config.env.image_size // patch) ** 2

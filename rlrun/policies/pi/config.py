@@ -160,7 +160,9 @@ def read_config(found: Mapping[str, Any], kind: str, sizes: PiSizes, spaces: Pla
 
     Raises ValueError as PiConfig does.
     """
-    side, chunk, width = sizes.vision.image_size, found["action_horizon"], found["action_dim"]
+    side = sizes.vision.image_size
+    chunk = found["action_horizon"]
+    width = found["action_dim"]
     return PiConfig.from_lerobot(
         {
             "type": kind,

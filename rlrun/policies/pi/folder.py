@@ -63,7 +63,8 @@ STATISTICS_FILE = "norm_stats.json"
 EPS = 1e-6  # openpi adds it to deviations and ranges, in both directions
 # LeRobot pads pictures in [0, 1] by -1, and then scales them to [-1, 1]. Its policies were trained with that, where
 # pictures are no squares. openpi pads by black.
-LEROBOT_PADDING, OPENPI_PADDING = -3.0, -1.0
+LEROBOT_PADDING = -3.0
+OPENPI_PADDING = -1.0
 PUBLISHED_PALIGEMMA = "google/paligemma-3b-pt-224"
 BEGINNING = "<bos>"
 CLASSES = {
@@ -122,7 +123,8 @@ def pixels(images: Tensor, size: int, padding: float) -> Tensor:
     """
     x = resize_to(images, size) * 2.0 - 1.0
     height, width = x.shape[2:]
-    top, left = (size - height) // 2, (size - width) // 2
+    top = (size - height) // 2
+    left = (size - width) // 2
     beside = left, size - width - left, top, size - height - top
     return F.pad(x, beside, value=padding).unflatten(0, images.shape[:2])
 

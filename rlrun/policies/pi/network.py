@@ -82,7 +82,8 @@ class ExpertLayer(GemmaDecoderLayer):
     ) -> Tensor:
         """keys, values: the prefix's [B, S, K, E]; positions: int64 [B, T], after those of the prefix; mask: bool
         [B, T, S + T]; condition: [B, D] for adaptive norms, else None."""
-        attn, width = self.self_attn, self.self_attn.head_dim
+        attn = self.self_attn
+        width = self.self_attn.head_dim
         x, gate = adaptive_norm(self.input_layernorm, hidden, condition)
         query = apply_rope(split_heads(attn.q_proj, x, width), positions)
         key = torch.cat([keys, apply_rope(split_heads(attn.k_proj, x, width), positions)], dim=1)
@@ -295,7 +296,8 @@ class PiNetwork(LayeredNetwork):
 
     def _suffix(self, x: Tensor, time: Tensor, prefix: PiPrefix) -> tuple[Tensor, Tensor | None]:
         """Return the expert's input [B, T, W], for pi0 with the state's token before it, and the condition [B, W]."""
-        config, model = self.config, self.model
+        config = self.config
+        model = self.model
         actions = model.action_in_proj(x)
         waves = sinusoidal(time, config.sizes.expert.width, config.min_period, config.max_period).to(actions.dtype)
         if config.is_adaptive:

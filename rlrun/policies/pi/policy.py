@@ -50,7 +50,9 @@ class PiProcessor(FlowProcessor):
         pi0.5 always has it cleaned.
         """
         super().__init__(config, tokenizer, statistics, num_proprio)
-        self.state_in_prompt, self.padding, self.cleans_prompt = state_in_prompt, padding, cleans_prompt
+        self.state_in_prompt = state_in_prompt
+        self.padding = padding
+        self.cleans_prompt = cleans_prompt
 
     def pixels(self, images: Tensor) -> Tensor:
         return pixels(images, self.config.sizes.vision.image_size, self.padding)

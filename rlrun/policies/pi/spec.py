@@ -69,8 +69,10 @@ def new_config(
     config: RunConfig, num_actions: int, num_proprio: int, cameras: Sequence[str], vocab_size: int = ASSUMED_WORDS
 ) -> PiConfig:
     """Return the architecture."""
-    own, side = config.policy.section(PiSettings), config.env.image_size
-    chunk, kind = config.policy.num_action_chunks, own.version.name
+    own = config.policy.section(PiSettings)
+    side = config.env.image_size
+    chunk = config.policy.num_action_chunks
+    kind = own.version.name
     shared = {
         "depth": own.llm_num_layers,
         "num_heads": own.llm_num_heads,
@@ -103,7 +105,8 @@ def pi_config(config: RunConfig, spaces: PlannedSpaces) -> PiConfig:
     own = config.policy.section(PiSettings)
     if config.policy.path is None:
         return new_config(config, spaces.num_actions, spaces.num_proprio, numbered(spaces.num_images))
-    found, own_sizes = stored_json(config, CONFIG_FILE), stored_json(config, f"{PALIGEMMA_FOLDER}/{CONFIG_FILE}")
+    found = stored_json(config, CONFIG_FILE)
+    own_sizes = stored_json(config, f"{PALIGEMMA_FOLDER}/{CONFIG_FILE}")
     sizes = PiSizes.from_json(own_sizes) if own_sizes else PiSizes()
     if is_openpi(found):
         stored = _stored_parameters(config)

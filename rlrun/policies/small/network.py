@@ -68,7 +68,8 @@ class SmallNetwork(nn.Module):
     def __init__(self, config: SmallConfig):
         super().__init__()
         self.config = config
-        text, stages = config.text_hidden_size, config.conv_channels
+        text = config.text_hidden_size
+        stages = config.conv_channels
         self.sentence = SentenceEncoder(text)
         self.stem = nn.Conv2d(3, stages[0], kernel_size=5, stride=2, padding=2)
         self.blocks = nn.ModuleList(ResidualBlock(a, b, text) for a, b in pairwise([stages[0], *stages[1:]]))

@@ -34,9 +34,11 @@ class SmallPolicy(ImitationPolicy):
 
     def __init__(self, module: SmallNetwork):
         config = module.config
-        self.module, self.config = module, config
+        self.module = module
+        self.config = config
         self.device = next(module.parameters()).device
-        self.num_actions, self.num_proprio = config.num_actions, config.num_proprio
+        self.num_actions = config.num_actions
+        self.num_proprio = config.num_proprio
         self.num_action_chunks = config.num_action_chunks
         self._bounds = Bounds(config.norm_stats["action"], BOUNDS, self.num_actions, "action")
         self._bins = ActionBins(self._bounds)

@@ -99,7 +99,8 @@ def export_folder(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolde
     vlm_name: where LeRobot finds the VLM's sizes and processor; None: in `out`, by its absolute path. Raises RunError.
     """
     files = WeightFiles(folder)
-    stored, settings = read_folder(folder, files), settings_to_export(folder)
+    stored = read_folder(folder, files)
+    settings = settings_to_export(folder)
     config = stored.config.with_(
         n_action_steps=settings.num_action_chunks,
         num_steps=settings.num_flow_steps,

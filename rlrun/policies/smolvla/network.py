@@ -54,7 +54,8 @@ class SelfAttentionLayer(_Layer):
     def forward(self, hidden: Tensor, keys: Tensor, values: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
         """keys, values: the prefix's [B, S, K, E]; positions: int64 [B, T], after those of the prefix; seen: bool
         [B, S], False at padding."""
-        attn, x = self.self_attn, self.input_layernorm(hidden)
+        attn = self.self_attn
+        x = self.input_layernorm(hidden)
         query = apply_rope(split_heads(attn.q_proj, x, attn.head_dim), positions)
         key = torch.cat([keys, apply_rope(split_heads(attn.k_proj, x, attn.head_dim), positions)], dim=1)
         value = torch.cat([values, split_heads(attn.v_proj, x, attn.head_dim)], dim=1)
@@ -73,13 +74,15 @@ class CrossAttentionLayer(_Layer):
     def __init__(self, config: LlamaConfig, vlm_width: int):
         """vlm_width: K*E of the VLM."""
         super().__init__(config)
-        own_width, bias = config.num_key_value_heads * config.head_dim, config.attention_bias
+        own_width = config.num_key_value_heads * config.head_dim
+        bias = config.attention_bias
         self.self_attn.k_proj = nn.Linear(vlm_width, own_width, bias=bias)
         self.self_attn.v_proj = nn.Linear(vlm_width, own_width, bias=bias)
 
     def forward(self, hidden: Tensor, keys: Tensor, values: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
         """As SelfAttentionLayer. Positions count from 0, while the keys keep the prefix's rotation (as in LeRobot)."""
-        attn, x = self.self_attn, self.input_layernorm(hidden)
+        attn = self.self_attn
+        x = self.input_layernorm(hidden)
         query = apply_rope(split_heads(attn.q_proj, x, attn.head_dim), positions - positions[:, :1])
         key = split_heads(attn.k_proj, keys.flatten(2), attn.head_dim)
         value = split_heads(attn.v_proj, values.flatten(2), attn.head_dim)
@@ -228,7 +231,8 @@ class SmolVLANetwork(LayeredNetwork):
         hidden, mask = self._embed(pixels, image_masks, tokens, token_masks, state)
         padded = max(self.config.prefix_length - hidden.shape[1], 0)
         sees = visibility(F.pad(mask, (0, padded)), state_at=hidden.shape[1] - 1)
-        hidden, mask = F.pad(hidden, (0, 0, 0, padded)), F.pad(mask, (0, padded))
+        hidden = F.pad(hidden, (0, 0, 0, padded))
+        mask = F.pad(mask, (0, padded))
         return LayeredPrefix.from_embeddings(self.vlm_layers(), self._vlm.text_model.norm, hidden, mask, sees)
 
     def velocity(self, x: Tensor, time: Tensor, prefix: LayeredPrefix) -> tuple[Tensor, Tensor]:
@@ -236,7 +240,8 @@ class SmolVLANetwork(LayeredNetwork):
 
         x: float32 [B, T, A], actions with noise; time: float32 [B] in [0, 1].
         """
-        config, model = self.config, self.model
+        config = self.config
+        model = self.model
         embeddings = model.action_in_proj(x)
         waves = sinusoidal(time, config.expert_width, config.min_period, config.max_period).to(embeddings.dtype)
         embeddings = torch.cat([embeddings, waves[:, None].expand_as(embeddings)], dim=2)
@@ -286,7 +291,8 @@ class SmolVLANetwork(LayeredNetwork):
         """Put the special tokens, if the config has them, before and after each picture [B, N, P, D]."""
         if not self.config.add_image_special_tokens:
             return pictures, shown
-        vlm, batch = self.config.vlm, pictures.shape[:2]
+        vlm = self.config.vlm
+        batch = pictures.shape[:2]
         ids = torch.tensor([vlm.fake_image_token_id, vlm.global_image_token_id], device=pictures.device)
         special = self._vlm.text_model.embed_tokens(ids).expand(*batch, -1, -1)
         pictures = torch.cat([special, pictures, special[:, :, :1]], dim=2)
@@ -297,7 +303,8 @@ class SmolVLANetwork(LayeredNetwork):
 
         LeRobot masks their pictures, and not the tokens around them.
         """
-        vlm, count = self.config.vlm, self.config.empty_cameras
+        vlm = self.config.vlm
+        count = self.config.empty_cameras
         if not (self.config.add_image_special_tokens and count):
             return []
         ids = [vlm.fake_image_token_id, vlm.global_image_token_id, vlm.fake_image_token_id] * count

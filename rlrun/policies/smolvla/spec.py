@@ -39,8 +39,10 @@ def new_config(
     config: RunConfig, num_actions: int, num_proprio: int, cameras: Sequence[str], vocab_size: int = ASSUMED_WORDS
 ) -> SmolVLAConfig:
     """Return the architecture of a new policy."""
-    own, size = config.policy.section(SmolVLASettings), config.env.image_size
-    chunk, heads = config.policy.num_action_chunks, own.llm_num_heads
+    own = config.policy.section(SmolVLASettings)
+    size = config.env.image_size
+    chunk = config.policy.num_action_chunks
+    heads = own.llm_num_heads
     text = TextSizes(
         hidden_size=own.llm_hidden_size,
         intermediate_size=own.llm_intermediate_size,

@@ -54,7 +54,8 @@ class SglangBackend(RolloutBackend):
         Raises EngineFault if the engine does not answer.
         """
         self.policy_version = -1
-        self.num_actions, self.num_proprio = policy.num_actions, policy.num_proprio
+        self.num_actions = policy.num_actions
+        self.num_proprio = policy.num_proprio
         self._processor = policy.processor
         self._num_tokens = policy.processor.config.num_action_tokens
         self._prompts: dict[str, list[int]] = {}
@@ -79,7 +80,8 @@ class SglangBackend(RolloutBackend):
         if self.policy_version < 0:
             raise RuntimeError("act() before the first weights; send every bucket of a policy version first")
         batch = ForwardBatch.of(observations)
-        frames, num_acting = batch.all_rows, len(batch.acting)
+        frames = batch.all_rows
+        num_acting = len(batch.acting)
         prompts = [self._input_ids(instruction) for instruction in frames.instructions]
         keys = np.zeros(len(prompts), np.uint64)
         keys[:num_acting] = batch.keys
@@ -88,7 +90,8 @@ class SglangBackend(RolloutBackend):
                 raise RuntimeError("act() needs the engine on its accelerator; call onload() first")
             answers = self.engine.act(Rows(prompts, frames.images, frames.proprio, keys, batch.temperature))
             version = self.policy_version
-        acting, values = answers[:num_acting], answers[:, -1]
+        acting = answers[:num_acting]
+        values = answers[:, -1]
         tokens = acting[:, : self._num_tokens].astype(np.uint8)
         logprobs = acting[:, self._num_tokens : 2 * self._num_tokens]
         actions = self._processor.decode_actions(tokens)
@@ -96,7 +99,8 @@ class SglangBackend(RolloutBackend):
 
     def apply(self, bucket: WeightBucket) -> None:
         if self._pending and self._stage.policy_version is None:  # the sender writes the new version over them
-            self._pending, self.policy_version = (), -1
+            self._pending = ()
+            self.policy_version = -1
         if not self._stage.add(bucket):
             return
         with self._lock:
@@ -134,7 +138,8 @@ class SglangBackend(RolloutBackend):
     def close(self) -> None:
         if self._engine is not None:
             self._engine.close()
-        self._engine, self._pending = None, ()
+        self._engine = None
+        self._pending = ()
         self._stage.clear()
         self.policy_version = -1
 
@@ -199,7 +204,10 @@ def stored_blocks(weights: StoredWeights, dtype: torch.dtype) -> Iterator[Tensor
         offset = -(-end // ALIGNMENT) * ALIGNMENT
         if slices and offset + raw.nbytes > BLOCK_BYTES:
             yield TensorBlock(tuple(slices), np.concatenate(parts))
-            slices, parts, end, offset = [], [], 0, 0
+            slices = []
+            parts = []
+            end = 0
+            offset = 0
         slices.append(TensorSlice(name, str(dtype)[len("torch.") :], tuple(tensor.shape), offset, raw.nbytes))
         parts += [np.zeros(offset - end, np.uint8), raw]
         end = offset + raw.nbytes

@@ -105,7 +105,8 @@ def gated(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
         logger.info("SGLang %s has no launch gate; free before it starts: %s", version(), free_memory())
         yield arguments
         return
-    port, stopped = free_port(LOOPBACK), threading.Event()
+    port = free_port(LOOPBACK)
+    stopped = threading.Event()
     watching = threading.Thread(target=_open_when_reached, args=(arguments["tp_size"], port, stopped), daemon=True)
     watching.start()
     try:

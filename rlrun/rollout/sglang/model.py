@@ -58,7 +58,8 @@ class OpenVLAForActionPrediction(nn.Module):
     def __init__(self, config: OpenVLAOFTConfig, quant_config: QuantizationConfig | None = None, prefix: str = ""):
         super().__init__()
         self.config = config
-        shapes, width = config.tower_shapes, config.text_config.hidden_size
+        shapes = config.tower_shapes
+        width = config.text_config.hidden_size
         self.vision_backbone = VisionBackbone(shapes, config.patch_size, config.num_patches)
         self.projector = Projector(sum(shape.hidden_size for shape in shapes), width)
         self.language_model = LanguageModel(config, quant_config, f"{prefix}{LM}")
@@ -97,7 +98,8 @@ class OpenVLAForActionPrediction(nn.Module):
 
     def _place(self, embeds: Tensor, items: list[MultimodalDataItem], starts: list[int], lengths: list[int]) -> None:
         """Write embeddings of frames, proprioception and action placeholders between BOS and prompt, and at the end."""
-        device, dtype = embeds.device, embeds.dtype
+        device = embeds.device
+        dtype = embeds.dtype
         pixels = self._processor.pixels(torch.stack([item.feature for item in items]).to(device), dtype)
         height, width = self.config.image_sizes
         patches = self.projector(self.vision_backbone(pixels.reshape(-1, 6, height, width)))
@@ -144,7 +146,8 @@ class OpenVLAForActionPrediction(nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Load any subset of the official names. Returns our names. Raises ValueError naming unknown ones."""
         parameters = dict(self.named_parameters())
-        loaded, unknown = set(), []
+        loaded = set()
+        unknown = []
         for name, tensor in weights:
             target, part = self._target(name)
             if target not in parameters:
