@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import rlrun
-from rlrun.data.message_checks import AnswerCheck
-from rlrun.data.messages import ActionChunk
+from rlrun.edges import buckets
+from rlrun.edges.actions import ActionChunk, AnswerCheck
+from rlrun.edges.buckets import ArrivedWeights
+from rlrun.edges.tally import StepTally
 from rlrun.envs import restarting_env
 from rlrun.observability.run_files import read_metrics
 from rlrun.training.step_checks import StepChecks
-from rlrun.weight_sync import buckets
-from rlrun.weight_sync.buckets import ArrivedWeights
 from rlrun.workers import actor_worker, rollout_worker
-from rlrun.workers.tally import StepTally
 
 WARM_UP, STEPS = 2, 10
 CHECKS: dict[str, tuple[tuple[Any, str], ...]] = {

@@ -34,7 +34,7 @@ from rlrun.actor import process_group
 from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
 from rlrun.config.schema import AttentionKernel, CompileBackend
-from rlrun.data.messages import Trajectory
+from rlrun.edges.trajectories import Trajectory
 from rlrun.placement.budget import HELD_BACK_BYTES, HELD_BACK_SHARE
 from rlrun.placement.memory import actor_memory
 from rlrun.placement.step_time import device_of, optimizer_step_seconds, update_pass_seconds

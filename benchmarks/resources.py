@@ -154,8 +154,8 @@ def simulate(rank: int, barrier: Barrier, results, folder: str) -> None:
     """Send the rate of one env worker of the default run with a policy that answers immediately."""
     import numpy as np
 
-    from rlrun.data.messages import ActionChunk
-    from rlrun.observability.telemetry import Telemetry
+    from rlrun.edges.actions import ActionChunk
+    from rlrun.system.telemetry import Telemetry
     from rlrun.workers.env_worker import EnvWorker
 
     config = load([f"output_dir={folder}"])

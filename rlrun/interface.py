@@ -21,7 +21,7 @@ from rlrun.system.errors import RunError as RunError
 from rlrun.training.callbacks import Callback as Callback
 
 if TYPE_CHECKING:
-    from rlrun.data.messages import Frames
+    from rlrun.edges.frames import Frames
     from rlrun.envs.vector_env import VectorEnv
     from rlrun.observability.records import EvaluationRecord
     from rlrun.policies.policy import Policy

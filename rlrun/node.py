@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
         resumes=True,
     )
     def program(config: RunConfig) -> ExitStatus | int:
-        from rlrun.nodes.service import StatusFile, start_node, stop_node
+        from rlrun.cluster.node_service import StatusFile, start_node, stop_node
 
         if config.node.command is NodeCommand.stop:
             return stop_node(config)

@@ -15,10 +15,10 @@ from rlrun.system.errors import ExitStatus
     uses_policy=True,
 )
 def main(config: RunConfig) -> ExitStatus:
-    from rlrun.observability.telemetry import Telemetry
     from rlrun.policies.spec import CONFIG_FILE, policy_spec
     from rlrun.policies.weight_files import read_json
     from rlrun.serving.server import ServedPolicy, make_wire, serve_policy
+    from rlrun.system.telemetry import Telemetry
     from rlrun.training.policy_folders import policy_folder
     from rlrun.workers.rollout_worker import RolloutWorker
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from rlrun.cluster.launch import Machines
 from rlrun.config.schema import RunConfig
 from rlrun.controller.workers import Workers
-from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.plan import Plan
+from rlrun.system.telemetry import Telemetry
 from rlrun.watchdog.watchdog import Watchdog
 
 

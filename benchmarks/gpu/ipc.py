@@ -15,9 +15,9 @@ import torch
 
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import Pretence, Seen, row
+from rlrun.edges.buckets import checksum, lay_out, pack, unpack
+from rlrun.edges.device_memory import NUM_BUFFERS, DeviceMemory, DeviceSender, OpenedMemory
 from rlrun.placement.node_environment import GROWING
-from rlrun.weight_sync.buckets import checksum, lay_out, pack, unpack
-from rlrun.weight_sync.device_memory import NUM_BUFFERS, DeviceMemory, DeviceSender, OpenedMemory
 
 NUM_TENSORS, NUMBERS = 24, 90_000_000  # 4.3 GB in bfloat16, in tensors as large as Llama's
 BUCKET_BYTES = 512 * 1024**2

@@ -14,10 +14,10 @@ from typing import TypeVar
 import torch
 
 from rlrun.actor.learner import Learner
-from rlrun.data.messages import WeightBucket
+from rlrun.edges.buckets import ArrivedWeights, lay_out, on_device, pack
+from rlrun.edges.host_memory import SharedReceiver, SharedSender, WeightMemory
+from rlrun.edges.weights import WeightBucket
 from rlrun.rollout.hf import HFBackend
-from rlrun.weight_sync.buckets import ArrivedWeights, lay_out, on_device, pack
-from rlrun.weight_sync.shared import SharedReceiver, SharedSender, WeightMemory
 
 T = TypeVar("T")
 

@@ -14,8 +14,10 @@ from rlrun.actor import process_group
 from rlrun.actor.learner import Learner
 from rlrun.config.registry import fill_lora
 from rlrun.config.schema import Precision, RunConfig
-from rlrun.data.messages import ActionChunk, Frames, Observation, Trajectory
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.frames import Frames
+from rlrun.edges.observations import Observation
+from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.compilation import chosen_backend, prepare_blocks
 from rlrun.policies.openvla_oft.config import OFFICIAL_TOWERS, OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
@@ -27,6 +29,7 @@ from rlrun.policies.weight_files import fill
 from rlrun.rollout.adapted import adapted_weights
 from rlrun.rollout.backend import unsent_names
 from rlrun.rollout.hf import HFBackend
+from rlrun.system.telemetry import Telemetry
 
 ROBOTS = {"libero": (1, 7), "behavior": (3, 23)}  # images, action dimensions
 INSTRUCTIONS = ("turn on the radio", "turn on the radio on the table")  # of different lengths

@@ -14,7 +14,7 @@ import numpy as np
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import POSITIVE, Section, bounded
 from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec
-from rlrun.data.messages import Spaces
+from rlrun.edges.spaces import Spaces
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 
 ACTIONS = ("x", "y")

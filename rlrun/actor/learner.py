@@ -21,10 +21,10 @@ from rlrun.actor.sharding import ShardedPolicy, form_mesh
 from rlrun.algorithms.spec import AlgorithmSpec
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig
-from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.compilation import Fallback, chosen_backend, prepare_blocks
 from rlrun.policies.offloading import Move, local
 from rlrun.policies.policy import torch_dtype
+from rlrun.system.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -20,7 +20,7 @@ from rlrun.algorithms.algorithm import Algorithm, ChunkSteps, Reduction, Targets
 from rlrun.algorithms.losses import aggregation_counts, aggregation_weights, at_level
 from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import AlgorithmConfig, RewardType
-from rlrun.data.messages import Trajectory
+from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.upload import uploaded
 
 _TARGETS = tuple(field.name for field in fields(Targets))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import RunConfig
-from rlrun.data.seeds import rollout_of
+from rlrun.edges.seeds import rollout_of
 
 GAP = "rollout_logprob_gap"  # the names of the gap's metrics begin with it
 

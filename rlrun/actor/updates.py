@@ -28,7 +28,7 @@ from rlrun.actor.update_metrics import GAP, MetricSums, RolloutGap
 from rlrun.algorithms.algorithm import Algorithm, Losses, OffPolicyAlgorithm, Outputs, Reduction, Targets, UpdateContext
 from rlrun.algorithms.losses import at_level, explained_variance, masked_mean
 from rlrun.config.schema import MinibatchOf
-from rlrun.data.messages import Trajectory
+from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.upload import uploaded
 
 

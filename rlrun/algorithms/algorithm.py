@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rlrun.algorithms.advantages import Reduce
 from rlrun.config.schema import AlgorithmConfig
-from rlrun.data.messages import Trajectory
+from rlrun.edges.trajectories import Trajectory
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from rlrun.algorithms.off_policy_spec import DsrlConfig
 from rlrun.algorithms.replay_buffer import Transitions
 from rlrun.algorithms.soft_actor_critic import Choice, CriticTrainer, SoftActorCritic
 from rlrun.config.schema import AlgorithmConfig
-from rlrun.data.messages import Trajectory
+from rlrun.edges.trajectories import Trajectory
 
 
 class SteeredPolicy(Protocol):

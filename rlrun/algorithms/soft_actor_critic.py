@@ -22,7 +22,7 @@ from rlrun.algorithms.algorithm import ChunkSteps, OffPolicyAlgorithm, UpdateCon
 from rlrun.algorithms.off_policy_spec import CriticActivation, SoftSection
 from rlrun.algorithms.replay_buffer import ReplayBuffer, Transitions
 from rlrun.config.schema import AlgorithmConfig
-from rlrun.data.messages import Trajectory
+from rlrun.edges.trajectories import Trajectory
 
 FIRST_STD = 0.02  # of the last layer's weights: small, so that the first values are near zero
 ACTIVATIONS: dict[CriticActivation, Callable[[Tensor], Tensor]] = {

@@ -23,8 +23,8 @@ from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import freeze
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data import checkpoint_folder, checksums
-from rlrun.data.messages import EpisodeReport
-from rlrun.data.starts import TEST_SEEDS, Split, split_of
+from rlrun.edges.reports import EpisodeReport
+from rlrun.edges.starts import TEST_SEEDS, Split, split_of
 from rlrun.observability.records import read_starts
 from rlrun.system.errors import RunError
 from rlrun.training.evaluation import record_world, require_all, run_episodes

@@ -12,7 +12,7 @@ from typing import Any
 from rlrun.config.provenance import CHECKPOINTS, selected
 from rlrun.config.registry import ALGORITHMS, POLICIES
 from rlrun.data import checkpoint_folder
-from rlrun.data.starts import EpisodeStart
+from rlrun.edges.starts import EpisodeStart
 from rlrun.observability.records import (
     During,
     EvaluationRecord,

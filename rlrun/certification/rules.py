@@ -8,7 +8,7 @@ from typing import Any
 
 from rlrun.certification.history import History
 from rlrun.config.provenance import changes
-from rlrun.data.starts import TEST_SEEDS, EpisodeStart, Split, split_of
+from rlrun.edges.starts import TEST_SEEDS, EpisodeStart, Split, split_of
 from rlrun.observability.records import During
 from rlrun.system.errors import ExitStatus, RunError
 

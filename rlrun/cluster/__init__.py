@@ -1,4 +1,4 @@
-"""Workers as Ray actors: cluster address, nodes, sessions, waits; the only package that imports ray."""
+"""Ray: cluster address, sessions, workers as Ray actors, waits, and the start of nodes; the only package that imports ray."""
 
 import os
 

@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlrun.cluster.membership import RayNode
+from rlrun.cluster.ray_nodes import RayNode
 from rlrun.cluster.waits import SLOW_S, slow
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.cross_node_checks import FREE_PORT, STORE
@@ -23,9 +23,9 @@ from rlrun.doctor.node_checks import LATE
 from rlrun.doctor.node_request import NodeRequest
 from rlrun.doctor.optional_packages import LIMIT_S as PACKAGES_S
 from rlrun.doctor.trials import Member, groups, jobs, planned_pairs
-from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan
 from rlrun.system.machine_load import load_factor, local_load
+from rlrun.system.telemetry import mark_alive
 
 _ANSWER_S = 15.0  # limit for starting a process on a busy node, and for a slow disk
 _MEASURE_S = _ANSWER_S + LONGEST_S + PACKAGES_S  # a simulator that hangs, and imports that do

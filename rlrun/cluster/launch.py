@@ -15,7 +15,7 @@ from rlrun.placement.this_machine import known_inventory
 from rlrun.watchdog.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from rlrun.cluster.membership import RayNode
+    from rlrun.cluster.ray_nodes import RayNode
     from rlrun.cluster.ray_session import RaySession
 
 

@@ -27,7 +27,7 @@ from rlrun.system.machine_load import load_factor, local_load
 from rlrun.system.network import LOOPBACK, free_port
 
 if TYPE_CHECKING:
-    from rlrun.cluster.membership import RayNode
+    from rlrun.cluster.ray_nodes import RayNode
 
 logger = logging.getLogger(__name__)
 

@@ -18,14 +18,15 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlrun.cluster.membership import RayNode, is_listening, ray_nodes
+from rlrun.cluster.membership import is_listening
+from rlrun.cluster.ray_nodes import RayNode, ray_nodes
 from rlrun.cluster.waits import wait_for
 from rlrun.config.schema import RunConfig
-from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.network import PathMtu, interface_towards, measure_path, require_path
 from rlrun.placement.this_machine import interfaces, known_inventory, spill_space, this_node
 from rlrun.system.machine_load import load_factor, local_load
+from rlrun.system.telemetry import Telemetry
 
 _PACKAGES = ("rlrun", "ray", "torch", "transformers", "numpy", "sglang")
 _SETUP_S = 60.0  # starting a worker process on a busy node

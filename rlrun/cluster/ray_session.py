@@ -31,16 +31,17 @@ os.environ.setdefault(NICENESS, "0")
 import ray
 
 from rlrun.cluster import ray_address
-from rlrun.cluster.membership import HealthCheck, RayNode, admits, no_head, ray_nodes
+from rlrun.cluster.membership import admits, no_head
 from rlrun.cluster.ray_address import NamedCluster
+from rlrun.cluster.ray_nodes import HealthCheck, RayNode, ray_nodes
 from rlrun.cluster.waits import told_if_slow
 from rlrun.config.schema import RunConfig
-from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.this_machine import find_accelerators
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import LockedFolder, TemporaryFolder, folder_for_ray, open_parent, remove_stale
 from rlrun.system.process_io import SHIELDED_SIGNALS, PreemptedError, signal_handlers_kept, signals_held
 from rlrun.system.run_queue import QueueTime, descendants, queue_seconds, scheduled_seconds
+from rlrun.system.telemetry import mark_alive
 from rlrun.watchdog.sentinel import SentinelProcess
 from rlrun.watchdog.supervised import RAY_FOLDER_PREFIX, end_processes, gcs_address
 

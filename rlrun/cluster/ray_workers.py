@@ -13,20 +13,20 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from rlrun.channel.connection import ServerAddress
-from rlrun.cluster.membership import RayNode
 from rlrun.cluster.probe import is_here, known_or_live, link_tries, path_fault, path_faults, peer_of, whereabouts
+from rlrun.cluster.ray_nodes import RayNode
 from rlrun.cluster.ray_session import RaySession
 from rlrun.cluster.reservation import Reservation, next_plan
 from rlrun.cluster.waits import SLOW_S, Inputs, late, slow, wait_for
 from rlrun.cluster.worker_actor import WorkerActor
 from rlrun.config.schema import RunConfig
 from rlrun.controller.workers import Call, Future, Workers
-from rlrun.data.messages import Span, WorkerStatus
+from rlrun.edges.connection import ServerAddress
 from rlrun.observability.run_files import PLAN
-from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan, Slot
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.status import Span, WorkerStatus
+from rlrun.system.telemetry import mark_alive
 from rlrun.watchdog.network import LinkHistory
 from rlrun.watchdog.probes import PathMonitor
 from rlrun.watchdog.supervised import ProcessExits

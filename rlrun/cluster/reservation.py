@@ -23,13 +23,13 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rlrun.cluster.membership import RayNode, ray_nodes
+from rlrun.cluster.ray_nodes import RayNode, ray_nodes
 from rlrun.config.schema import RunConfig
-from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan, Slot
 from rlrun.placement.planner import replanned
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.telemetry import mark_alive
 
 _POLL_S = 1.0
 _GONE = "REMOVED"

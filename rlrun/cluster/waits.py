@@ -31,9 +31,9 @@ from ray.exceptions import (
 from ray.experimental import get_local_object_locations
 
 from rlrun.controller.workers import Future
-from rlrun.observability.telemetry import Telemetry, mark_alive
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.storage_error import storage_failure
+from rlrun.system.telemetry import Telemetry, mark_alive
 from rlrun.watchdog.wait_graph import Incoming
 
 logger = logging.getLogger(__name__)

@@ -9,19 +9,19 @@ from typing import Any
 
 import ray
 
-from rlrun.channel.authentication import CurveKeys, TokenKeys
-from rlrun.channel.batcher import Pipeline
-from rlrun.channel.connection import ServerAddress
-from rlrun.channel.endpoints import PolicyClient, PolicyServer
 from rlrun.config.schema import ChannelSecurity, RunConfig
 from rlrun.controller.local_workers import make_worker
-from rlrun.data.messages import Span, WorkerStatus
+from rlrun.edges.authentication import CurveKeys, TokenKeys
+from rlrun.edges.batcher import Pipeline
+from rlrun.edges.connection import ServerAddress
+from rlrun.edges.endpoints import PolicyClient, PolicyServer
 from rlrun.observability.run_files import open_worker_log
 from rlrun.placement.network import choose_interface
 from rlrun.placement.node_environment import node_environment
 from rlrun.placement.plan import Slot
 from rlrun.system.numa import bind_near
 from rlrun.system.process_io import refuse_breakpoints
+from rlrun.system.status import Span, WorkerStatus
 from rlrun.watchdog.heartbeat import Heartbeat
 
 _LONG_S = 3600.0

@@ -32,7 +32,7 @@ from rlrun.config.sections import (
 )
 
 SEED = Range(0, 2**31 - 1)
-DEMO_SEEDS = Range(0, 1_999_999)  # as in rlrun.data.starts: the splits of starts
+DEMO_SEEDS = Range(0, 1_999_999)  # as in rlrun.edges.starts: the splits of starts
 EVALUATION_SEEDS = Range(2_000_000, 2**31 - 1)
 VLA_EVAL_PATH = "/vla-eval"  # of an address at which rlrun speaks vla-eval's protocol; vla-eval's servers take any
 

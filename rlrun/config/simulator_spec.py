@@ -99,7 +99,7 @@ class SimulatorTime:
 class Splits:
     """Where the episodes of training, validation and test begin, for people, and what differs from a benchmark.
 
-    A simulator gets a reset seed, and `rlrun.data.starts.split_of` returns the split it belongs to.
+    A simulator gets a reset seed, and `rlrun.edges.starts.split_of` returns the split it belongs to.
     """
 
     train: str = "drawn by seeds 4294967296 and above, demonstrations by seeds below 2000000"

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.controller.collection import Collection, Colocation, WeightUpdate
-from rlrun.controller.recovery import Recovery, Startup
+from rlrun.controller.collection import Collection
+from rlrun.controller.colocation import Colocation
+from rlrun.controller.recovery import Recovery
+from rlrun.controller.startup import Startup
+from rlrun.controller.weight_update import WeightUpdate
 from rlrun.controller.workers import ActorGroup, EpisodesRequest, Future, WorkerGroup, Workers, value_of
-from rlrun.data.message_checks import WRONG_MESSAGE, check_episodes, check_equal_spaces, check_starts
-from rlrun.data.messages import EpisodeReport, Spaces, Trajectory
-from rlrun.data.seeds import actor_ranks_of
-from rlrun.data.starts import EpisodeStart
+from rlrun.edges.reports import EpisodeReport, check_episodes, check_starts
+from rlrun.edges.seeds import actor_ranks_of
+from rlrun.edges.spaces import Spaces, check_equal_spaces
+from rlrun.edges.starts import EpisodeStart
+from rlrun.edges.trajectories import Trajectory
+from rlrun.edges.wrong_message import WRONG_MESSAGE
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:

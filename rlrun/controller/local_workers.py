@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from rlrun.channel.batcher import split_into_groups
 from rlrun.config.schema import RunConfig
 from rlrun.controller.workers import Call, Future, Workers
-from rlrun.data.messages import ActionChunk, Observation, Span, WorkerStatus
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.batcher import split_into_groups
+from rlrun.edges.observations import Observation
 from rlrun.placement.plan import Plan
 from rlrun.system.errors import RunError
+from rlrun.system.status import Span, WorkerStatus
+from rlrun.system.telemetry import Telemetry
 
 # Text, because a worker's module is imported in its own process, after the environment variables that its libraries
 # read have been set.

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.message_checks import WRONG_MESSAGE
-from rlrun.data.messages import ActionChunk, Observation, Span, WorkerStatus
-from rlrun.data.seeds import rollout_of
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.observations import Observation
+from rlrun.edges.seeds import rollout_of
+from rlrun.edges.wrong_message import WRONG_MESSAGE
 from rlrun.placement.plan import Plan
 from rlrun.system.errors import RunError
+from rlrun.system.status import Span, WorkerStatus
 
 if TYPE_CHECKING:
     from rlrun.workers.actor_worker import ActorWorker  # noqa: F401  # named as text in the base class

@@ -1,1 +1,1 @@
-"""Messages between workers (one frozen dataclass each), their checks, recordings, checksums, datasets; numpy only."""
+"""Files of runs and data sets: checkpoint folders, checksums, recordings, LeRobot data sets and their fit to a world; numpy only."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from rlrun.data.messages import PolicySpaces, Spaces
+from rlrun.edges.spaces import PolicySpaces, Spaces
 from rlrun.system.errors import ExitStatus, RunError
 
 _GENERIC_WORDS = {"observation", "observations", "obs", "image", "images", "pixels", "rgb", "camera", "cameras"}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rlrun.data.messages import ChunkResult, Frames
+from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs.vector_env import SimulatorFault
 from rlrun.system.errors import RunError
 

@@ -10,7 +10,7 @@ from rlrun.config.registry import SIMULATORS
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import file_of, to_dict
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.messages import ChunkResult, Frames
+from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.pipe.client import ChildProcess, ChildSpec, Deadline, RpcClient
 from rlrun.pipe.output import Output

@@ -17,7 +17,7 @@ import numpy as np
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import from_dict, import_from, load_object
 from rlrun.config.simulator_spec import SimulatorSpec
-from rlrun.data.messages import ChunkResult, Frames
+from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs.make import make_here
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.pipe.server import exit_process, open_channel, serve_calls

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlrun.data.messages import ChunkResult, Frames
+from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs.make import close_or_warn, simulator_code
 from rlrun.envs.plausibility import BUG, RepeatedFaults, check_frames, check_result, place_of, reward_limit
 from rlrun.envs.vector_env import NoPicture, SimulatorFault, VectorEnv

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlrun.data.messages import ChunkResult, Frames, Spaces
+from rlrun.edges.frames import ChunkResult, Frames
+from rlrun.edges.spaces import Spaces
 from rlrun.envs.make import close_or_warn, questions_told
 from rlrun.envs.plausibility import NUM_EQUAL, RepeatedFaults, place_of
 from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv

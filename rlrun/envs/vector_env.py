@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.data.messages import ChunkResult, Frames, Spaces
+from rlrun.edges.frames import ChunkResult, Frames
+from rlrun.edges.spaces import Spaces
 
 
 class SimulatorFault(RuntimeError):

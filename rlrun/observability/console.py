@@ -22,11 +22,11 @@ from rich.live import Live
 from rich.text import Text
 
 from rlrun.config.schema import RunConfig, Verbosity
-from rlrun.data.messages import WorkerStatus
 from rlrun.observability.dashboard import STARTUP_PHASES, Dashboard, GpuSampler
 from rlrun.observability.step_line import duration, step_line
 from rlrun.system.errors import hanging
 from rlrun.system.process_io import lasting_stream, release_terminal
+from rlrun.system.status import WorkerStatus
 
 logger = logging.getLogger(__name__)
 REFRESH_HZ = 4

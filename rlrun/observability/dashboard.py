@@ -19,12 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import WorkerStatus
 from rlrun.observability.step_line import duration, memory, quantity
 from rlrun.observability.timeline import ROLE_ORDER, is_work
 from rlrun.system import nvidia_smi
 from rlrun.system.errors import visible
 from rlrun.system.nvidia_smi import UnansweredError
+from rlrun.system.status import WorkerStatus
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from rlrun.data.messages import EnvTally, EpisodeReport, GroupTally, WorkerLoss
-from rlrun.data.starts import EpisodeStart, Split, split_of
+from rlrun.edges.reports import EnvTally, EpisodeReport, GroupTally, WorkerLoss
+from rlrun.edges.starts import EpisodeStart, Split, split_of
 from rlrun.observability import run_files
 from rlrun.observability.run_files import (
     CERTIFICATIONS,

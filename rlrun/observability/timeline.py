@@ -17,9 +17,9 @@ from pstats import Stats
 from typing import Any
 
 from rlrun.config.schema import LoggingConfig
-from rlrun.data.messages import Span
 from rlrun.observability.run_files import PROFILE, log_name
 from rlrun.system.local_files import parse_json
+from rlrun.system.status import Span
 
 ROLE_ORDER = ("driver", "env", "rollout", "actor")
 WAIT_PREFIX = "wait"  # of spans that are not work

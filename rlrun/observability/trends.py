@@ -16,9 +16,9 @@ from statistics import median
 
 import numpy as np
 
-from rlrun.data.messages import WorkerStatus
 from rlrun.observability.step_line import duration
 from rlrun.system.machine_load import BUSY_LOAD
+from rlrun.system.status import WorkerStatus
 
 # --- memory that grows ----------------------------------------------------------------------
 

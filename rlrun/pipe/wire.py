@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.data.message_format import FormatError, MessageFormat
-from rlrun.data.messages import ChunkResult, Frames
+from rlrun.edges.frames import ChunkResult, Frames
+from rlrun.edges.message_format import FormatError, MessageFormat
 
 ALIGNMENT_BYTES = 64
 VERSION = 2

@@ -12,7 +12,7 @@ from rlrun.config.schema import Precision, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.fit import DatasetInfo, Fit, World, compare
 from rlrun.data.lerobot.reader import dataset_info
-from rlrun.data.messages import PolicySpaces
+from rlrun.edges.spaces import PolicySpaces
 from rlrun.placement.budget import Budget, budget
 from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Inventory

@@ -25,7 +25,7 @@ from rlrun.algorithms.losses import ppo_policy_loss, value_loss
 from rlrun.config.registry import ALGORITHMS, POLICIES
 from rlrun.config.schema import AttentionKernel, Precision, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.messages import Spaces
+from rlrun.edges.spaces import Spaces
 from rlrun.policies.adapters import add_adapters, is_adapter_name, plain_name, unchanging_names
 from rlrun.policies.counts import PassCount, PolicyCounts, StackCount
 from rlrun.policies.device_work import META, DeviceWork, FusedAttention

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlrun.algorithms.algorithm import ActionDistribution
-from rlrun.data import seeds
+from rlrun.edges import seeds
 
 _NUM_DROPPED = np.uint64(11)  # bits of 64, since a float64 has 53
 NODES, WEIGHTS = (torch.tensor(x) for x in np.polynomial.hermite_e.hermegauss(16))  # of the entropy's integral

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import ActionChunk, Frames, Observation, WeightBucket
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.frames import Frames
+from rlrun.edges.observations import Observation
+from rlrun.edges.weights import WeightBucket
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from rlrun.algorithms.algorithm import ActionDistribution
-from rlrun.data.messages import ActionChunk, Observation, WeightBucket
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.buckets import WeightStage, on_device, unpack
+from rlrun.edges.observations import Observation
+from rlrun.edges.weights import WeightBucket
 from rlrun.policies.offloading import Offloader, Place
 from rlrun.policies.policy import Policy
 from rlrun.rollout.adapted import AdaptedWeights
 from rlrun.rollout.backend import ForwardBatch, RolloutBackend
-from rlrun.weight_sync.buckets import WeightStage, on_device, unpack
 
 
 class HFBackend(RolloutBackend):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlrun.config.schema import RolloutBackendKind, RunConfig
-from rlrun.data.messages import Spaces
+from rlrun.edges.spaces import Spaces
 from rlrun.rollout.backend import RolloutBackend, unsent_names
 
 

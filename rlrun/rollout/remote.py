@@ -8,7 +8,10 @@ import numpy as np
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.messages import ActionChunk, Observation, Spaces, WeightBucket
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.observations import Observation
+from rlrun.edges.spaces import Spaces
+from rlrun.edges.weights import WeightBucket
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.serving.client import EvaluatorClient, RowClient
 from rlrun.serving.formats import camera_names

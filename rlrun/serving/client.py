@@ -15,7 +15,7 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidStatus, SecurityError, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from rlrun.data.messages import Frames
+from rlrun.edges.frames import Frames
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.session import ACTION, CHUNK, CHUNK_REQUEST, RESET
 from rlrun.serving.wire import WireError, pack, unpack

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.messages import Frames
+from rlrun.edges.frames import Frames
 from rlrun.envs.pictures import resized
 from rlrun.serving.wire import WireError
 

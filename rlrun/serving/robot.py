@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.schema import EnvConfig, ProprioLayout
-from rlrun.data.messages import Frames
+from rlrun.edges.frames import Frames
 from rlrun.envs import r1pro
 from rlrun.envs.r1pro import instruction_of
 from rlrun.serving.formats import OpenpiNames, describe_image, read_images, read_numbers, read_prompts, require_finite

@@ -25,7 +25,9 @@ from websockets.http11 import Request, Response
 from rlrun.config.schema import VLA_EVAL_PATH, RunConfig, ServeConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.fit import match_cameras, short_name
-from rlrun.data.messages import ActionChunk, Observation, PolicySpaces
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.observations import Observation
+from rlrun.edges.spaces import PolicySpaces
 from rlrun.serving.formats import SimulatorWire, Wire, camera_names
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.session import OpenpiSession, PolicySession, Session

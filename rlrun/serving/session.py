@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlrun.data.messages import ActionChunk, Observation
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.observations import Observation
 from rlrun.serving.formats import ACTIONS, Wire
 from rlrun.serving.wire import WireError, pack, unpack
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.simulator_spec import Conventions
-from rlrun.data.messages import Frames
+from rlrun.edges.frames import Frames
 from rlrun.serving.client import ServerConnection
 from rlrun.serving.vla_eval import Kind, Message, check_version, error_text, hello
 from rlrun.serving.vla_eval_formats import ACTIONS, RAW, RGB, STATE, Formats, are_convertible, shortest_rotation

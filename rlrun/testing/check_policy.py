@@ -34,7 +34,7 @@ def main(config: RunConfig) -> ExitStatus:
 def policy_contract(config: RunConfig) -> PolicyContract:
     """Return the suite of checks for a policy of `policy.kind`."""
     from rlrun.config.simulator_spec import simulator_spec
-    from rlrun.data.messages import Spaces
+    from rlrun.edges.spaces import Spaces
     from rlrun.policies.spec import policy_spec
     from rlrun.testing.policies import PolicyContract  # importing torch takes seconds
 

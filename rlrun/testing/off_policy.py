@@ -19,7 +19,7 @@ from torch import Tensor
 from rlrun.algorithms.algorithm import ChunkSteps, DemonstratedSteps, OffPolicyAlgorithm, UpdateContext
 from rlrun.algorithms.spec import AlgorithmSpec
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import Trajectory
+from rlrun.edges.trajectories import Trajectory
 from rlrun.testing import Breach, broken
 from rlrun.testing.algorithms import ROWS, fake_steps
 

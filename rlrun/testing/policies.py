@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.data.messages import Spaces
+from rlrun.edges.spaces import Spaces
 from rlrun.policies.opening import open_policy
 from rlrun.policies.policy import ImitationPolicy, Policy
 from rlrun.policies.spec import CONFIG_FILE, DemonstratedTask, PolicySpec

@@ -6,10 +6,10 @@ import time
 
 import numpy as np
 
-from rlrun.data.messages import ChunkResult
-from rlrun.data.starts import TRAINING_SEEDS
+from rlrun.edges.frames import ChunkResult
+from rlrun.edges.starts import TRAINING_SEEDS
+from rlrun.edges.tally import StepTally
 from rlrun.testing.simulators import ALL, CHUNK, NUM_ENVS, EnvUnderTest
-from rlrun.workers.tally import StepTally
 from rlrun.workers.world_facts import WorldFacts
 
 NUM_CHUNK_STEPS = 200  # at least

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.data.messages import ChunkResult, Frames
-from rlrun.data.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, starts_of
+from rlrun.edges.frames import ChunkResult, Frames
+from rlrun.edges.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, starts_of
 from rlrun.envs.vector_env import VectorEnv
 
 NUM_ENVS = 3

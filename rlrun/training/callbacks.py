@@ -10,7 +10,7 @@ from typing import Any
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import load_object, put_on_path
-from rlrun.data.messages import WorkerLoss
+from rlrun.edges.reports import WorkerLoss
 from rlrun.observability.records import EvaluationRecord
 from rlrun.system import import_path
 from rlrun.system.errors import ExitStatus, RunError

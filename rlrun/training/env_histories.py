@@ -9,7 +9,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from rlrun.data.messages import EnvTally, EpisodeReport
+from rlrun.edges.reports import EnvTally, EpisodeReport
 from rlrun.training.significance import all_deviations, chance_of_none
 from rlrun.workers.env_worker import Collected
 

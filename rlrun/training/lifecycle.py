@@ -13,7 +13,7 @@ from rlrun.config.registry import ALGORITHMS
 from rlrun.controller.collection import Collection
 from rlrun.controller.controller import Batch
 from rlrun.data import checkpoint_folder
-from rlrun.data.message_checks import WRONG_MESSAGE
+from rlrun.edges.wrong_message import WRONG_MESSAGE
 from rlrun.observability.records import (
     During,
     episode_metrics,

@@ -17,7 +17,7 @@ from rlrun.data import checksums
 from rlrun.data.fit import World, compare
 from rlrun.data.lerobot import dataset_digest
 from rlrun.data.lerobot.reader import dataset_info
-from rlrun.data.messages import PolicySpaces
+from rlrun.edges.spaces import PolicySpaces
 from rlrun.observability.records import ABLATION_NOTE, ablation_sentence
 from rlrun.policies.spec import CONFIG_FILE, policy_spec
 from rlrun.system.errors import ExitStatus, RunError

@@ -7,9 +7,6 @@ import logging
 import shlex
 import shutil
 import sys
-import threading
-import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,21 +19,20 @@ from rlrun.config.recorded import CHECKPOINTS
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import freeze
 from rlrun.controller.controller import Controller
-from rlrun.controller.workers import Workers
 from rlrun.data import checkpoint_folder
-from rlrun.data.messages import Span
 from rlrun.observability.console import Console
 from rlrun.observability.disk_speed import DiskSpeed
 from rlrun.observability.metrics import MetricSinks
 from rlrun.observability.run_files import PLAN, TIMELINE, close_worker_logs, open_worker_log
-from rlrun.observability.telemetry import CounterTotals, Telemetry
 from rlrun.observability.timeline import TimelineWriter
-from rlrun.observability.trends import MemoryGrowth, Stragglers
+from rlrun.observability.trends import MemoryGrowth
 from rlrun.placement.fitting import fit_run
 from rlrun.placement.plan import ROLES
 from rlrun.system.errors import RUN_FOLDER_NOTE, RunError
 from rlrun.system.run_lock import RunLock
+from rlrun.system.status import Span
 from rlrun.system.storage_error import storage_failure
+from rlrun.system.telemetry import Telemetry
 from rlrun.training.run_folder import RunFolder, new_folder, set_aside
 from rlrun.training.stop_signal import StopSignal
 from rlrun.training.throughput import Throughput
@@ -46,123 +42,11 @@ from rlrun.watchdog.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from rlrun.cluster.launch import Machines
+from rlrun.training.phases import Phases, Stopwatch
+from rlrun.training.status_watcher import StatusWatcher
 
-
-_POLL_S = 1.0
-_MAX_SHARE = 0.1  # largest share of the driver's time for these requests, for any number of workers
 logger = logging.getLogger(__name__)
 S = TypeVar("S", MetricSinks, TimelineWriter)
-
-
-@dataclass
-class Stopwatch:
-    """The duration of a phase in seconds, known once it has ended, without time in which the driver was stopped."""
-
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Goal:
-    """The goal of a phase, as a worker's counter. Example: Goal("collect", "env/chunk_steps", 640, 128)."""
-
-    phase: str
-    counter: str
-    start: int  # value of the counter when the phase began
-    total: int  # growth of the counter in the whole phase
-
-
-class Phases:
-    """Opens one phase of the driver after another."""
-
-    def __init__(self, driver: Telemetry, lock: RunLock, console: Console, watchdog: Watchdog):
-        self._driver = driver
-        self._lock = lock
-        self._console = console
-        self._watchdog = watchdog
-        self._clock = watchdog.clock.seconds
-        self.counters = CounterTotals()
-        self.goal: Goal | None = None  # of the open phase
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-
-    @contextmanager
-    def phase(self, name: str, counter: str | None = None, total: int = 0) -> Iterator[Stopwatch]:
-        """Show and time a phase of the run.
-
-        counter: shows the progress of the phase, by its growth to `total`: "env/chunk_steps" is summed over a role's
-        workers, "actor/0/imitation_steps" is of one worker. Raises RunError if another run has taken the run folder.
-        """
-        self._lock.require()
-        watch = Stopwatch()
-        began = self._clock()
-        num_disturbances = self._watchdog.num_disturbances
-        if counter is not None:
-            self._console.begin(name, total)
-            self.goal = Goal(name, counter, self.counters.total(counter), total)
-        try:
-            with self._driver.span(name):
-                yield watch
-        finally:
-            watch.seconds = self._clock() - began
-            self._seconds[name] += watch.seconds
-            self.goal = None
-        self._watchdog.learn_phase(name, watch.seconds, num_disturbances)
-        if counter is not None:
-            self._console.progress(name, total, total)
-
-    def drain(self) -> defaultdict[str, float]:
-        """Return the seconds by phase since the last call; 0 for phases that did not occur."""
-        seconds = self._seconds
-        self._seconds = defaultdict(float)
-        return seconds
-
-
-class StatusWatcher:
-    """A thread that runs from its construction to `close`."""
-
-    def __init__(
-        self,
-        workers: Workers,
-        driver: Telemetry,
-        phases: Phases,
-        console: Console,
-        watchdog: Watchdog,
-        stop: StopSignal,
-        memory: MemoryGrowth,
-    ):
-        self._workers = workers
-        self._driver = driver
-        self._phases = phases
-        self._console = console
-        self._watchdog = watchdog
-        self._stop = stop
-        self._memory = memory
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the thread."""
-        self._is_over.set()
-        self._thread.join(timeout=10 * _POLL_S)
-
-    def _run(self) -> None:
-        pause_s = 0.0
-        stragglers = Stragglers()
-        while not self._is_over.wait(pause_s):
-            began = time.thread_time()  # CPU time, so without the wait for answers
-            self._stop.announce(self._console.note)
-            statuses = self._workers.statuses()
-            goal = self._phases.goal
-            self._phases.counters.put(statuses)
-            everyone = [self._driver.status(), *statuses]
-            self._memory.put(everyone)
-            for sentence in stragglers.found(statuses):
-                self._console.warning(sentence)
-            self._console.workers(everyone, self._watchdog.expectations())
-            if goal is not None:
-                done = self._phases.counters.total(goal.counter) - goal.start
-                self._console.progress(goal.phase, min(goal.total, done), goal.total)
-            pause_s = max(_POLL_S, (time.thread_time() - began) / _MAX_SHARE)
 
 
 def resume_command(run_dir: Path, program: str = "rlrun.train") -> str:

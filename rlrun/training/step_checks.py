@@ -16,7 +16,7 @@ import numpy as np
 
 from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
-from rlrun.data.messages import EnvTally
+from rlrun.edges.reports import EnvTally
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.env_histories import BY_CHANCE, NUM_EPISODES, ComparedHistories, EnvHistory
 from rlrun.training.significance import all_deviations

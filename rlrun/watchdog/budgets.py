@@ -15,7 +15,7 @@ from typing import Any
 
 from rlrun.config.provenance import as_tree
 from rlrun.config.schema import RunConfig
-from rlrun.observability.telemetry import FIRST_TIME
+from rlrun.system.telemetry import FIRST_TIME
 from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, transit
 
 MAX_SAMPLES = 50

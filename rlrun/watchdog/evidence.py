@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.observability.run_files import ALARMS
-from rlrun.observability.telemetry import mark_alive
 from rlrun.system.errors import RunError
+from rlrun.system.telemetry import mark_alive
 from rlrun.watchdog import node_state, stacks
 from rlrun.watchdog.diagnosis import Diagnosis, NodeFacts, ProcessFacts, Stall, format_workers
 from rlrun.watchdog.probes import run_with_timeout

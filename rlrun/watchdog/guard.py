@@ -26,11 +26,11 @@ from pathlib import Path
 from rlrun.config.recorded import CHECKPOINTS
 from rlrun.data import checkpoint_folder
 from rlrun.observability.run_files import BOARD, LOGS, last_object
-from rlrun.observability.telemetry import seconds_since_alive
 from rlrun.system.errors import TROUBLESHOOTING, hanging
 from rlrun.system.local_files import folder_for_ray
 from rlrun.system.machine_load import local_load_factor, num_oom_kills
 from rlrun.system.run_queue import QueueTime, queue_seconds
+from rlrun.system.telemetry import seconds_since_alive
 from rlrun.watchdog import node_state
 from rlrun.watchdog.diagnosis import Problem, problem
 from rlrun.watchdog.evidence import write_archive

@@ -11,10 +11,10 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from rlrun.data.messages import WorkerStatus
 from rlrun.observability.run_files import BOARD, JsonLines, log_name
-from rlrun.observability.telemetry import Telemetry
+from rlrun.system.status import WorkerStatus
 from rlrun.system.storage_error import is_storage_error
+from rlrun.system.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from rlrun.observability.telemetry import mark_alive
+from rlrun.system.telemetry import mark_alive
 from rlrun.watchdog.probes import PathMonitor
 
 logger = logging.getLogger(__name__)

@@ -25,11 +25,11 @@ from pathlib import Path
 
 import psutil
 
-from rlrun.data.messages import WorkerStatus
 from rlrun.observability.run_files import LOGS, log_name
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import lock_holder, stale_folders
 from rlrun.system.machine_load import local_load_factor
+from rlrun.system.status import WorkerStatus
 from rlrun.watchdog import node_state
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rlrun.data.messages import OpenWait, WorkerStatus
+from rlrun.system.status import OpenWait, WorkerStatus
 
 IDLE = "idle"
 # Phases of rollout workers with collectives that include the actor ranks; an actor's phases always have collectives.

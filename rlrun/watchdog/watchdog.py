@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import WorkerStatus
-from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.machine_load import load_factor, local_load_factor
 from rlrun.system.run_queue import QueueTime, queue_seconds
+from rlrun.system.status import WorkerStatus
+from rlrun.system.telemetry import Telemetry
 from rlrun.watchdog.budgets import MIN_REPORT_S, Budgets, Slowness, warning_after_s
 from rlrun.watchdog.diagnosis import Stall, diagnose, finished_peers, format_workers, problem
 from rlrun.watchdog.evidence import Evidence

@@ -25,11 +25,15 @@ from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.lerobot.reader import open_dataset
-from rlrun.data.message_checks import check_trajectories
-from rlrun.data.messages import DeviceBucket, DeviceHandles, SharedBucket, Spaces, Trajectory, WeightBucket
-from rlrun.data.seeds import actor_ranks_of
+from rlrun.edges.buckets import BucketLayout, ObjectStoreSender, WeightSender, bucket_num_bytes, lay_out, pack
+from rlrun.edges.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
+from rlrun.edges.device_memory import DeviceSender, OpenedMemory
+from rlrun.edges.host_memory import SharedSender, WeightMemory
+from rlrun.edges.seeds import actor_ranks_of
+from rlrun.edges.spaces import Spaces
+from rlrun.edges.trajectories import Trajectory, check_trajectories
+from rlrun.edges.weights import DeviceBucket, DeviceHandles, SharedBucket, WeightBucket
 from rlrun.observability.disk_speed import flush_seconds
-from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import profiled
 from rlrun.policies.offloading import await_room
 from rlrun.policies.opening import open_to_shard
@@ -38,10 +42,7 @@ from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observati
 from rlrun.policies.weight_files import StoredWeights
 from rlrun.system.errors import OUT_OF_MEMORY, ExitStatus, RunError
 from rlrun.system.network import free_port
-from rlrun.weight_sync.buckets import BucketLayout, ObjectStoreSender, WeightSender, bucket_num_bytes, lay_out, pack
-from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
-from rlrun.weight_sync.device_memory import DeviceSender, OpenedMemory
-from rlrun.weight_sync.shared import SharedSender, WeightMemory
+from rlrun.system.telemetry import Telemetry
 from rlrun.workers.collector import concatenate
 from rlrun.workers.demonstrations import (
     Demonstrations,

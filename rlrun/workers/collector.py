@@ -15,22 +15,18 @@ import numpy as np
 
 from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import (
-    ActionChunk,
-    ChunkResult,
-    EpisodeReport,
-    Frames,
-    GroupTally,
-    Observation,
-    Trajectory,
-)
-from rlrun.data.seeds import episode_seeds, sampling_keys
-from rlrun.data.starts import EpisodeStart, starts_of
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.frames import ChunkResult, Frames
+from rlrun.edges.observations import Observation
+from rlrun.edges.reports import EpisodeReport, GroupTally
+from rlrun.edges.seeds import episode_seeds, sampling_keys
+from rlrun.edges.starts import EpisodeStart, starts_of
+from rlrun.edges.tally import StepTally
+from rlrun.edges.trajectories import Trajectory
 from rlrun.envs.restarting_env import RestartingEnv
-from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import CallProfile
+from rlrun.system.telemetry import Telemetry
 from rlrun.workers.group_filter import GroupFilter
-from rlrun.workers.tally import StepTally
 
 
 class TrajectoryBuilder:

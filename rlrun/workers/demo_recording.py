@@ -13,11 +13,11 @@ import numpy as np
 from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DatasetError, DemoFeatures, DemoWriter, Episode
 from rlrun.data.lerobot.layout import RECORD_AGAIN
-from rlrun.data.messages import Frames
 from rlrun.data.recording import RecordingError, read_message, write_message
+from rlrun.edges.frames import Frames
 from rlrun.envs.vector_env import VectorEnv
-from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.telemetry import Telemetry
 
 MAX_FAILURE_SHARE = 0.75  # an expert that fails more often is considered broken
 

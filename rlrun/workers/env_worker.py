@@ -19,25 +19,19 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import num_simulators
 from rlrun.data.fit import short_name
 from rlrun.data.lerobot import DemoFeatures
-from rlrun.data.message_checks import AnswerCheck
-from rlrun.data.messages import (
-    ActionChunk,
-    EnvTally,
-    EpisodeReport,
-    Frames,
-    GroupTally,
-    LeftOutEpisode,
-    Observation,
-    Spaces,
-)
-from rlrun.data.seeds import actor_ranks_of, rollout_of, sampling_keys
-from rlrun.data.starts import EpisodeStart, starts_of
+from rlrun.edges.actions import ActionChunk, AnswerCheck
+from rlrun.edges.frames import Frames
+from rlrun.edges.observations import Observation
+from rlrun.edges.reports import EnvTally, EpisodeReport, GroupTally, LeftOutEpisode
+from rlrun.edges.seeds import actor_ranks_of, rollout_of, sampling_keys
+from rlrun.edges.spaces import Spaces
+from rlrun.edges.starts import EpisodeStart, starts_of
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import NoPicture
 from rlrun.observability.run_files import open_log
-from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import CallProfile
+from rlrun.system.telemetry import Telemetry
 from rlrun.workers.collector import Collector, EpisodeLedger
 from rlrun.workers.demo_recording import record_episodes, write_dataset
 

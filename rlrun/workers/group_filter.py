@@ -14,7 +14,7 @@ import numpy as np
 
 from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import AlgorithmConfig, FilterGroupsConfig, GroupMetric
-from rlrun.data.messages import EpisodeReport, GroupTally
+from rlrun.edges.reports import EpisodeReport, GroupTally
 
 LEAST_SPREAD = 1e-6  # of returns; a smaller one is rounding, as in `algorithms.advantages.group_advantages`
 

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import Trajectory, WeightBucket
 from rlrun.data.recording import Recording, read_message
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.buckets import pack, unpack
+from rlrun.edges.trajectories import Trajectory
+from rlrun.edges.weights import WeightBucket
 from rlrun.system.local_files import read_json
-from rlrun.weight_sync.buckets import pack, unpack
+from rlrun.system.telemetry import Telemetry
 from rlrun.workers.actor_worker import ActorWorker
 from rlrun.workers.recorder import Recorder, ReplayedStep
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import ActionChunk, Observation, Trajectory
 from rlrun.data.recording import Recording, differences, read_message
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.observations import Observation
+from rlrun.edges.trajectories import Trajectory
+from rlrun.system.telemetry import Telemetry
 from rlrun.workers.env_worker import EnvWorker, Episodes
 from rlrun.workers.recorder import Recorder, ReplayedStep
 

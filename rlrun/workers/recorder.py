@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import ActionChunk, Observation, WeightBucket
 from rlrun.data.recording import RECORDING_FOLDER, Recording, write_json, write_message
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.observations import Observation
+from rlrun.edges.weights import WeightBucket
+from rlrun.system.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 

@@ -12,32 +12,19 @@ from pathlib import Path
 import torch
 
 from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
-from rlrun.data.message_checks import check_observation
-from rlrun.data.messages import (
-    ActionChunk,
-    DeviceBucket,
-    DeviceHandles,
-    Observation,
-    PolicySpaces,
-    SharedBucket,
-    Spaces,
-    WeightBucket,
-)
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.buckets import ArrivedWeights, on_device
+from rlrun.edges.collective import Buffers, CollectiveBackend, CollectiveGroup, CollectiveReceiver, connect_store
+from rlrun.edges.device_memory import DeviceMemory
+from rlrun.edges.host_memory import SharedReceiver
+from rlrun.edges.observations import Observation, check_observation
+from rlrun.edges.spaces import PolicySpaces, Spaces
+from rlrun.edges.weights import DeviceBucket, DeviceHandles, SharedBucket, WeightBucket
 from rlrun.observability.timeline import profiled
 from rlrun.policies.spec import policy_spec
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
-from rlrun.weight_sync.buckets import ArrivedWeights, on_device
-from rlrun.weight_sync.collective import (
-    Buffers,
-    CollectiveBackend,
-    CollectiveGroup,
-    CollectiveReceiver,
-    connect_store,
-)
-from rlrun.weight_sync.device_memory import DeviceMemory
-from rlrun.weight_sync.shared import SharedReceiver
+from rlrun.system.telemetry import Telemetry
 
 
 class RolloutWorker:

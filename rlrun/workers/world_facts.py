@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rlrun.data.messages import EnvTally
+from rlrun.edges.reports import EnvTally
 
 # shares of a range, of the limits, of the time
 _SMALL_REACH = 1e-3

@@ -100,7 +100,7 @@ def test_what_documents_name_exists() -> None:
         ("`rlrun/train.py` and `configs/run/debug.yaml`", 0),
         ("`runs/<name>/<time>`, `rlrun/…`, `tests/*.py`", 0),
         ("`python -m rlrun.nowhere`", 1),
-        ("`python -m rlrun.train`, `benchmarks.learning`, `rlrun.data.messages.Frames`, `rlrun.<name>`", 0),
+        ("`python -m rlrun.train`, `benchmarks.learning`, `rlrun.edges.frames.Frames`, `rlrun.<name>`", 0),
         ("`env.num_env`", 1),
         ("`env.num_envs=8` and `placement.nodes.train.python`", 0),
         ("```bash\npython -m rlrun.train env.num_env=8  # rlrun/nowhere.py\n```", 1),

@@ -15,41 +15,39 @@ from tests.architecture.source import ROOT, Module, assert_no_breach, imports, m
 
 # package -> packages of rlrun that it may import besides itself
 MAY_IMPORT = {
-    "certification": {"system", "config", "data", "cluster", "training", "observability"},
+    "certification": {"system", "config", "data", "edges", "cluster", "training", "observability"},
     "training": {
-        *("system", "config", "data", "placement", "controller", "cluster"),
+        *("system", "config", "data", "edges", "placement", "controller", "cluster"),
         *("policies", "algorithms", "workers", "observability", "watchdog"),
     },
-    "nodes": {"system", "config", "placement", "cluster", "watchdog"},
     "cluster": {
-        *("system", "config", "data", "placement", "doctor", "controller", "channel"),
+        *("system", "config", "data", "edges", "placement", "doctor", "controller"),
         *("observability", "watchdog"),
     },
-    "controller": {"system", "config", "data", "placement", "channel", "observability", "workers"},
-    "channel": {"system", "data", "observability"},
+    "controller": {"system", "config", "data", "edges", "placement", "observability", "workers"},
     "workers": {
-        *("system", "config", "data", "algorithms", "envs", "policies", "rollout", "actor"),
-        *("weight_sync", "observability"),
+        *("system", "config", "data", "edges", "algorithms", "envs", "policies", "rollout", "actor"),
+        "observability",
     },
-    "actor": {"system", "config", "data", "policies", "algorithms", "observability"},
-    "rollout": {"system", "config", "data", "pipe", "policies", "algorithms", "serving", "weight_sync"},
-    "serving": {"system", "config", "data", "envs"},
-    "weight_sync": {"system", "config", "data"},
-    "policies": {"system", "config", "data", "algorithms"},
-    "testing": {"system", "config", "data", "policies", "algorithms", "envs", "workers"},
-    "envs": {"system", "config", "data", "pipe"},
-    "pipe": {"system", "data"},
+    "actor": {"system", "config", "data", "edges", "policies", "algorithms", "observability"},
+    "rollout": {"system", "config", "data", "edges", "pipe", "policies", "algorithms", "serving"},
+    "serving": {"system", "config", "data", "edges", "envs"},
+    "policies": {"system", "config", "data", "edges", "algorithms"},
+    "testing": {"system", "config", "data", "edges", "policies", "algorithms", "envs", "workers"},
+    "envs": {"system", "config", "data", "edges", "pipe"},
+    "pipe": {"system", "edges"},
     "watchdog": {"system", "config", "data", "observability"},
-    "observability": {"system", "config", "data"},
-    "doctor": {"system", "config", "data", "placement", "envs"},
-    "placement": {"system", "config", "data", "policies"},
-    "algorithms": {"system", "config", "data"},
+    "observability": {"system", "config", "data", "edges"},
+    "doctor": {"system", "config", "data", "edges", "placement", "envs"},
+    "placement": {"system", "config", "data", "edges", "policies"},
+    "algorithms": {"system", "config", "data", "edges"},
     "config": {"system"},
-    "data": {"system", "config"},
+    "data": {"system", "config", "edges"},
+    "edges": {"system"},
     "system": set(),
 }
 ENTRY_POINT = {
-    *("system", "config", "data", "placement", "nodes", "doctor", "controller", "cluster", "training", "workers"),
+    *("system", "config", "data", "edges", "placement", "doctor", "controller", "cluster", "training", "workers"),
     *("observability", "watchdog", "serving", "envs", "policies", "algorithms", "testing"),
     "certification",
 }
@@ -67,13 +65,13 @@ LIBRARIES = {
     "libero": {"envs"},
     "robosuite": {"envs"},
     "websockets": {"serving"},
-    "zmq": {"channel"},
+    "zmq": {"edges"},
     "sglang": {"rollout"},
     "flash_attn": {"policies"},
     "bitsandbytes": {"actor"},
     "omnigibson": {"envs"},
     "torch": {
-        *("actor", "algorithms", "rollout", "weight_sync", "policies", "observability", "workers", "cluster"),
+        *("actor", "algorithms", "rollout", "edges", "policies", "observability", "workers", "cluster"),
         "testing",
         "doctor",  # only in the process that tries collectives
     },
@@ -185,7 +183,7 @@ def cycles(graph: dict[str, set[str]]) -> list[str]:
 
 @pytest.mark.parametrize(
     "module",
-    ["rlrun.config.schema", "rlrun.config.loader", "rlrun.data.messages", "rlrun.envs.vector_env", "rlrun.placement"],
+    ["rlrun.config.schema", "rlrun.config.loader", "rlrun.edges.actions", "rlrun.envs.vector_env", "rlrun.placement"],
 )
 def test_imports_without_torch_or_ray(module: str) -> None:
     code = f"import sys, {module}; print(*[m for m in ('torch', 'ray', 'transformers', 'mujoco') if m in sys.modules])"

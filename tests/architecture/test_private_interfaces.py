@@ -13,7 +13,7 @@ from tests.architecture.source import ROOT, Module, assert_no_breach, imports, m
 EXCEPTIONS = {
     "benchmarks/gpu_7b.py": {"torch._dynamo.utils.counters"},  # torch has no other count of its graphs
     "rlrun/cluster/membership.py": {"ray._raylet.GcsClient"},  # a node asks who belongs to a cluster before it joins
-    "rlrun/weight_sync/nccl_group.py": {"_timeout"},  # the only way to give a group of NCCL its deadline
+    "rlrun/edges/nccl_group.py": {"_timeout"},  # the only way to give a group of NCCL its deadline
     "rlrun/rollout/sglang/plugin.py": {
         "sglang.srt.multimodal.customized_mm_processor_utils._CUSTOMIZED_MM_PROCESSOR"  # SGLang has no register for it
     },

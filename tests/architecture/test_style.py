@@ -120,7 +120,7 @@ def test_nothing_is_left_to_do() -> None:
     assert_no_breach(module.where for module in modules() if re.search(r"\b(TODO|FIXME|XXX|HACK)\b", module.text))
 
 
-MOST_LINES = 450
+MOST_LINES = 470
 # Each is one table: the keys, and the checks of what keys say together.
 MAY_BE_LONGER = ("rlrun/config/schema.py",)
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rlrun.config.schema import EnvConfig
-from rlrun.data.messages import Frames, Spaces
+from rlrun.edges.frames import Frames
+from rlrun.edges.spaces import Spaces
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 from rlrun.envs.vector_env import VectorEnv
 from rlrun.testing.simulators import TIME_LIMIT, EnvUnderTest, Note, broken_promises, findings

@@ -9,10 +9,10 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
+from rlrun.edges import device_memory
+from rlrun.edges.buckets import ArrivedWeights, WeightStage, bucket_num_bytes, lay_out, pack, unpack
+from rlrun.edges.device_memory import NUM_BUFFERS, DeviceMemory, DeviceSender, OpenedMemory
 from rlrun.system.errors import RunError
-from rlrun.weight_sync import device_memory
-from rlrun.weight_sync.buckets import ArrivedWeights, WeightStage, bucket_num_bytes, lay_out, pack, unpack
-from rlrun.weight_sync.device_memory import NUM_BUFFERS, DeviceMemory, DeviceSender, OpenedMemory
 
 DEADLINE_S = 60.0
 SHAPES = {f"layer{i}.weight": (40, 25) for i in range(8)} | {"head.bias": (7,)}

@@ -16,16 +16,16 @@ import torch
 import torch.distributed as dist
 
 from rlrun.config.schema import RunConfig, WeightTransport
-from rlrun.controller.collection import WeightUpdate
+from rlrun.controller.weight_update import WeightUpdate
 from rlrun.controller.workers import Call, Future, WorkerGroup
-from rlrun.data.messages import DeviceBucket, DeviceHandles, SharedBucket, WeightBucket
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.buckets import checksum
+from rlrun.edges.weights import DeviceBucket, DeviceHandles, SharedBucket, WeightBucket
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
 from rlrun.policies.offloading import local
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.network import LOOPBACK
-from rlrun.weight_sync.buckets import checksum
+from rlrun.system.telemetry import Telemetry
 from rlrun.workers.actor_worker import ActorWorker
 from rlrun.workers.rollout_worker import RolloutWorker
 from tests.unit.actor.official_folder import official_run, write_official

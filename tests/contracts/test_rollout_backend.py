@@ -21,7 +21,11 @@ from rlrun.config.schema import (
     RunConfig,
     SglangConfig,
 )
-from rlrun.data.messages import ActionChunk, Frames, Observation, WeightBucket
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.buckets import ArrivedWeights, lay_out, pack
+from rlrun.edges.frames import Frames
+from rlrun.edges.observations import Observation
+from rlrun.edges.weights import WeightBucket
 from rlrun.policies.distributions import token_logprobs
 from rlrun.policies.opening import open_unfilled
 from rlrun.policies.openvla_oft.policy import VlaPolicy, save_policy
@@ -31,7 +35,6 @@ from rlrun.rollout.make import make_backend
 from rlrun.rollout.sglang.backend import SglangBackend, make_engine
 from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
 from rlrun.system.errors import RunError
-from rlrun.weight_sync.buckets import ArrivedWeights, lay_out, pack
 from tests.integration.sglang import sglang_python
 from tests.numerics import assert_norm_close, norm_error
 from tests.unit.policies.small import INSTRUCTIONS, SIZE, A, opened_vla, small_config, small_policy, some_frames

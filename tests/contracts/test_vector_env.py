@@ -24,7 +24,7 @@ from rlrun.config.schema import (
     ProprioLayout,
     RewardMode,
 )
-from rlrun.data.messages import Frames
+from rlrun.edges.frames import Frames
 from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.libero.libero_env import LiberoVectorEnv

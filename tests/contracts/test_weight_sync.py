@@ -13,25 +13,11 @@ import pytest
 import torch
 
 from rlrun.config.schema import WeightTransport
-from rlrun.data.messages import WeightBucket
+from rlrun.edges.buckets import ArrivedWeights, ObjectStoreSender, WeightSender, WeightStage, lay_out, pack, unpack
+from rlrun.edges.collective import CollectiveGroup, CollectiveReceiver, CollectiveSender, connect_store, open_store
+from rlrun.edges.host_memory import SharedReceiver, SharedSender, WeightMemory
+from rlrun.edges.weights import WeightBucket
 from rlrun.system.errors import RunError
-from rlrun.weight_sync.buckets import (
-    ArrivedWeights,
-    ObjectStoreSender,
-    WeightSender,
-    WeightStage,
-    lay_out,
-    pack,
-    unpack,
-)
-from rlrun.weight_sync.collective import (
-    CollectiveGroup,
-    CollectiveReceiver,
-    CollectiveSender,
-    connect_store,
-    open_store,
-)
-from rlrun.weight_sync.shared import SharedReceiver, SharedSender, WeightMemory
 
 HOST = "127.0.0.1"
 NUM_RECEIVERS = 2

@@ -14,7 +14,7 @@ from rlrun.config.provenance import write_config
 from rlrun.config.recorded import POLICY_CONFIG
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import Spaces
+from rlrun.edges.spaces import Spaces
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import ExitStatus
 

@@ -119,7 +119,7 @@ def test_a_world_with_few_starts_cannot_hold_any_out(trained, tmp_path):
 
 def test_a_run_that_resets_to_test_seeds_is_refused(trained, tmp_path, monkeypatch):
     write_world(tmp_path, "cheating_world")
-    from rlrun.data.starts import TEST_SEEDS
+    from rlrun.edges.starts import TEST_SEEDS
     from rlrun.workers import collector
 
     monkeypatch.setattr(collector, "episode_seeds", lambda *args: TEST_SEEDS.start + args[4] + 0 * args[3])

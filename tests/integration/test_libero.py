@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.libero import equal
 from rlrun.config.loader import load
-from rlrun.data.starts import VALIDATION_SEEDS
+from rlrun.edges.starts import VALIDATION_SEEDS
 from rlrun.envs.make import make_env
 from rlrun.system.errors import RunError
 from rlrun.train import train

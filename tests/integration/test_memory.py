@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.data.messages import Spaces
+from rlrun.edges.spaces import Spaces
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 
 NUM_STEPS = 200

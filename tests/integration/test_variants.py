@@ -9,9 +9,9 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.data.checkpoint_folder import find_corruption
-from rlrun.data.message_checks import wrong_message
+from rlrun.edges.buckets import ArrivedWeights
+from rlrun.edges.wrong_message import wrong_message
 from rlrun.train import train
-from rlrun.weight_sync.buckets import ArrivedWeights
 
 pytestmark = pytest.mark.integration
 

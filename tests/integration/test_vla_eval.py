@@ -15,7 +15,7 @@ import pytest
 
 import rlrun
 from rlrun.config.schema import RunConfig
-from rlrun.data.starts import VALIDATION_SEEDS
+from rlrun.edges.starts import VALIDATION_SEEDS
 from rlrun.serving.vla_eval_formats import shortest_rotation
 from rlrun.system.errors import ExitStatus
 from tests.integration.libero import libero_python, libero_scenes

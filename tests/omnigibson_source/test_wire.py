@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rlrun.config.schema import ServeConfig
-from rlrun.data.messages import Frames
+from rlrun.edges.frames import Frames
 from rlrun.serving.client import EvaluatorClient
 from rlrun.serving.robot import RobotWire
 from rlrun.system.errors import RunError

@@ -10,13 +10,15 @@ import torch.distributed as dist
 from rlrun.actor import process_group
 from rlrun.actor.learner import Learner
 from rlrun.config.schema import Precision, RunConfig
-from rlrun.data.messages import Frames, Observation, Trajectory
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.buckets import lay_out, pack
+from rlrun.edges.frames import Frames
+from rlrun.edges.observations import Observation
+from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.openvla_oft.policy import VlaPolicy, new_policy
 from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
 from rlrun.policies.spec import DemonstratedTask
 from rlrun.rollout.hf import HFBackend
-from rlrun.weight_sync.buckets import lay_out, pack
+from rlrun.system.telemetry import Telemetry
 from tests.unit.actor.tiny_run import A, B, P, T, tiny_config, trajectory
 
 SIDE = 32

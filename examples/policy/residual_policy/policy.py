@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from residual_policy.spec import ResidualSettings
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import Spaces
+from rlrun.edges.spaces import Spaces
 from rlrun.policies.distributions import Gaussian
 from rlrun.policies.policy import Policy
 from rlrun.policies.weight_files import WeightFiles

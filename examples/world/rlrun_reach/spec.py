@@ -18,7 +18,7 @@ class ReachConfig(Section):
 
 def make_reach(config, num_envs, progress):
     """The rows, and the world only now."""
-    from rlrun.data.messages import Spaces
+    from rlrun.edges.spaces import Spaces
     from rlrun.envs.rows import RowsEnv
     from rlrun_reach.reach import Reach
 

@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 
 from rlrun.config.schema import EnvConfig, Renderer, RewardMode
-from rlrun.data.messages import ChunkResult, Frames
+from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs import r1pro
 from rlrun.envs.embedded import room
 from rlrun.envs.embedded.activities import Activity, PickingUpTrash, TurningOnRadio

@@ -11,8 +11,8 @@ import numpy as np
 from gymnasium import spaces
 
 from rlrun.config.sections import load_object
-from rlrun.data.messages import Spaces
-from rlrun.data.seeds import simulator_seed
+from rlrun.edges.seeds import simulator_seed
+from rlrun.edges.spaces import Spaces
 from rlrun.envs.gymnasium.spec import GymnasiumConfig, SuccessRule
 from rlrun.system.errors import ExitStatus, RunError
 

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlrun.config.schema import EnvConfig
-from rlrun.data.messages import Spaces
+from rlrun.edges.spaces import Spaces
 from rlrun.envs.gymnasium.actions import (
     NO_EXPERT,
     Actions,

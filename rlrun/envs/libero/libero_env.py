@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.data.messages import ChunkResult, Frames
+from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs.libero.controller import ArmViews, PoseController, arm_views
 from rlrun.envs.libero.experts import Expert, ExpertView
 from rlrun.envs.libero.painter import MAX_PIXELS

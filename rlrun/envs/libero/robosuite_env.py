@@ -15,8 +15,8 @@ import mujoco
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.data.messages import Spaces
-from rlrun.data.seeds import simulator_seed
+from rlrun.edges.seeds import simulator_seed
+from rlrun.edges.spaces import Spaces
 from rlrun.envs.libero.painter import ScenePainter
 from rlrun.envs.libero.spec import LiberoConfig, detail_of_pictures
 from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, axis_angle, chosen_tasks, start_of

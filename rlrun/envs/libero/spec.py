@@ -21,7 +21,7 @@ from rlrun.config.simulator_spec import (
     Splits,
     Variable,
 )
-from rlrun.data.starts import Split
+from rlrun.edges.starts import Split
 from rlrun.envs import opengl
 from rlrun.system.errors import RunError
 

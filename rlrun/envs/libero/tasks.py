@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.data.starts import split_of
+from rlrun.edges.starts import split_of
 from rlrun.envs.libero.spec import SAMPLED, LiberoConfig, start_range, start_texts
 from rlrun.system.errors import ExitStatus, RunError
 

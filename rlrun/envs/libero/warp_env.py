@@ -14,7 +14,7 @@ import numpy as np
 import warp as wp
 
 from rlrun.config.schema import EnvConfig
-from rlrun.data.messages import ChunkResult, Frames
+from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs.libero.painter import MAX_PIXELS
 from rlrun.envs.libero.suite_env import SuiteEnv
 from rlrun.envs.libero.tasks import NUM_PROPRIO, axis_angle

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.data.messages import ChunkResult, Frames
+from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs import r1pro
 from rlrun.envs.omnigibson.configuration import (
     CAMERA_KEY,

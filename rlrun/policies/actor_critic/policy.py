@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.config.schema import PolicyConfig, RunConfig
-from rlrun.data.messages import Spaces
+from rlrun.edges.spaces import Spaces
 from rlrun.policies.actor_critic.spec import (
     LOG_STDS,
     ActionKind,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlrun.algorithms.losses import masked_mean
-from rlrun.data.seeds import splitmix64
+from rlrun.edges.seeds import splitmix64
 from rlrun.policies import distributions
 from rlrun.policies.distributions import ValueHead, linear_in_float32
 from rlrun.policies.flow.spec import NOISE_SIZES, CriticInput, Steering, Trains

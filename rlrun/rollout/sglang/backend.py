@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from rlrun.config.schema import Precision, RunConfig
-from rlrun.data.messages import ActionChunk, Observation, TensorSlice, WeightBucket
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.buckets import WeightStage
+from rlrun.edges.observations import Observation
+from rlrun.edges.weights import TensorSlice, WeightBucket
 from rlrun.pipe.client import Deadline
 from rlrun.policies.opening import open_unfilled
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
@@ -24,7 +27,6 @@ from rlrun.policies.weight_files import StoredWeights
 from rlrun.rollout.backend import ForwardBatch, RolloutBackend, unsent_names
 from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
 from rlrun.rollout.sglang.pipe_engine import EngineStart, PipeEngine
-from rlrun.weight_sync.buckets import WeightStage
 
 CPU_ARGUMENTS = {
     "device": "cpu",

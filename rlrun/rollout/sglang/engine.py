@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlrun.data.messages import TensorSlice
+from rlrun.edges.weights import TensorSlice
 
 IDLE_S = 30.0  # limit until an engine is idle after its last answer; it takes milliseconds
 

@@ -13,12 +13,15 @@ from rlrun.actor import checkpoint
 from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import Frames, Observation, Spaces, Trajectory
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.buckets import lay_out, pack
+from rlrun.edges.frames import Frames
+from rlrun.edges.observations import Observation
+from rlrun.edges.spaces import Spaces
+from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.policies.actor_critic.spec import MlpSettings
 from rlrun.rollout.hf import HFBackend
-from rlrun.weight_sync.buckets import lay_out, pack
+from rlrun.system.telemetry import Telemetry
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import A, B, P, T, save_checkpoint, share, tiny_config, trajectory

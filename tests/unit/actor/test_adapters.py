@@ -15,13 +15,13 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.buckets import BucketLayout, lay_out, pack
 from rlrun.policies.opening import open_policy, open_to_shard
 from rlrun.policies.policy import torch_dtype
 from rlrun.rollout.adapted import adapted_weights
 from rlrun.rollout.backend import unsent_names
 from rlrun.rollout.hf import HFBackend
-from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
+from rlrun.system.telemetry import Telemetry
 from tests.numerics import assert_moved_alike, norm_error
 from tests.unit.actor.official_folder import official_run, write_official
 from tests.unit.actor.parameters import checksum_of

@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 
 from rlrun.actor.updates import update
 from rlrun.config.schema import CompileBackend, Precision, RunConfig, ShardingStrategy
-from rlrun.data.messages import Spaces
+from rlrun.edges.spaces import Spaces
 from rlrun.policies import compilation
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.policies.compilation import chosen_backend, prepare_blocks

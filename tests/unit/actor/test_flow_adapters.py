@@ -14,15 +14,15 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import Trajectory
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.buckets import lay_out, pack
+from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.opening import open_policy, open_to_shard
 from rlrun.rollout.adapted import adapted_weights
 from rlrun.rollout.backend import unsent_names
 from rlrun.rollout.hf import HFBackend
 from rlrun.system.errors import RunError
-from rlrun.weight_sync.buckets import lay_out, pack
+from rlrun.system.telemetry import Telemetry
 from tests.numerics import norm_error
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import B, T, share, trajectory

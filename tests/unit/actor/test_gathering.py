@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 
 from rlrun.actor import gathering
 from rlrun.config.schema import ShardingStrategy
-from rlrun.observability.telemetry import Telemetry
-from rlrun.weight_sync.buckets import lay_out
+from rlrun.edges.buckets import lay_out
+from rlrun.system.telemetry import Telemetry
 from rlrun.workers.actor_worker import ActorWorker
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import learner, tiny_config

@@ -14,7 +14,7 @@ from rlrun.algorithms.advantages import Reduce, on_one_rank
 from rlrun.algorithms.spec import Credit, GRPOConfig, PPOConfig
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import Aggregation, AlgorithmConfig, RatioLevel, RewardType
-from rlrun.data.messages import Trajectory
+from rlrun.edges.trajectories import Trajectory
 from tests.numerics import assert_norm_close, rounding
 from tests.unit.actor.tiny_run import A, B, C, K, T, trajectory
 

@@ -13,7 +13,7 @@ from rlrun.actor.process_group import Ranks
 from rlrun.actor.sharding import form_mesh
 from rlrun.actor.updates import update
 from rlrun.config.schema import RunConfig, ShardingStrategy
-from rlrun.observability.telemetry import Telemetry
+from rlrun.system.telemetry import Telemetry
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import learner, share, tiny_config, tiny_policy, trajectory
 

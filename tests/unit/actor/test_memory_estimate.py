@@ -16,10 +16,10 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
 from rlrun.config.schema import OptimizerKind, Precision, ShardingStrategy
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.memory import actor_memory
 from rlrun.policies import counting
 from rlrun.policies.opening import open_to_shard
+from rlrun.system.telemetry import Telemetry
 from tests.unit.actor.bitsandbytes_library import make_importable
 from tests.unit.actor.official_folder import official_run, write_official
 from tests.unit.actor.rank_pool import RankPool

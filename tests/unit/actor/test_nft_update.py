@@ -13,10 +13,10 @@ import torch.distributed as dist
 from rlrun.actor.checkpoint import restore
 from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
-from rlrun.data.messages import Trajectory
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.opening import open_policy, open_to_shard
+from rlrun.system.telemetry import Telemetry
 from tests.numerics import assert_moved_alike, assert_norm_close
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.test_flow_adapters import observed

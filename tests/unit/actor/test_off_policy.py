@@ -13,9 +13,9 @@ from rlrun.actor import checkpoint
 from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
 from rlrun.algorithms.dsrl import Dsrl
-from rlrun.data.messages import Trajectory
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.opening import open_to_shard
+from rlrun.system.telemetry import Telemetry
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import B, T, save_checkpoint, share, trajectory

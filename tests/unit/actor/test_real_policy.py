@@ -15,10 +15,10 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
-from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.openvla_oft.policy import VlaPolicy, new_policy
 from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
 from rlrun.policies.spec import DemonstratedTask
+from rlrun.system.telemetry import Telemetry
 from tests.numerics import assert_moved_alike, norm_error
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool

@@ -22,7 +22,7 @@ from rlrun.algorithms.losses import at_level
 from rlrun.config.loader import load
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import Aggregation, AlgorithmConfig, MinibatchOf
-from rlrun.data.messages import Trajectory
+from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.distributions import Bins
 from tests.numerics import assert_norm_close
 

@@ -18,10 +18,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from rlrun.actor.checkpoint_writing import policy_export
 from rlrun.actor.learner import Learner
 from rlrun.config.schema import Precision, ShardingStrategy
-from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.opening import open_to_shard
 from rlrun.policies.weight_files import StoredWeights, write_weights
 from rlrun.system.errors import RunError
+from rlrun.system.telemetry import Telemetry
 from tests.unit.actor.official_folder import FILE_BYTES, official_run, write_official
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tensor_memory import TensorMemory

@@ -12,11 +12,11 @@ from rlrun.actor.imitation import DemonstrationBatch, imitation_step
 from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
-from rlrun.data.messages import Trajectory
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.small.policy import SmallPolicy
 from rlrun.policies.small.spec import SmallDistribution, SmallSettings
 from rlrun.policies.spec import DemonstratedTask
+from rlrun.system.telemetry import Telemetry
 from tests.numerics import assert_moved_alike
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool

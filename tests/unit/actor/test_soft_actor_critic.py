@@ -18,10 +18,11 @@ from rlrun.algorithms.rlpd import Rlpd
 from rlrun.algorithms.soft_actor_critic import SoftActorCritic
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import Spaces, Trajectory
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.spaces import Spaces
+from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.policies.opening import open_to_shard
+from rlrun.system.telemetry import Telemetry
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import B, P, T, save_checkpoint, share, trajectory

@@ -13,8 +13,8 @@ from rlrun.actor.checkpoint_writing import CheckpointWriting, snapshot
 from rlrun.actor.imitation import DemonstrationBatch
 from rlrun.actor.learner import Learner
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import Trajectory
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.trajectories import Trajectory
+from rlrun.system.telemetry import Telemetry
 from tests.unit.actor.tiny_policy import TinyPolicy
 
 T, B, C, A, P, SIDE = 4, 8, 2, 3, 5, 4

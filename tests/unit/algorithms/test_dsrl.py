@@ -16,7 +16,7 @@ from rlrun.algorithms.off_policy_spec import DsrlConfig
 from rlrun.config.loader import load
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import AlgorithmConfig
-from rlrun.data.messages import Trajectory
+from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.flow.dsrl import NoiseAction, NoiseDistribution
 from rlrun.policies.flow.method import ChunkShape
 from rlrun.policies.flow.model import NoiseActor

@@ -17,7 +17,8 @@ from rlrun.algorithms.replay_buffer import Transitions
 from rlrun.algorithms.sac import Sac, transitions
 from rlrun.config.loader import load
 from rlrun.config.schema import AlgorithmConfig
-from rlrun.data.messages import Spaces, Trajectory
+from rlrun.edges.spaces import Spaces
+from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.system.errors import RunError
 from rlrun.testing.check_algorithm import _contract

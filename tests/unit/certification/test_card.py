@@ -9,7 +9,7 @@ import pytest
 from rlrun.certification.card import FORMAT, by_task, counted, faults_of, read_card, write_card
 from rlrun.certification.page import headline, page, remarks
 from rlrun.certify import verify
-from rlrun.data.starts import TEST_SEEDS
+from rlrun.edges.starts import TEST_SEEDS
 from rlrun.system.errors import ExitStatus, RunError
 
 

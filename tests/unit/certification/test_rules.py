@@ -7,8 +7,8 @@ import pytest
 
 from rlrun.certification import rules
 from rlrun.certification.history import History
-from rlrun.data.messages import EpisodeReport
-from rlrun.data.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, EpisodeStart, Split, split_of
+from rlrun.edges.reports import EpisodeReport
+from rlrun.edges.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, EpisodeStart, Split, split_of
 from rlrun.observability.records import During, record_evaluation, record_starts, summarize_evaluation
 from rlrun.system.errors import RunError
 

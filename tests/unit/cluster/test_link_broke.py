@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.channel.endpoints import _server_lost_error
 from rlrun.cluster import ray_workers
 from rlrun.cluster.ray_workers import RayWorkers
 from rlrun.config.schema import RunConfig
+from rlrun.edges.endpoints import _server_lost_error
 from rlrun.system.errors import ExitStatus, RunError
 
 BROKE = "the link between train and sim broke 4 times in 60 s (12 of 60 tries failed)"

@@ -8,7 +8,7 @@ import pytest
 from ray.exceptions import TaskUnschedulableError
 
 from rlrun.cluster import reservation, waits
-from rlrun.cluster.membership import RayNode
+from rlrun.cluster.ray_nodes import RayNode
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.planner import plan

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from rlrun.cluster import probe
-from rlrun.cluster.membership import RayNode
 from rlrun.cluster.probe import path_fault, path_faults, require_paths
+from rlrun.cluster.ray_nodes import RayNode
 from rlrun.placement.network import PathMtu
 from rlrun.system.errors import RunError
 

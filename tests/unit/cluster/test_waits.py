@@ -20,8 +20,8 @@ from ray.exceptions import (
 )
 
 from rlrun.cluster import waits
-from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.telemetry import Telemetry
 
 MAKER = "ray::Host.run() (pid=779, ip=10.77.0.1)\n  ray::Host.run_episodes() (pid=980, ip=10.77.0.2)\n  OutOfDiskError"
 

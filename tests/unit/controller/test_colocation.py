@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rlrun.config.schema import RunConfig
-from rlrun.controller.collection import Colocation
+from rlrun.controller.colocation import Colocation
 from rlrun.controller.workers import ActorGroup, Call, Future, WorkerGroup
 from rlrun.system.errors import RunError
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlrun.data.fit import DatasetInfo, World, compare, match_dataset_cameras
-from rlrun.data.messages import PolicySpaces, Spaces
+from rlrun.edges.spaces import PolicySpaces, Spaces
 
 DATA = DatasetInfo(
     cameras=("top", "side"),

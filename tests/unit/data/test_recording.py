@@ -9,7 +9,6 @@ import pytest
 from safetensors.numpy import save_file
 
 from rlrun.data import recording
-from rlrun.data.messages import ActionChunk, Frames, Observation, TensorSlice, Trajectory, WeightBucket
 from rlrun.data.recording import (
     Recording,
     RecordingError,
@@ -19,6 +18,11 @@ from rlrun.data.recording import (
     read_message,
     write_message,
 )
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.frames import Frames
+from rlrun.edges.observations import Observation
+from rlrun.edges.trajectories import Trajectory
+from rlrun.edges.weights import TensorSlice, WeightBucket
 from tests.unit.actor.tiny_run import trajectory
 
 

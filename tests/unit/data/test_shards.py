@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.data.seeds import actor_ranks_of
+from rlrun.edges.seeds import actor_ranks_of
 
 
 @pytest.mark.parametrize(("num_workers", "num_ranks"), [(1, 1), (2, 4), (4, 2), (3, 2), (2, 3), (8, 8), (6, 4)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.data.messages import Spaces
+from rlrun.edges.spaces import Spaces
 from rlrun.envs.plausibility import NUM_EQUAL, place_of
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 from rlrun.envs.vector_env import SimulatorFault

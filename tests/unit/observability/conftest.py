@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import EpisodeReport, WorkerStatus
+from rlrun.edges.reports import EpisodeReport
+from rlrun.system.status import WorkerStatus
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from rlrun.config import provenance
 from rlrun.config.loader import load
-from rlrun.data.messages import EpisodeReport
+from rlrun.edges.reports import EpisodeReport
 from rlrun.observability.records import (
     EvaluationRecord,
     read_run,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlrun.data.messages import WorkerStatus
-from rlrun.observability.telemetry import CounterTotals
+from rlrun.system.status import WorkerStatus
+from rlrun.system.telemetry import CounterTotals
 
 
 def status(worker: str, **counters: int) -> WorkerStatus:

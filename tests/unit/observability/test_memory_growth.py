@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from rlrun.data.messages import WorkerStatus
 from rlrun.observability import trends
-from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.trends import SETTLING_STEPS, MemoryGrowth, steady_slope, theil_sen_slope
+from rlrun.system.status import WorkerStatus
+from rlrun.system.telemetry import Telemetry
 
 MB = 10**6
 

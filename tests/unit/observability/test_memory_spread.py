@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rlrun.data.messages import WorkerStatus
-from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.trends import free_memory, outlier_workers
+from rlrun.system.status import WorkerStatus
+from rlrun.system.telemetry import Telemetry
 
 GB = 10**9
 

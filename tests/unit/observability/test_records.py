@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.data.messages import EnvTally, EpisodeReport, WorkerLoss
+from rlrun.edges.reports import EnvTally, EpisodeReport, WorkerLoss
 from rlrun.observability import run_files
 from rlrun.observability.records import (
     episode_metrics,

@@ -8,14 +8,14 @@ import time
 import pytest
 
 from rlrun.observability.run_files import BOARD, read_json_lines
-from rlrun.observability.telemetry import Telemetry
+from rlrun.system.telemetry import Telemetry
 from rlrun.watchdog.heartbeat import Heartbeat
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("rlrun.observability.telemetry.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rlrun.system.telemetry.time.monotonic", lambda: now[0])
     return now
 
 

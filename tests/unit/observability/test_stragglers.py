@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.data.messages import WorkerStatus
 from rlrun.observability.trends import Stragglers
+from rlrun.system.status import WorkerStatus
 
 
 def statuses(second: int, ms_per_step: dict[str, float], per_second: float = 0.4, pid: int = 1) -> list[WorkerStatus]:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from rlrun.observability.telemetry import Telemetry
+from rlrun.system.telemetry import Telemetry
 
 
 def test_the_innermost_open_span_is_the_phase() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.data.messages import Span
 from rlrun.observability import timeline
 from rlrun.observability.timeline import (
     LEFT_OUT,
@@ -16,6 +15,7 @@ from rlrun.observability.timeline import (
     read_events,
     seconds_by_phase,
 )
+from rlrun.system.status import Span
 
 T = 1_700_000_000.0
 

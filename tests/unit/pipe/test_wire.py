@@ -11,8 +11,8 @@ import msgpack
 import numpy as np
 import pytest
 
-from rlrun.data.message_format import INLINE_BYTES
-from rlrun.data.messages import ChunkResult, Frames
+from rlrun.edges.frames import ChunkResult, Frames
+from rlrun.edges.message_format import INLINE_BYTES
 from rlrun.pipe.wire import MAGIC, PREFIX, VERSION, Arena, Channel, WireClosed, WireError, WireTimeout
 
 

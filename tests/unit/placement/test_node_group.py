@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.nodes.settings import choose_group, num_expected
+from rlrun.cluster.node_settings import choose_group, num_expected
 from rlrun.placement.inventory import Accelerator, NodeInfo
 from rlrun.placement.plan import GroupRequest, Request
 from rlrun.system.errors import RunError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlrun.config.schema import EnvConfig, PolicyConfig, RunConfig
-from rlrun.data.messages import Frames
+from rlrun.edges.frames import Frames
 from rlrun.policies.opening import open_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.openvla_oft.policy import VlaPolicy, new_policy

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlrun.config.schema import PolicyConfig, RunConfig
-from rlrun.data.messages import Spaces
+from rlrun.edges.spaces import Spaces
 from rlrun.policies.actor_critic.policy import CLIP, ActorCriticPolicy, RunningStatistics
 from rlrun.policies.actor_critic.spec import CnnSettings, MlpSettings
 from rlrun.policies.opening import open_policy, open_to_shard

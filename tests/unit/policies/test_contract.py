@@ -12,7 +12,7 @@ import torch
 
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import Spaces
+from rlrun.edges.spaces import Spaces
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.policies.actor_critic.spec import ActionKind, Activation, MlpSettings
 from rlrun.policies.distributions import Gaussian

@@ -19,7 +19,7 @@ from rlrun.config.loader import load
 from rlrun.config.recorded import POLICY_CONFIG
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import Spaces
+from rlrun.edges.spaces import Spaces
 from rlrun.policies.flow.lerobot_config import LeRobotConfig
 from rlrun.policies.flow.lerobot_processors import read_statistics
 from rlrun.policies.folders import parameters_in

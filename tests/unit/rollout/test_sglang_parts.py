@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import TensorSlice
+from rlrun.edges.buckets import lay_out, pack
+from rlrun.edges.weights import TensorSlice
 from rlrun.policies.opening import open_unfilled
 from rlrun.policies.openvla_oft.policy import VlaPolicy, save_policy
 from rlrun.rollout.sglang import backend, engine_host
@@ -20,7 +21,6 @@ from rlrun.rollout.sglang.backend import SglangBackend, server_arguments
 from rlrun.rollout.sglang.engine import Engine, EngineFault, TensorBlock
 from rlrun.rollout.sglang.engine_host import EngineHost
 from rlrun.system.errors import RunError
-from rlrun.weight_sync.buckets import lay_out, pack
 from tests.unit.policies.small import INSTRUCTIONS, small_policy, some_frames
 
 NUMBERS = np.arange(6, dtype=np.float32)

@@ -6,7 +6,9 @@ import numpy as np
 import torch
 
 from rlrun.config.schema import PolicyConfig
-from rlrun.data.messages import Frames, Observation, Spaces
+from rlrun.edges.frames import Frames
+from rlrun.edges.observations import Observation
+from rlrun.edges.spaces import Spaces
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.policies.actor_critic.spec import MlpSettings
 from rlrun.rollout.hf import HFBackend

@@ -16,7 +16,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from rlrun.config.schema import EnvConfig, ProprioLayout, ServeConfig
-from rlrun.data.messages import ActionChunk, Observation
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.observations import Observation
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.server import PolicyServer
 from rlrun.serving.session import OpenpiSession, PolicySession

@@ -21,7 +21,10 @@ from websockets.sync.server import ServerConnection, serve
 
 from rlrun.config.loader import load
 from rlrun.config.simulator_spec import Conventions, simulator_spec
-from rlrun.data.messages import ActionChunk, Frames, Observation, Spaces
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.frames import Frames
+from rlrun.edges.observations import Observation
+from rlrun.edges.spaces import Spaces
 from rlrun.envs.libero.tasks import axis_angle
 from rlrun.rollout.remote import RemoteBackend
 from rlrun.serving.client import ServerConnection as Connection

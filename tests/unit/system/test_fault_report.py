@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.data.seeds import __file__ as inside_rlrun
+from rlrun.edges.seeds import __file__ as inside_rlrun
 from rlrun.system.errors import RUN_FOLDER_NOTE, ExitStatus, fault_report
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rlrun
-from rlrun.data.messages import WorkerLoss
+from rlrun.edges.reports import WorkerLoss
 from rlrun.observability.records import EvaluationRecord
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.callbacks import make_callbacks

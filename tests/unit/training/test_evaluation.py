@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.data.messages import EpisodeReport, LeftOutEpisode
+from rlrun.edges.reports import EpisodeReport, LeftOutEpisode
 from rlrun.observability.video import CAPTION_HEIGHT
 from rlrun.system.errors import RunError
 from rlrun.training.evaluation import doubt_of_first, evaluate_alone, require_all, run_episodes

@@ -10,7 +10,7 @@ import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.controller.recovery import Recovery
-from rlrun.data.messages import EpisodeReport
+from rlrun.edges.reports import EpisodeReport
 from rlrun.observability.records import summarize_evaluation
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training import lifecycle

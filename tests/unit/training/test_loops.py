@@ -11,7 +11,7 @@ import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.controller.controller import Batch
-from rlrun.data.messages import EnvTally
+from rlrun.edges.reports import EnvTally
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training import lifecycle
 from rlrun.training.lifecycle import Run, StopRequested

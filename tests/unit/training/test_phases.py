@@ -6,7 +6,7 @@ import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-from rlrun.training.session import Phases
+from rlrun.training.phases import Phases
 from rlrun.watchdog import probes
 from rlrun.watchdog.probes import DriverClock
 

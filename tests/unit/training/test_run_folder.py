@@ -71,7 +71,7 @@ def test_a_deleted_folder_is_no_full_disk(held: RunFolder) -> None:
 
 
 def test_records_do_not_bring_a_folder_back(held: RunFolder) -> None:
-    from rlrun.data.messages import WorkerLoss
+    from rlrun.edges.reports import WorkerLoss
 
     shutil.rmtree(held.path)
     with pytest.raises(FileNotFoundError):

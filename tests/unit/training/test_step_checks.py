@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
-from rlrun.data.messages import EnvTally, EpisodeReport
-from rlrun.data.starts import EpisodeStart
+from rlrun.edges.reports import EnvTally, EpisodeReport
+from rlrun.edges.starts import EpisodeStart
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.significance import all_deviations
 from rlrun.training.step_checks import StepChecks

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlrun.data.messages import OpenWait
+from rlrun.system.status import OpenWait
 from rlrun.watchdog.diagnosis import NodeFacts, ProcessFacts, Stall, diagnose, format_workers
 from rlrun.watchdog.wait_graph import Leaf, Process, leaves
 

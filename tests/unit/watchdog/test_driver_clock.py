@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.data.messages import WorkerStatus
-from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
+from rlrun.system.status import WorkerStatus
+from rlrun.system.telemetry import Telemetry
 from rlrun.watchdog.probes import DriverClock
 from rlrun.watchdog.watchdog import Watchdog
 

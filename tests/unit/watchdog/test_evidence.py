@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.data.messages import WorkerStatus
+from rlrun.system.status import WorkerStatus
 from rlrun.watchdog import evidence, node_state
 from rlrun.watchdog.evidence import Evidence
 from rlrun.watchdog.wait_graph import Board

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.data.messages import WorkerStatus
+from rlrun.system.status import WorkerStatus
 from rlrun.watchdog import evidence, node_state, stacks
 from rlrun.watchdog.diagnosis import Stall, diagnose
 from rlrun.watchdog.evidence import Evidence

@@ -22,7 +22,7 @@ DRIVER = """
 import ctypes, os, signal, subprocess, sys, time
 from pathlib import Path
 from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step
-from rlrun.observability.telemetry import Telemetry, mark_alive
+from rlrun.system.telemetry import Telemetry, mark_alive
 from rlrun.system.local_files import LockedFolder
 from rlrun.watchdog.guard import Guard
 from rlrun.watchdog.supervised import RAY_FOLDER_PREFIX

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.data.messages import WorkerStatus
-from rlrun.observability.telemetry import Telemetry
+from rlrun.system.status import WorkerStatus
+from rlrun.system.telemetry import Telemetry
 from rlrun.watchdog import watchdog as watchdog_module
 from rlrun.watchdog.network import WINDOW_S, LinkHistory, Network
 from rlrun.watchdog.wait_graph import Incoming

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.data.messages import WorkerStatus
-from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
+from rlrun.system.status import WorkerStatus
+from rlrun.system.telemetry import Telemetry
 from rlrun.watchdog.probes import PATH_PERIOD_S, PathMonitor
 from rlrun.watchdog.watchdog import Watchdog
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.data.messages import WorkerStatus
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.status import WorkerStatus
 from rlrun.watchdog import supervised
 from rlrun.watchdog.supervised import ProcessExits
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlrun.data.messages import OpenWait
+from rlrun.system.status import OpenWait
 from rlrun.watchdog.budgets import Slowness
 from rlrun.watchdog.wait_graph import Process, leaves
 

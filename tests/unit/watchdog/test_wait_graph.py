@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.data.messages import OpenWait
+from rlrun.system.status import OpenWait
 from rlrun.watchdog.wait_graph import Leaf, Process, Transit, leaves, transit
 
 

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.data.messages import OpenWait, WorkerStatus
-from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.status import OpenWait, WorkerStatus
+from rlrun.system.telemetry import Telemetry
 from rlrun.watchdog import watchdog as watchdog_module
 from rlrun.watchdog.network import LinkHistory
 from rlrun.watchdog.wait_graph import Board, Incoming

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlrun.data.messages import ActionChunk, ChunkResult, Frames, Observation
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.frames import ChunkResult, Frames
+from rlrun.edges.observations import Observation
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 
 NUM_STEPS, NUM_ACTIONS, LIMIT = 2, 3, 12

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.collective import CollectiveGroup, CollectiveReceiver, connect_store
 from rlrun.system.network import LOOPBACK
-from rlrun.weight_sync.collective import CollectiveGroup, CollectiveReceiver, connect_store
+from rlrun.system.telemetry import Telemetry
 from rlrun.workers.actor_worker import ActorWorker
 
 

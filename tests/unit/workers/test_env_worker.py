@@ -8,8 +8,8 @@ import pytest
 from rlrun.algorithms.spec import GRPOConfig
 from rlrun.config.schema import RunConfig
 from rlrun.envs.vector_env import SimulatorFault
-from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
+from rlrun.system.telemetry import Telemetry
 from rlrun.workers import env_worker as module
 from rlrun.workers.env_worker import EnvWorker
 from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, talk

@@ -9,11 +9,11 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.config.schema import GroupMetric, RunConfig
-from rlrun.data.messages import EpisodeReport
-from rlrun.data.seeds import episode_seeds
-from rlrun.data.starts import TRAINING_SEEDS
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.reports import EpisodeReport
+from rlrun.edges.seeds import episode_seeds
+from rlrun.edges.starts import TRAINING_SEEDS
 from rlrun.system.errors import RunError
+from rlrun.system.telemetry import Telemetry
 from rlrun.workers import env_worker as module
 from rlrun.workers.env_worker import EnvWorker
 from rlrun.workers.group_filter import signal_metrics

@@ -10,9 +10,9 @@ import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.controller.local_workers import make_worker
-from rlrun.data.messages import WeightBucket
 from rlrun.data.recording import RECORDING_FOLDER, Recording, differences
-from rlrun.observability.telemetry import Telemetry
+from rlrun.edges.weights import WeightBucket
+from rlrun.system.telemetry import Telemetry
 from rlrun.workers import env_worker as module
 from rlrun.workers.recorder import Recorder
 from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, talk

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.data.messages import ActionChunk, ChunkResult, Frames
+from rlrun.edges.actions import ActionChunk
+from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.workers.collector import TrajectoryBuilder
 
 NUM_STEPS, NUM_ENVS, NUM_CONTROL_STEPS = 3, 4, 2

@@ -5,7 +5,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.starts import TEST_SEEDS
+from rlrun.edges.starts import TEST_SEEDS
 from rlrun.envs.embedded.spec import Perturbation
 from rlrun.envs.make import make_env
 from rlrun.envs.vector_env import VectorEnv

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlrun.config.schema import EnvConfig
-from rlrun.data.seeds import simulator_seed
-from rlrun.data.starts import TEST_SEEDS, TRAINING_SEEDS
+from rlrun.edges.seeds import simulator_seed
+from rlrun.edges.starts import TEST_SEEDS, TRAINING_SEEDS
 from rlrun.envs.gymnasium.actions import Actions
 from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.spec import GymnasiumConfig, SuccessRule, Vectorization

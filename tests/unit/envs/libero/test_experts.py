@@ -10,7 +10,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.starts import Split
+from rlrun.edges.starts import Split
 from rlrun.envs.libero.experts import CLOSED, ExpertView, turn_on_the_stove
 from rlrun.envs.libero.libero_env import LiberoVectorEnv, make_libero
 from rlrun.envs.libero.spec import LiberoConfig, start_ranges

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.data.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS
+from rlrun.edges.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS
 from rlrun.envs.libero.robosuite_env import RobosuiteEnv
 
 

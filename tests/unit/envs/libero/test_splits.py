@@ -9,7 +9,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS
+from rlrun.edges.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS
 from rlrun.envs.libero.libero_env import LiberoVectorEnv, make_libero
 from rlrun.system.errors import RunError
 from tests.unit.envs.libero import small_suite

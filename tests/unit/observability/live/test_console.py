@@ -14,9 +14,9 @@ from rich.console import Console as Terminal
 from rich.console import ConsoleDimensions
 
 from rlrun.config.schema import RunConfig, Verbosity
-from rlrun.data.messages import WorkerStatus
 from rlrun.observability.console import Console
 from rlrun.observability.dashboard import Dashboard, GpuReading
+from rlrun.system.status import WorkerStatus
 
 STEP = {"success_rate": 0.5, "approx_kl": 0.01, "step_s": 2.0, "anything_else": 7.0}
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"

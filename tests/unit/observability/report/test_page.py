@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import EpisodeReport, Span, WorkerLoss
+from rlrun.edges.reports import EpisodeReport, WorkerLoss
 from rlrun.observability.metrics import MetricSinks
 from rlrun.observability.records import record_episodes, record_evaluation, record_losses, summarize_evaluation
 from rlrun.observability.report.charts import Axis, Mark, Series, line_chart, ticks
 from rlrun.observability.timeline import TimelineWriter
 from rlrun.report import main, write_report
 from rlrun.system.errors import ExitStatus
+from rlrun.system.status import Span
 
 VOID = {"meta", "br", "circle", "line", "path", "rect", "polygon"}
 

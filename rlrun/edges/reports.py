@@ -1,0 +1,131 @@
+"""The edge from env workers to the driver: reports of episodes and tallies, and their check at the receiver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlrun.edges.starts import EpisodeStart
+from rlrun.edges.wrong_message import wrong_message
+
+
+@dataclass(frozen=True, eq=False)
+class EnvTally:
+    """env -> driver: counts of one env worker's chunk steps in a training step, to compare with those of its peers.
+
+    Example: EnvTally(num_chunk_steps=64, num_paid=5, num_moves=60, num_frozen=(0, 60), outside=0.02,
+    instructions=("press …",)): the second camera showed the same picture for the whole step.
+    """
+
+    num_chunk_steps: int
+    num_paid: int  # chunk steps with a reward other than 0
+    num_moves: int  # chunk steps in which actions or proprioception changed and the episode went on
+    num_frozen: tuple[int, ...]  # of these, by camera: its picture did not change
+    outside: float  # share of the actions' numbers beyond their limits, before they were clipped
+    instructions: tuple[str, ...]  # distinct sentences, sorted
+    num_odd: int = 0  # chunk steps after which all pictures were of one colour, or one was noise
+    num_moved_episodes: int = 0  # episodes that ended or were cut off, in which the robot moved in two chunks or more
+    num_still: tuple[int, ...] = ()  # of these, by camera: no change after the first such chunk
+    reach: float = 1.0  # so far: largest way of a number of the state in an episode, as a share of its range
+    used: float = 1.0  # so far: largest share of the actions' limits that an action used
+
+
+@dataclass(frozen=True)
+class GroupTally:
+    """env -> driver: groups of one env worker in a training step, with algorithm.filter_groups.
+
+    Example: GroupTally(num_gen_batches=3, num_groups=4, num_dropped=5, num_missing=1): of four groups, five collections
+    had no signal, and one group had none in its last collection.
+    """
+
+    num_gen_batches: int  # collections of the group that was collected most often
+    num_groups: int  # of the batch, over all rollout epochs
+    num_dropped: int  # collections of a group that had no signal
+    num_missing: int  # groups that are left out of the batch, since none of their collections had signal
+
+
+@dataclass(frozen=True)
+class EpisodeReport:
+    """env -> driver: one finished episode.
+
+    Example: EpisodeReport(env=3, seed=17, success=True, q_score=1.0, episode_return=1.8,
+    num_control_steps=44, terminated=True, truncated=False, infra_fault=False)
+    """
+
+    env: int  # global index of the env
+    seed: int  # reset seed
+    success: bool
+    q_score: float
+    episode_return: float
+    num_control_steps: int
+    terminated: bool
+    truncated: bool
+    infra_fault: bool
+    instruction: str = ""
+
+
+@dataclass(frozen=True)
+class LeftOutEpisode:
+    """env -> driver: an evaluation episode without a result, since it was void in each of `num_attempts` attempts.
+
+    Example: LeftOutEpisode(seed=123, num_attempts=3, fault="the simulation diverged")
+    """
+
+    seed: int  # reset seed
+    num_attempts: int
+    fault: str  # of the last attempt
+
+    def __str__(self) -> str:
+        return f"seed {self.seed} broke {self.num_attempts} times: {self.fault}"
+
+
+@dataclass(frozen=True)
+class WorkerLoss:
+    """driver -> records: a worker that was lost and replaced.
+
+    Example: WorkerLoss("env/1", "env/1.collect: its process ended: killed by SIGKILL", num_envs=4)
+    """
+
+    worker: str  # "role/rank"
+    what: str
+    num_envs: int  # rows whose running episode was lost with it; void, not failures
+
+
+def check_episodes(
+    sender: str,
+    reports: Iterable[EpisodeReport],
+    envs: range,
+    seeds: Sequence[int] | None,
+    left_out: Sequence[LeftOutEpisode] = (),
+) -> None:
+    """Raise RunError, naming the env worker, for invalid reports of episodes.
+
+    envs: global indices of its rows. seeds: of the requested episodes; None: the worker chose them. left_out: those of
+    them that have no report.
+    """
+    seen = [episode.seed for episode in left_out]
+    for report in reports:
+        seen.append(report.seed)
+        numbers = (report.episode_return, report.q_score)
+        if not np.isfinite(numbers).all():
+            raise wrong_message(
+                sender, "it reported an episode whose return or q-score is NaN or infinite", f"{report}"
+            )
+        if report.env not in envs or report.num_control_steps < 0 or (report.terminated and report.truncated):
+            raise wrong_message(
+                sender, "it reported an episode that cannot be its own", f"{report}; its rows are {envs}"
+            )
+    if seeds is not None and sorted(seen) != sorted(seeds):
+        cause = f"asked: {sorted(seeds)[:8]} …, reported: {sorted(seen)[:8]} …"
+        raise wrong_message(sender, f"it reported {len(seen)} other episodes than the {len(seeds)} asked for", cause)
+
+
+def check_starts(sender: str, starts: Sequence[EpisodeStart], seeds: Sequence[int]) -> None:
+    """Raise RunError, naming the env worker, unless its episodes began from the seeds that it was asked for."""
+    begun = {start.seed for start in starts}
+    if begun != set(seeds):
+        wrong = sorted(begun ^ set(seeds))
+        cause = f"{len(wrong)} seeds differ, as {wrong[0]}"
+        raise wrong_message(sender, "it began other episodes than those asked for", cause)

@@ -1,0 +1,145 @@
+"""Counts an env worker's chunk steps in a training step, by which a broken simulator differs from its peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlrun.edges.frames import ChunkResult, Frames
+from rlrun.edges.reports import EnvTally
+
+_LINES = 4  # one of so many lines is checked for noise
+_ROUGHEST = 48.0  # mean difference of neighbouring pixels, 0..255; random bytes have 85, usual pictures 2 to 4
+
+
+@dataclass
+class _Running:
+    """The running episode of a row."""
+
+    first: np.ndarray  # float32 [P], proprioception at its start
+    last: np.ndarray  # float32 [P], after its last chunk
+    actions: np.ndarray  # float32 [C, A], of its last chunk
+    num_moves: int  # chunks in which the robot moved
+    changed: np.ndarray  # bool [N], cameras whose picture changed in one of them, after the first
+
+
+class StepTally:
+    """The tally of one env worker.
+
+    Example::
+
+        tally = StepTally(env.action_low, env.action_high)
+        tally.add(rows, perceived, chunk.actions, result)   # after every chunk
+        tally.drain()                                       # after the training step
+    """
+
+    def __init__(self, action_low: np.ndarray, action_high: np.ndarray):
+        """Limits: float32 [A]."""
+        self._low = action_low
+        self._high = action_high
+        self._running: dict[int, _Running] = {}  # by row
+        self._range: tuple[np.ndarray, np.ndarray] | None = None  # least and largest proprioception so far, [P]
+        self._farthest = np.zeros(1, np.float32)  # largest distance from the start of an episode so far, [P]
+        self._used = 0.0  # largest share of the actions' limits so far
+        self._start()
+
+    def _start(self) -> None:
+        self._num_chunk_steps = self._num_paid = self._num_moves = self._num_outside = self._num_actions = 0
+        self._num_odd = self._num_episodes = 0
+        self._num_frozen = self._num_still = np.zeros(0, int)  # [N]; empty before the first move
+        self._instructions: set[str] = set()
+
+    def add(self, rows: np.ndarray, before: Frames, actions: np.ndarray, result: ChunkResult) -> None:
+        """Count one chunk of `rows` (int [R]). before: R rows; actions: float32 [R, C, A]; result: B rows."""
+        self._num_chunk_steps += len(rows)
+        self._num_paid += int(result.rewards[rows].any(axis=1).sum())
+        self._num_outside += int(((actions < self._low) | (actions > self._high)).sum())
+        self._num_actions += actions.size
+        self._instructions |= set(before.instructions)
+        half = (self._high - self._low) / 2
+        share = np.abs(actions - (self._low + half)) / half if np.isfinite(half).all() else np.ones(1)  # unknown
+        self._used = max(self._used, float(share.max(initial=0.0)))
+        for i, row in enumerate(rows.tolist()):
+            if not result.infra_fault[row]:
+                self._add_row(row, before.proprio[i], before.images[i], actions[i], result)
+            elif row in self._running:
+                self._end(row)
+
+    def _add_row(self, row: int, start: np.ndarray, seen: np.ndarray, actions: np.ndarray, result: ChunkResult) -> None:
+        """Count one chunk of a row. Before it: start, float32 [P], and seen, uint8 [N, H, W, 3]; actions: float32
+        [C, A]."""
+        now = result.frames.proprio[row]
+        shown = result.frames.images[row]
+        running = self._running.get(row)
+        if running is not None and not np.array_equal(running.last, start):
+            self._end(row)  # a reset came between
+            running = None
+        has_new_actions = running is not None and not np.array_equal(running.actions, actions)
+        if running is None:
+            running = self._running[row] = _Running(start.copy(), now, actions, 0, np.zeros(len(seen), bool))
+        running.last = now.copy()
+        running.actions = actions.copy()
+        self._add_reach(running.first, now)
+        self._num_odd += bool(len(shown)) and (_is_blank(shown) or _is_noisy(shown))
+        if result.ended[row]:
+            self._end(row)
+        elif has_new_actions or not np.array_equal(start, now):
+            self._num_moves += 1
+            running.num_moves += 1
+            if len(seen):
+                is_frozen = (seen == shown).all(axis=(1, 2, 3))
+                if running.num_moves > 1:  # the picture of a reset may be true, and that of each chunk an old one
+                    running.changed |= ~is_frozen
+                self._num_frozen = self._num_frozen + is_frozen if self._num_frozen.size else is_frozen.astype(int)
+
+    def _add_reach(self, first: np.ndarray, now: np.ndarray) -> None:
+        """Add how far the state, float32 [P], came from the start of its episode."""
+        low, high = self._range or (first, first)
+        self._range = np.minimum(np.minimum(low, first), now), np.maximum(np.maximum(high, first), now)
+        if now.size:
+            self._farthest = np.maximum(self._farthest, np.abs(now - first))
+
+    def _end(self, row: int) -> None:
+        """Count the running episode of a row, which is over, if its robot moved in two chunks or more."""
+        running = self._running.pop(row)
+        if running.num_moves > 1:
+            self._num_episodes += 1
+            still = (~running.changed).astype(int)
+            self._num_still = self._num_still + still if self._num_still.size else still
+
+    def drain(self) -> EnvTally:
+        """Return the tally since the last call."""
+        tally = EnvTally(
+            num_chunk_steps=self._num_chunk_steps,
+            num_paid=self._num_paid,
+            num_moves=self._num_moves,
+            num_frozen=tuple(self._num_frozen.tolist()),
+            outside=self._num_outside / max(1, self._num_actions),
+            instructions=tuple(sorted(self._instructions)),
+            num_odd=self._num_odd,
+            num_moved_episodes=self._num_episodes,
+            num_still=tuple(self._num_still.tolist()),
+            reach=self._reach(),
+            used=self._used,
+        )
+        self._start()
+        return tally
+
+    def _reach(self) -> float:
+        """Return how far a number of the state came from its start at most, as a share of its range; 1: unknown."""
+        if self._range is None or not self._range[0].size:
+            return 1.0
+        width = self._range[1] - self._range[0]
+        return float((self._farthest / np.maximum(width, 1e-30)).max()) if width.any() else 1.0
+
+
+def _is_blank(images: np.ndarray) -> bool:
+    """Return whether all pixels of all cameras are equal. images: uint8 [N, H, W, 3]."""
+    return bool(images.min() == images.max())
+
+
+def _is_noisy(images: np.ndarray) -> bool:
+    """Return whether the pixels of a camera are unlike their neighbours. images: uint8 [N, H, W, 3]."""
+    across = np.diff(images[:, ::_LINES].astype(np.int16), axis=-2)
+    return bool(across.size) and bool(np.abs(across).mean(axis=(1, 2, 3)).max() > _ROUGHEST)

@@ -1,1 +1,0 @@
-"""Ray on a node: its settings, its start and supervision, and the end of all its processes."""
