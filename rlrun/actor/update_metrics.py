@@ -1,4 +1,4 @@
-"""Metrics of an update: means over micro-batches and ranks, and the gap between acting and learning.
+"""Metrics of an update: means over micro-batches and ranks, the change of the weights, and the gap to the rollout.
 
 All ranks call `means` and `metrics`, in the same order.
 """
@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from rlrun.actor.process_group import Ranks
+from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.config.schema import RunConfig
+from rlrun.edges.buckets import sample_values
 from rlrun.edges.seeds import rollout_of
 
-GAP = "rollout_logprob_gap"  # the names of the gap's metrics begin with it
+GAP = ("rollout_logprob_gap", "rollout_draws")  # the names of the gap's metrics begin with them
 
 
 class MetricSums:
@@ -55,10 +57,29 @@ def _numbers(column: Sequence[Tensor | float]) -> Tensor:
     return torch.stack(tensors).double().cpu() if tensors else torch.tensor(column, dtype=torch.float64)
 
 
+class WeightChange:
+    """Norm of the change of the trained weights in an update, estimated from samples of every shard."""
+
+    def __init__(self, shards: Mapping[str, Tensor]):
+        """shards: the trained weights of this rank; `norm` reads the same tensors again."""
+        self._shards = shards
+        self._before = {name: sample_values(shard) for name, shard in shards.items()}
+
+    def norm(self, ranks: Ranks) -> float:
+        """Return the root of the sum of squares over all ranks; all ranks call it."""
+        total = torch.zeros((), dtype=torch.float64)
+        for name, shard in self._shards.items():
+            before = self._before[name]
+            squares = (sample_values(shard).double() - before.double()).square().sum()
+            total += squares.cpu() * (shard.numel() / max(1, before.numel()))
+        return float(ranks.sum(total.reshape(1))[0]) ** 0.5
+
+
 class RolloutGap:
     """Sums over the rows that an update learns from before its first optimizer step moves the policy.
 
-    They stay on the device until `metrics`.
+    They stay on the device until `metrics`. For honest draws, the sum of a row's log-probabilities and entropies has
+    the mean 0, so that its sum over a worker's rows, by the root of the sum of squares, is about a standard normal.
     """
 
     def __init__(self, config: RunConfig, ranks: Ranks, num_rows: int, num_envs: int, device: torch.device):
@@ -70,11 +91,12 @@ class RolloutGap:
         found = [rollout_of(int(worker), env.num_workers, num_workers) for worker in env_workers]
         self._workers = torch.tensor(found, dtype=torch.int64, device=device)
         self._sums = torch.zeros(2, num_workers, dtype=torch.float64, device=device)  # gaps, choices
+        self._draws = torch.zeros(2, num_workers, dtype=torch.float64, device=device)  # sums of rows, of their squares
         self._largest = torch.zeros(num_workers, dtype=torch.float64, device=device)
         self._ranks = ranks
         self.has_stepped = False  # whether the policy has taken an optimizer step since it acted
 
-    def add(self, rows: Tensor, new: Tensor, old: Tensor, mask: Tensor) -> None:
+    def add(self, rows: Tensor, distribution: ActionDistribution, new: Tensor, old: Tensor, mask: Tensor) -> None:
         """Add rows. rows: int64 [R]; new, old: float32 [R, K]; mask: bool [R, K], False for rows that do not count."""
         if self.has_stepped:
             return
@@ -82,6 +104,9 @@ class RolloutGap:
         gaps = torch.where(mask, (new.detach() - old).abs(), 0.0).sum(1).double()
         counts = mask.sum(1).double()
         self._sums.index_add_(1, workers, torch.stack([gaps, counts]))
+        with torch.no_grad():
+            draws = torch.where(mask, old + distribution.entropy(), 0.0).sum(1).double()
+        self._draws.index_add_(1, workers, torch.stack([draws, draws.square()]))
         self._largest.scatter_reduce_(0, workers, gaps / counts.clamp(min=1), "amax")
 
     def metrics(self) -> dict[str, float]:
@@ -89,10 +114,14 @@ class RolloutGap:
         gaps, counts = self._ranks.sum(self._sums.cpu())
         largest = self._ranks.max(self._largest.cpu())
         means = gaps / counts.clamp(min=1)
+        sums, squares = self._ranks.sum(self._draws.cpu())
+        deviations = sums / squares.sqrt().clamp(min=1e-12)
         least = torch.where(counts > 0, means, torch.inf).min()
         return {
             "rollout_logprob_gap": float(means.max()),
             "rollout_logprob_gap_least": float(least if counts.any() else means.max()),
             "rollout_logprob_gap_max": float(largest.max()),
             "rollout_logprob_gap_worker": float(largest.argmax()),
+            "rollout_draws": float(deviations[deviations.abs().argmax()]),
+            "rollout_draws_worker": float(deviations.abs().argmax()),
         }

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlrun.actor.imitation import DemonstrationBatch, DemonstrationSource, add_imitation_gradients
-from rlrun.actor.learner import Learner, ReferenceWeights
+from rlrun.actor.learner import Learner, ReferenceWeights, trained_shards
 from rlrun.actor.learning_batch import (
     BatchPlan,
     LearningBatch,
@@ -24,11 +24,12 @@ from rlrun.actor.learning_batch import (
     padded,
     revalued,
 )
-from rlrun.actor.update_metrics import GAP, MetricSums, RolloutGap
+from rlrun.actor.update_metrics import GAP, MetricSums, RolloutGap, WeightChange
 from rlrun.algorithms.algorithm import Algorithm, Losses, OffPolicyAlgorithm, Outputs, Reduction, Targets, UpdateContext
 from rlrun.algorithms.losses import at_level, explained_variance, masked_mean
 from rlrun.config.schema import MinibatchOf
 from rlrun.edges.trajectories import Trajectory
+from rlrun.policies.offloading import local
 from rlrun.policies.upload import uploaded
 
 
@@ -46,6 +47,7 @@ def update(
     that were skipped for non-finite gradients.
     """
     learner.sharded.offloader.require_device("an update")
+    change = WeightChange({name: local(shard) for name, shard in trained_shards(learner.sharded).items()})
     if isinstance(learner.algorithm, OffPolicyAlgorithm):
         metrics = off_policy_update(learner, learner.algorithm, trajectory)
     else:
@@ -53,6 +55,7 @@ def update(
             metrics = on_policy_update(learner, learner.algorithm, trajectory, version, demonstrations)
         if not is_acting:  # the gap to the policy that acted is no fault
             metrics = {name: value for name, value in metrics.items() if not name.startswith(GAP)}
+    metrics["weight_change"] = change.norm(learner.ranks)
     learner.settle_kernels()
     learner.policy.observe(trajectory.proprio[trajectory.valid], learner.ranks.sum)
     learner.num_updates += 1
@@ -217,7 +220,7 @@ def _micro_batch_loss(
         given.reference,
     )
     if gap is not None:
-        gap.add(given.index, logprobs, given.old_logprobs, targets.token_mask)
+        gap.add(given.index, distribution, logprobs, given.old_logprobs, targets.token_mask)
     losses = algorithm.loss(outputs, targets)
     _log(losses, targets, dict(zip(Reduction, counts, strict=True)), sums)
     share = dict(zip(Reduction, shares, strict=True))

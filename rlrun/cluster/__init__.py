@@ -1,4 +1,4 @@
-"""Ray: cluster address, sessions, workers as Ray actors, waits, and the start of nodes; the only package that imports ray."""
+"""Ray: address, sessions, workers as Ray actors, waits, start of nodes; the only package that imports ray."""
 
 import os
 

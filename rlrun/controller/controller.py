@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.controller.collection import Collection
@@ -14,7 +15,7 @@ from rlrun.controller.recovery import Recovery
 from rlrun.controller.startup import Startup
 from rlrun.controller.weight_update import WeightUpdate
 from rlrun.controller.workers import ActorGroup, EpisodesRequest, Future, WorkerGroup, Workers, value_of
-from rlrun.edges.reports import EpisodeReport, check_episodes, check_starts
+from rlrun.edges.reports import CollectedCheck, EpisodeReport, check_episodes, check_starts
 from rlrun.edges.seeds import actor_ranks_of
 from rlrun.edges.spaces import Spaces, check_equal_spaces
 from rlrun.edges.starts import EpisodeStart
@@ -23,7 +24,8 @@ from rlrun.edges.wrong_message import WRONG_MESSAGE
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
-    from rlrun.workers.env_worker import Collected, EnvWorker, Evaluated
+    from rlrun.edges.reports import Collected, Evaluated
+    from rlrun.workers.env_worker import EnvWorker
     from rlrun.workers.rollout_worker import RolloutWorker
 
 T = TypeVar("T")
@@ -83,6 +85,8 @@ class Controller:
         self.rollouts: WorkerGroup[RolloutWorker] = WorkerGroup(workers, "rollout")
         self.actors = ActorGroup(workers, self.recovery.once)
         self._startup = Startup(config, workers, self.actors, self.rollouts, note)
+        rule = rollout_rule(config.algorithm)
+        self._check_collected = CollectedCheck(config, rule.group_size, rule.one_episode)
         self._colocation = Colocation(config, self.actors, self.rollouts)
         self._weights = WeightUpdate(config, workers, self.actors, self.rollouts, note)
         # by env worker: the actor ranks that own its rows
@@ -216,7 +220,7 @@ class Controller:
             [lambda env: env.collect(step, policy_version)] * len(self.envs),
             num_returns,
             f"trajectories of step {step}",
-            lambda rank, report: check_episodes(f"env/{rank}", report.episodes, self._envs_of(rank), None),
+            lambda rank, report: self._check_collected(rank, step, report),
         )
 
     def finish_collection(self, collection: Collection) -> Batch:

@@ -1,1 +1,1 @@
-"""Files of runs and data sets: checkpoint folders, checksums, recordings, LeRobot data sets and their fit to a world; numpy only."""
+"""Files: checkpoint folders, checksums, recordings, LeRobot data sets and their fit to a world; numpy only."""

@@ -6,12 +6,12 @@ tokens, N cameras, P proprioception, H x W pixels, F rows that ended.
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rlrun.edges.observations import Observation
+from rlrun.edges.seals import answer_seals, frame_sums, row_sums
 from rlrun.edges.spaces import Spaces
 from rlrun.edges.wrong_message import wrong_message
 from rlrun.system.errors import ExitStatus, RunError
@@ -37,7 +37,7 @@ class ActionChunk:
     values: np.ndarray  # float32 [B]; 0 without a critic
     final_values: np.ndarray | None  # float32 [F], values of Observation.final_frames; None: none were sent
     policy_version: int  # of the weights that chose
-    echo: np.ndarray | None = None  # uint64 [B], see `expected_echo`; None: it answers no observation
+    seals: np.ndarray | None = None  # uint64 [B], see `answer_seals`; None: it answers no observation
 
     @classmethod
     def answer(
@@ -50,19 +50,15 @@ class ActionChunk:
         final_values: np.ndarray | None,
         policy_version: int,
     ) -> ActionChunk:
-        """Return the answer to an observation, with its echo."""
+        """Return the answer to an observation, sealed."""
         chunk = cls(actions, tokens, logprobs, values, final_values, policy_version)
-        return replace(chunk, echo=chunk.expected_echo(observation.sampling_keys))
+        return replace(chunk, seals=chunk.expected_seals(observation))
 
-    def expected_echo(self, sampling_keys: np.ndarray) -> np.ndarray:
-        """Return the echo of an answer to these keys (uint64 [B]): each with the checksum of its row.
-
-        It shows the receiver that a row answers the observation it sent, and that the row arrived unchanged.
-        """
-        fields = (self.actions, self.tokens, self.logprobs, self.values)
-        rows = [np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for array in fields]
-        checksums = [zlib.crc32(row.tobytes()) for row in np.concatenate(rows, axis=1)]
-        return np.asarray(sampling_keys, np.uint64) ^ np.array(checksums, np.uint64)
+    def expected_seals(self, observation: Observation) -> np.ndarray:
+        """Return the seals of this answer to an observation, uint64 [B]."""
+        seen = frame_sums(observation.frames)
+        learned = (self.tokens, self.logprobs, self.values)
+        return answer_seals(observation.sampling_keys, self.policy_version, seen, row_sums(self.actions), learned)
 
 
 class AnswerCheck:
@@ -94,8 +90,8 @@ class AnswerCheck:
         if chunk.policy_version < observation.policy_version:
             asked = f"version {observation.policy_version} or a newer one was asked for"
             raise self._wrong(chunk, "is older than the one asked for", asked)
-        if chunk.echo is None or not np.array_equal(chunk.echo, chunk.expected_echo(observation.sampling_keys)):
-            cause = "rows of an answer carry the keys of the question and a checksum, and these differ"
+        if chunk.seals is None or not np.array_equal(chunk.seals, chunk.expected_seals(observation)):
+            cause = "each row of an answer is sealed with its question, and a seal differs"
             raise self._wrong(chunk, "answers another question, or its answer changed on the way", cause)
 
     def _check_shapes(self, observation: Observation, chunk: ActionChunk) -> None:

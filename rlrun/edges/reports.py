@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from rlrun.config.schema import RunConfig
+from rlrun.edges.seeds import episode_seeds
 from rlrun.edges.starts import EpisodeStart
 from rlrun.edges.wrong_message import wrong_message
 
@@ -91,6 +93,96 @@ class WorkerLoss:
     worker: str  # "role/rank"
     what: str
     num_envs: int  # rows whose running episode was lost with it; void, not failures
+
+
+@dataclass(frozen=True)
+class Collected:
+    """env worker -> driver: the results of simulating one training step."""
+
+    episodes: list[EpisodeReport]
+    num_control_steps: int
+    policy_version: int  # the oldest version that chose an action
+    tally: EnvTally
+    simulator_faults: tuple[str, ...] = ()  # after each one the simulator was restarted
+    row_faults: tuple[str, ...] = ()  # each voided the episode of one row
+    starts: list[EpisodeStart] = field(default_factory=list)  # of all episodes that began
+    groups: GroupTally | None = None  # None: groups are not filtered
+    num_valid: int = 0  # chunk steps that it sent to the actor ranks to learn from
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """env worker -> driver: the evaluation episodes of its seeds: one finished episode each, unless it is left out."""
+
+    episodes: list[EpisodeReport]
+    void: list[EpisodeReport] = field(default_factory=list)  # each was repeated, or is the last one of its seed
+    left_out: list[LeftOutEpisode] = field(default_factory=list)
+    videos: list[tuple[EpisodeReport, np.ndarray]] = field(default_factory=list)  # uint8 [L, H, W, 3]
+    no_video: str = ""  # why there are no videos, told once; "": there are, or none were asked for
+    starts: list[EpisodeStart] = field(default_factory=list)  # of all episodes, in the order in which they began
+
+
+class CollectedCheck:
+    """Check of the env workers' reports of training steps.
+
+    Seeds and numbers follow from the run, the step and the rank, so that the driver computes them as well.
+    """
+
+    def __init__(self, config: RunConfig, group_size: int, has_one_episode: bool):
+        """group_size, has_one_episode: of the algorithm's rollout rule."""
+        self._config = config
+        self._group_size = group_size
+        self._has_one_episode = has_one_episode
+
+    def __call__(self, rank: int, step: int, report: Collected) -> None:
+        """Raise RunError, naming the env worker, if its report of a training step cannot be right."""
+        sender = f"env/{rank}"
+        num_envs = self._config.env.num_envs // self._config.env.num_workers
+        envs = np.arange(rank * num_envs, (rank + 1) * num_envs)
+        check_episodes(sender, report.episodes, range(envs[0], envs[-1] + 1), None)
+        self._check_returns(sender, report)
+        self._check_seeds(sender, step, report, envs)
+        self._check_counts(sender, report, num_envs)
+
+    def _check_returns(self, sender: str, report: Collected) -> None:
+        limit = self._config.env.max_abs_reward
+        for episode in report.episodes:
+            if limit is not None and abs(episode.episode_return) > limit * max(1, episode.num_control_steps):
+                what = f"it reported a return of {episode.episode_return:.3g}"
+                cause = f"{episode.num_control_steps} control steps of at most {limit:g} (env.max_abs_reward)"
+                raise wrong_message(sender, what, cause)
+
+    def _check_seeds(self, sender: str, step: int, report: Collected, envs: np.ndarray) -> None:
+        """Raise RunError unless each episode has a seed of this step and these rows, and each (env, seed) is one."""
+        algorithm = self._config.algorithm
+        ends = [(episode.env, episode.seed) for episode in report.episodes]
+        if len(set(ends)) != len(ends):
+            raise wrong_message(sender, "it reported an episode twice", f"{len(ends)} reports of {len(set(ends))}")
+        most = algorithm.horizon + algorithm.filter_groups.max_num_gen_batches + 1  # episodes of a row in an epoch
+        numbers = np.arange(most)[:, None]
+        seeds = [
+            episode_seeds(self._config.seed, step, epoch, envs // self._group_size, numbers)
+            for epoch in range(algorithm.rollout_epochs)
+        ]
+        known = {row: set(column) for row, column in zip(envs.tolist(), np.concatenate(seeds).T.tolist(), strict=True)}
+        strange = {start.seed for start in report.starts} - set().union(*known.values())
+        if not algorithm.carry_episodes:  # else episodes of earlier steps end in this one
+            strange |= {seed for env, seed in ends if seed not in known[env]}
+        if strange:
+            cause = f"such as {min(strange)}; those of its rows follow from the run's seed and step {step}"
+            raise wrong_message(sender, "it reported episodes of other seeds than its own", cause)
+
+    def _check_counts(self, sender: str, report: Collected, num_rows: int) -> None:
+        """Raise RunError unless every chunk step without a fault is learned from."""
+        algorithm = self._config.algorithm
+        has_faults = report.simulator_faults or report.row_faults or any(one.infra_fault for one in report.episodes)
+        if has_faults or algorithm.filter_groups.enable:
+            return
+        most = num_rows * algorithm.rollout_epochs * algorithm.horizon
+        least = num_rows * algorithm.rollout_epochs if self._has_one_episode else most
+        if not least <= report.num_valid <= most:
+            what = f"it sent {report.num_valid} chunk steps to learn from, and had no fault"
+            raise wrong_message(sender, what, f"{least} to {most} are needed")
 
 
 def check_episodes(

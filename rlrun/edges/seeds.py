@@ -1,18 +1,13 @@
-"""Seeds of episodes and sampling keys, the assignment of rows to workers, and results by task instance.
+"""Seeds of episodes, sampling keys, and the assignment of rows to workers.
 
 Reset seeds and sampling keys are functions of (run seed, step, epoch, env, count), without a stored state, by
 SplitMix64 (Steele, Lea and Flood, 2014). Rows are assigned in contiguous parts, computed equally by all workers.
-Task instances are those of BEHAVIOR, whose challenge reports results by instance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
-from rlrun.edges.reports import EpisodeReport
 from rlrun.edges.starts import TRAINING_SEEDS, Split, split_of
 
 SPLITMIX_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # increment of the state from one number to the next
@@ -32,7 +27,7 @@ def splitmix64(state: np.ndarray) -> np.ndarray:
     return state ^ (state >> _LAST_SHIFT)
 
 
-def _hash(*parts: np.ndarray | int) -> np.ndarray:
+def hash_numbers(*parts: np.ndarray | int) -> np.ndarray:
     """Return a uint64 hash of the parts, elementwise, so that it is independent of the order of rows."""
     state = np.zeros((), np.uint64)
     with np.errstate(over="ignore"):  # single numbers would warn that they wrap around
@@ -46,7 +41,9 @@ def episode_seeds(run_seed: int, step: int, epoch: int, groups: np.ndarray, epis
 
     groups: int [R], the env index, or the index of its group if an algorithm compares episodes with equal starts.
     """
-    return (TRAINING_SEEDS.start + (_hash(run_seed, step, epoch, groups, episode) >> np.uint64(32))).astype(np.int64)
+    return (TRAINING_SEEDS.start + (hash_numbers(run_seed, step, epoch, groups, episode) >> np.uint64(32))).astype(
+        np.int64
+    )
 
 
 def simulator_seed(number: int) -> int:
@@ -57,12 +54,27 @@ def simulator_seed(number: int) -> int:
     """
     if 0 <= number < _QUARTER:
         return number
-    return _QUARTER_OF[split_of(number)] * _QUARTER + int(_hash(number)) % _QUARTER
+    return _QUARTER_OF[split_of(number)] * _QUARTER + int(hash_numbers(number)) % _QUARTER
 
 
 def sampling_keys(run_seed: int, step: int, epoch: int, envs: np.ndarray, at: np.ndarray | int) -> np.ndarray:
     """Return uint64 [R]: one sampling key per env and time `at` (int or int [R]; [T, 1] gives [T, R])."""
-    return _hash(run_seed, step, epoch, envs, at, 1)
+    return hash_numbers(run_seed, step, epoch, envs, at, 1)
+
+
+def epoch_keys(run_seed: int, step: int, epoch: int, envs: np.ndarray, horizon: int, repetition: int) -> np.ndarray:
+    """Return uint64 [horizon + 1, R]: the sampling keys of a rollout epoch, and of the request after its end.
+
+    repetition: how often the epoch was collected before (`algorithm.filter_groups`).
+    """
+    moments = epoch * horizon + np.arange(horizon + 1)
+    return sampling_keys(run_seed, step, epoch, envs, moments[:, None] + repetition * len(moments))
+
+
+def sampled_rows(first_env: int, num_chunk_steps: int, num_rows: int) -> np.ndarray:
+    """Return int [T]: the row whose actions travel with each chunk step of a trajectory of rows from `first_env` on."""
+    numbers = hash_numbers(first_env, np.arange(num_chunk_steps), 2)
+    return (numbers % np.uint64(num_rows)).astype(int)
 
 
 def actor_ranks_of(env_worker: int, num_env_workers: int, num_actor_ranks: int) -> range:
@@ -80,39 +92,3 @@ def rollout_of(env_worker: int, num_env_workers: int, num_rollout_workers: int) 
     Example: rollout_of(2, 4, 2) == 1
     """
     return env_worker * num_rollout_workers // num_env_workers
-
-
-@dataclass(frozen=True)
-class InstanceResult:
-    """Results of all episodes of one task instance; infrastructure faults are not counted.
-
-    Example: InstanceResult(303, episodes=1, successes=0, q_score=0.667, simulator_steps=2000.0, simulator_time_s=66.7)
-    """
-
-    instance: int
-    episodes: int
-    successes: int
-    q_score: float  # mean, 0..1
-    simulator_steps: float  # mean control steps of an episode
-    simulator_time_s: float  # the same, in the simulator's seconds
-
-
-def listed_instance(seed: int, ids: Sequence[int]) -> int:
-    """Return the task instance of an episode with reset seed `seed`. Example: (4, [301, 302]) -> 301."""
-    return ids[seed % len(ids)]
-
-
-def results_by_instance(reports: Iterable[EpisodeReport], ids: Sequence[int], action_hz: int) -> list[InstanceResult]:
-    """Return one result per instance with episodes, in the order of `ids`."""
-    groups: dict[int, list[EpisodeReport]] = {instance: [] for instance in ids}
-    for report in reports:
-        if not report.infra_fault:
-            groups[listed_instance(report.seed, ids)].append(report)
-    results = []
-    for instance, group in groups.items():
-        if group:
-            steps = sum(report.num_control_steps for report in group) / len(group)
-            q_score = sum(report.q_score for report in group) / len(group)
-            successes = sum(report.success for report in group)
-            results.append(InstanceResult(instance, len(group), successes, q_score, steps, steps / action_hz))
-    return results

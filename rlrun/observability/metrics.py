@@ -158,6 +158,14 @@ CATALOGUE = (
         "below 1, divided by a rollout.temperature below 1",
     ),
     Metric("rollout_logprob_gap_worker", _L, "rank of that chunk step's rollout worker", "rank", ""),
+    Metric(
+        *("rollout_draws", _L, "farthest rollout worker: mean of log-probability plus entropy, by its error"),
+        *("standard deviations", "between -4 and 4; farther ones are not drawn from the policy"),
+    ),
+    Metric("rollout_draws_worker", _L, "rank of that rollout worker", "rank", ""),
+    Metric(
+        "weight_change", _L, "norm of the change of the trained weights, from samples of each tensor", "", "above 0"
+    ),
     Metric("step_s", _T, "time of the training step", "s", "constant"),
     Metric("sync_s", _T, "time of sending weights to rollout workers", "s", ""),
     Metric("collect_s", _T, "time of waiting for env workers", "s", ""),

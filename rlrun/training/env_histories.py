@@ -9,9 +9,8 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from rlrun.edges.reports import EnvTally, EpisodeReport
+from rlrun.edges.reports import Collected, EnvTally, EpisodeReport
 from rlrun.training.significance import all_deviations, chance_of_none
-from rlrun.workers.env_worker import Collected
 
 NUM_EPISODES = 200  # newest ones of an env worker that are compared
 NUM_STEPS = 100  # newest ones whose cameras are compared

@@ -11,8 +11,8 @@ from rlrun.config import provenance
 from rlrun.config.schema import EnvConfig, RunConfig, SelectionStarts
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.config.sources import world_digest
+from rlrun.data.task_instances import InstanceResult, results_by_instance
 from rlrun.edges.reports import EpisodeReport, LeftOutEpisode
-from rlrun.edges.seeds import InstanceResult, results_by_instance
 from rlrun.edges.starts import TEST_SEEDS, VALIDATION_SEEDS
 from rlrun.observability.records import (
     During,

@@ -15,28 +15,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from rlrun.algorithms.spec import rollout_rule
-from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
-from rlrun.edges.reports import EnvTally
+from rlrun.config.schema import RunConfig
+from rlrun.edges.reports import Collected, EnvTally
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.env_histories import BY_CHANCE, NUM_EPISODES, ComparedHistories, EnvHistory
 from rlrun.training.significance import all_deviations
+from rlrun.training.update_checks import NUM_STEPS_IN_A_ROW, UpdateChecks
 from rlrun.watchdog.diagnosis import format_workers
-from rlrun.workers.env_worker import Collected
 from rlrun.workers.world_facts import WorldFacts
 
-GAP_BOUND = {Precision.fp32: 1e-3, Precision.bf16: 0.1}  # of rollout_logprob_gap, by what both compute in
-_GAP_OF_ONE = 1.0  # of a single chunk step
-_FAR = 10.0  # times target_kl
-_KL = 3.0  # without a target
-_NUM_STEPS_IN_A_ROW = 3
 _VOID_SHARE = 0.1
 _SURE = 5.5  # standard deviations; 4e-8 by chance
-_ACTS_OTHERWISE = "that worker may act with other weights, or for other observations, than it says"
-_LEARNS_OTHERWISE = "actor/0 may learn with other weights than it sent"
 _ALIKE = 3.5  # standard deviations; peers that differ more from one another are not compared
 _EVERY = 50  # steps between two equal warnings
-_FIRST_ERRORS = 5  # steps whose mean own_flow_error is the first value; as many newest ones are compared
-_GROWN = 2.0  # times the first value
 # before a fact is told
 _FACT_EPISODES = 100
 _FACT_CHUNK_STEPS = 200
@@ -61,14 +52,13 @@ class StepChecks:
     def __init__(self, config: RunConfig):
         self._config = config
         self._group_size = rollout_rule(config.algorithm).group_size
-        self._without_steps = self._with_voids = 0  # training steps in a row
+        self._with_voids = 0  # training steps in a row
+        self._update = UpdateChecks(config)
         self._memory: dict[int, EnvHistory] = {}  # by env rank
         self._step = 0
         self._said: dict[str, int] = {}  # step of the last warning of a kind
         self._world = WorldFacts(_FACT_EPISODES, _FACT_CHUNK_STEPS)
         self._reset_shares: deque[float] = deque(maxlen=_FACT_STEPS)
-        self._first_errors: list[float] = []
-        self._errors: deque[float] = deque(maxlen=_FIRST_ERRORS)
 
     def check(self, metrics: Mapping[str, float], reports: Sequence[Collected]) -> list[str]:
         """Return the warnings of a step, most of them once in a while. reports: by env rank.
@@ -78,103 +68,14 @@ class StepChecks:
         self._step += 1
         for rank, report in enumerate(reports):
             self._memory.setdefault(rank, EnvHistory()).add(self._step, report)
-        found = [*self._of_update(metrics), *self._of_pictures(), *self._of_episodes(reports), *self._of_tasks(reports)]
-        once = [*self._facts(metrics, reports), *self._of_own_error(metrics)]
+        found = list(self._update.check(metrics, sum(report.num_valid for report in reports)))
+        found += [*self._of_pictures(), *self._of_episodes(reports), *self._of_tasks(reports)]
+        once = [*self._facts(metrics, reports), *self._update.of_own_error(metrics)]
         found += [(kind, text) for kind, text in once if kind not in self._said]
         self._check_voids(reports)
         said = [text for kind, text in found if self._step - self._said.get(kind, -_EVERY) >= _EVERY]
         self._said |= dict.fromkeys((kind for kind, text in found if text in said), self._step)
         return said
-
-    # --- the update -------------------------------------------------------------------------
-
-    def _of_update(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-        """Yield (kind, sentence). A number that is NaN is beyond every bound; one that is absent is within."""
-        gap = metrics.get("rollout_logprob_gap", 0.0)
-        largest = metrics.get("rollout_logprob_gap_max", 0.0)
-        least = metrics.get("rollout_logprob_gap_least", gap)
-        scale = 1 / min(1.0, self._config.rollout.temperature)  # of log-probabilities
-        bound = scale * self._gap_bound
-        rank = metrics.get("rollout_logprob_gap_worker", 0.0)
-        worker = f"rollout/{int(rank)}" if math.isfinite(rank) else "a rollout worker"
-        is_alone = self._config.rollout.num_workers == 1 or least == gap  # equal: only one was measured
-        if metrics.get("policy_age", 0.0) > 0:
-            pass  # then the policies do differ
-        elif not gap <= bound:
-            if is_alone:
-                cause = (
-                    f"{_ACTS_OTHERWISE}, or {_LEARNS_OTHERWISE}: a single rollout worker has no peer to compare with"
-                )
-            elif not least <= bound:
-                cause = f"all rollout workers differ from it, by at least {least:.3g}, so {_LEARNS_OTHERWISE}"
-            else:
-                cause = _ACTS_OTHERWISE
-            yield (
-                "gap",
-                f"{worker} and the actor differ by {gap:.3g} in the log-probabilities of the same actions, where at "
-                f"most {bound:g} is rounding: {cause}",
-            )
-        elif not largest <= scale * _GAP_OF_ONE:
-            yield (
-                "gap of one",
-                f"{worker} and the actor differ by {largest:.3g} in the log-probabilities of a single chunk step: an "
-                "answer may have been changed, or exchanged",
-            )
-        has_no_groups = metrics.get("num_groups", 0.0) > 0 and metrics["num_missing_groups"] == metrics["num_groups"]
-        if has_no_groups:
-            yield (
-                "no groups",
-                f"nothing was learned in this step: in each of {metrics['num_groups']:.0f} groups all episodes had the "
-                f"same {self._config.algorithm.filter_groups.metric.value}, in {metrics['num_gen_batches']:.0f} "
-                "collections (algorithm.filter_groups): take a first policy with which some episodes succeed",
-            )
-        is_on_policy = "is_kl_stopped" in metrics  # others may only collect at first
-        is_idle = is_on_policy and metrics.get("num_optimizer_steps") == 0 and not has_no_groups
-        self._without_steps = self._without_steps + 1 if is_idle else 0
-        if self._without_steps >= _NUM_STEPS_IN_A_ROW:
-            kl = metrics.get("approx_kl", math.nan)
-            yield (
-                "no steps",
-                f"nothing is learned: {self._without_steps} training steps in a row took no optimizer step (approx_kl "
-                f"{kl:.3g}, target_kl {self._config.algorithm.target_kl}): raise algorithm.target_kl, or see why the "
-                "policies of rollout and actor differ",
-            )
-        target = self._config.algorithm.target_kl
-        limit = scale * (_KL if target is None else _FAR * target)
-        for moved in (metrics.get("kl_k3", 0.0), abs(metrics.get("approx_kl", 0.0))):
-            if not moved <= limit:
-                yield (
-                    "kl",
-                    f"the policy moved by a KL of {moved:.3g} in one update, more than {limit:g}: lower actor.lr",
-                )
-                break
-
-    def _of_own_error(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-        """Yield a warning if a policy has come to predict its own actions much worse than at first."""
-        error = metrics.get("own_flow_error")
-        if error is None or not math.isfinite(error):
-            return
-        if len(self._first_errors) < _FIRST_ERRORS:
-            self._first_errors.append(error)
-            return
-        self._errors.append(error)
-        first = statistics.mean(self._first_errors)
-        now = statistics.median(self._errors)
-        if len(self._errors) == _FIRST_ERRORS and now > _GROWN * first:
-            yield (
-                "own flow error",
-                f"the flow-matching error of the policy on its own actions (own_flow_error) is {now:.3g}, and was "
-                f"{first:.3g} in the first {_FIRST_ERRORS} steps: if the success rate falls too, the policy loses its "
-                "own actions, and the error will go on growing; lower actor.lr or raise algorithm.kl_coef, and take "
-                "the best checkpoint (checkpoint.best_on)",
-            )
-
-    @property
-    def _gap_bound(self) -> float:
-        config = self._config
-        is_exact = config.rollout.backend is RolloutBackendKind.hf and config.rollout.precision is Precision.fp32
-        is_exact = is_exact and config.actor.param_precision is Precision.fp32
-        return GAP_BOUND[Precision.fp32 if is_exact else Precision.bf16]
 
     # --- the simulators ---------------------------------------------------------------------
 
@@ -183,7 +84,7 @@ class StepChecks:
         num_void = sum(episode.infra_fault for episode in episodes)
         is_bad = num_void > _VOID_SHARE * len(episodes)
         self._with_voids = self._with_voids + 1 if is_bad else 0
-        if self._with_voids < _NUM_STEPS_IN_A_ROW:
+        if self._with_voids < NUM_STEPS_IN_A_ROW:
             return
         faults = [f"env/{rank}: {text}" for rank, one in enumerate(reports) for text in _faults(one)]
         raise RunError(
@@ -242,7 +143,7 @@ class StepChecks:
             is_strange = is_strange and bool(report.tally.instructions) and not usual & set(report.tally.instructions)
             own.num_strange = own.num_strange + 1 if is_strange else 0
             # two halves of the workers may have a task each, unless this one had the other's before
-            if own.num_strange >= _NUM_STEPS_IN_A_ROW and (own.tasks & usual or len(others) > 2):
+            if own.num_strange >= NUM_STEPS_IN_A_ROW and (own.tasks & usual or len(others) > 2):
                 yield (
                     f"task {rank}",
                     f'env/{rank} has the task "{report.tally.instructions[0]}", and each other env worker only '

@@ -29,9 +29,8 @@ from rlrun.edges.buckets import BucketLayout, ObjectStoreSender, WeightSender, b
 from rlrun.edges.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
 from rlrun.edges.device_memory import DeviceSender, OpenedMemory
 from rlrun.edges.host_memory import SharedSender, WeightMemory
-from rlrun.edges.seeds import actor_ranks_of
 from rlrun.edges.spaces import Spaces
-from rlrun.edges.trajectories import Trajectory, check_trajectories
+from rlrun.edges.trajectories import Trajectory, TrajectoryCheck, concatenate
 from rlrun.edges.weights import DeviceBucket, DeviceHandles, SharedBucket, WeightBucket
 from rlrun.observability.disk_speed import flush_seconds
 from rlrun.observability.timeline import profiled
@@ -43,7 +42,6 @@ from rlrun.policies.weight_files import StoredWeights
 from rlrun.system.errors import OUT_OF_MEMORY, ExitStatus, RunError
 from rlrun.system.network import free_port
 from rlrun.system.telemetry import Telemetry
-from rlrun.workers.collector import concatenate
 from rlrun.workers.demonstrations import (
     Demonstrations,
     ablation_batch,
@@ -62,6 +60,7 @@ class ActorWorker:
         self.telemetry = telemetry
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._learner: Learner | None = None
+        self._check = TrajectoryCheck(config, rank)
         self._mesh: DeviceMesh | None = None
         self._writers: process_group.Ranks | None = None  # all ranks once more, for checkpoints in the background
         self._saving: BackgroundSave | None = None
@@ -238,15 +237,11 @@ class ActorWorker:
             kind=OUT_OF_MEMORY,
         )
 
-    def _require_right(self, shards: Sequence[Trajectory], version: int) -> None:
+    def _require_right(self, shards: Sequence[Trajectory], step: int) -> None:
         """Raise the first refusal of any rank, on all ranks: the others would wait in a collective."""
-        num_envs = self.config.env.num_workers
-        num_ranks = self.config.actor.num_workers
-        senders = [f"env/{env}" for env in range(num_envs) if self.rank in actor_ranks_of(env, num_envs, num_ranks)]
-        num_steps = self.config.algorithm.rollout_epochs * self.config.algorithm.horizon
         refusal: RunError | None = None
         try:
-            check_trajectories(shards, senders, num_steps, version)
+            self._check(shards, step, self.learner.policy.decode_actions)
         except RunError as error:
             refusal = error
         for other in self.learner.ranks.gather(refusal):

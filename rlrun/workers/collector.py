@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -19,112 +18,14 @@ from rlrun.edges.actions import ActionChunk
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.observations import Observation
 from rlrun.edges.reports import EpisodeReport, GroupTally
-from rlrun.edges.seeds import episode_seeds, sampling_keys
+from rlrun.edges.seeds import episode_seeds, epoch_keys
 from rlrun.edges.starts import EpisodeStart, starts_of
 from rlrun.edges.tally import StepTally
-from rlrun.edges.trajectories import Trajectory
+from rlrun.edges.trajectories import TrajectoryBuilder
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.timeline import CallProfile
 from rlrun.system.telemetry import Telemetry
 from rlrun.workers.group_filter import GroupFilter
-
-
-class TrajectoryBuilder:
-    """Holds T x B arrays, allocated once. Rows without an action in a chunk step stay invalid."""
-
-    def __init__(self, num_chunk_steps: int, num_envs: int, has_next_proprio: bool = False):
-        self._shape = (num_chunk_steps, num_envs)
-        self._has_next_proprio = has_next_proprio
-        numbers: dict[str, type] = {"instruction_index": np.int16, "policy_version": np.int32, "valid": bool}
-        numbers |= {"values": np.float32, "next_values": np.float32}
-        self._arrays: dict[str, np.ndarray] = {name: np.zeros(self._shape, dtype) for name, dtype in numbers.items()}
-        self._instructions: dict[str, int] = {}
-        self._num_cleared_steps = 0  # control steps that were executed and cleared
-
-    def _array(self, name: str, like: np.ndarray) -> np.ndarray:
-        if name not in self._arrays:
-            self._arrays[name] = np.zeros(self._shape + like.shape[1:], like.dtype)
-        return self._arrays[name]
-
-    def add(self, t: int, rows: np.ndarray, frames: Frames, chunk: ActionChunk, result: ChunkResult) -> None:
-        """Store chunk step `t` of `rows` (int [R], ascending); frames and chunk have R rows, result has all B."""
-        held: slice | np.ndarray = slice(None) if len(rows) == self._shape[1] else rows  # a slice is copied faster
-        index = [self._instructions.setdefault(text, len(self._instructions)) for text in frames.instructions]
-        for name, of_rows in (
-            ("images", frames.images),
-            ("proprio", frames.proprio),
-            ("tokens", chunk.tokens),
-            ("logprobs", chunk.logprobs),
-        ):
-            self._array(name, of_rows)[t, held] = of_rows
-        of_result = {name: getattr(result, name) for name in ("rewards", "step_valid", "terminated", "truncated")}
-        of_result |= {"next_proprio": result.frames.proprio} if self._has_next_proprio else {}
-        for name, of_all in of_result.items():
-            self._array(name, of_all)[t, held] = of_all[held]
-        self._arrays["instruction_index"][t, held] = index
-        self._arrays["policy_version"][t, held] = chunk.policy_version
-        self._arrays["valid"][t, held] = ~result.infra_fault[held]
-
-    def set_values(self, t: int, values: np.ndarray) -> None:
-        """Store the values of all rows' observations before chunk step `t`: float32 [B]."""
-        self._arrays["values"][t] = values
-
-    def set_next_values(self, t: int, rows: np.ndarray | slice, values: np.ndarray) -> None:
-        """Store the values of the observations after chunk step `t` in `rows`."""
-        self._arrays["next_values"][t, rows] = values
-
-    def void(self, row: int, start: int, end: int) -> None:
-        """Exclude chunk steps start..end-1 of a row from learning, after an infra fault."""
-        self._arrays["valid"][start:end, row] = False
-
-    def clear(self, rows: np.ndarray, start: int, end: int) -> None:
-        """Forget chunk steps start..end-1 of `rows` (int [R]), which are collected again; their steps still count."""
-        self._num_cleared_steps += int(self._arrays["step_valid"][start:end, rows].sum())
-        for array in self._arrays.values():
-            array[start:end, rows] = 0
-
-    @property
-    def num_control_steps(self) -> int:
-        """Return the number of control steps executed so far."""
-        return int(self._arrays["step_valid"].sum()) + self._num_cleared_steps
-
-    @property
-    def policy_version(self) -> int:
-        """Return the oldest policy version that chose an executed action."""
-        return int(self._arrays["policy_version"][self._arrays["step_valid"].any(-1)].min())
-
-    def shards(self, first_env: int, envs_per_rank: int, group_size: int) -> dict[int, Trajectory]:
-        """Return shards by actor rank, for ranks with rows here; rank r owns `envs_per_rank` envs from r times that."""
-        envs = first_env + np.arange(self._shape[1])
-        owners = envs // envs_per_rank
-        rows = {int(rank): np.flatnonzero(owners == rank) for rank in np.unique(owners)}
-        return {rank: self._shard(held, envs[held] // group_size) for rank, held in rows.items()}
-
-    def _shard(self, rows: np.ndarray, group: np.ndarray) -> Trajectory:
-        held: slice | np.ndarray = slice(None) if len(rows) == self._shape[1] else rows  # a slice avoids a copy
-        chosen = {name: np.ascontiguousarray(array[:, held]) for name, array in self._arrays.items()}
-        return Trajectory(instructions=tuple(self._instructions), group=group.astype(np.int32), **chosen)
-
-
-def concatenate(parts: list[Trajectory]) -> Trajectory:
-    """Join trajectories of equal T along the env axis (the shards of one actor rank)."""
-    if len(parts) == 1:
-        return parts[0]
-    sentences = {text: i for i, text in enumerate(dict.fromkeys(t for part in parts for t in part.instructions))}
-    joined: dict[str, Any] = {}
-    for name in Trajectory.__dataclass_fields__:
-        if name == "instructions":
-            joined[name] = tuple(sentences)
-        elif name == "instruction_index":
-            maps = [np.array([sentences[text] for text in part.instructions], np.int16) for part in parts]
-            joined[name] = np.concatenate([m[p.instruction_index] for m, p in zip(maps, parts, strict=True)], axis=1)
-        elif getattr(parts[0], name) is None:
-            joined[name] = None
-        else:
-            axis = 0 if name == "group" else 1
-            joined[name] = np.concatenate([getattr(part, name) for part in parts], axis=axis)
-    return Trajectory(**joined)
-
 
 CollectedEpisodes = tuple[list[EpisodeReport], TrajectoryBuilder]
 
@@ -257,9 +158,7 @@ class Collector:
             frames = self._reset(ledger, rows, seeds_of(rows))
         start = epoch * algorithm.horizon
         end = start + algorithm.horizon
-        moments = start + np.arange(algorithm.horizon + 1)
-        keyed = moments[:, None] + repetition * len(moments)
-        keys_TB = sampling_keys(self._config.seed, step, epoch, self._envs, keyed)
+        keys_TB = epoch_keys(self._config.seed, step, epoch, self._envs, algorithm.horizon, repetition)
         requests = ValueRequests(builder) if rule.needs_values else None
         for t in range(start, end + 1):
             is_last = t == end  # one more request, for the values of the last observations
@@ -269,13 +168,14 @@ class Collector:
             perceived = frames if acts_in_all else frames.rows(rows)
             keys = keys_TB[t - start, rows]
             others = requests.frames() if requests else None
-            chunk = yield Observation(self._rank, perceived, keys, temperature, others, policy_version=policy_version)
+            asked = Observation(self._rank, perceived, keys, temperature, others, policy_version=policy_version)
+            chunk = yield asked
             if requests:
-                requests.record_action(t, chunk, is_last)
+                requests.record_action(t, chunk)
             if is_last:
                 break
             result = self.step(rows, chunk.actions)
-            builder.add(t, rows, perceived, chunk, result)
+            builder.add(t, rows, asked, chunk, result)
             self.tally.add(rows, perceived, chunk.actions, result)
             for row in np.flatnonzero(result.infra_fault).tolist():
                 builder.void(row, start + ledger.started_at[row], t + 1)
@@ -382,7 +282,7 @@ class ValueRequests:
     Example, at moment `t` (after the last chunk step `is_last`)::
 
         chunk = yield Observation(…, final_frames=requests.frames())
-        requests.record_action(t, chunk, is_last)
+        requests.record_action(t, chunk)
         …
         requests.record_result(result, is_last)
     """
@@ -396,15 +296,13 @@ class ValueRequests:
         """Return the final frames whose values are needed in addition; None if there are none."""
         return None if self._cut_off is None else self._cut_off[1]
 
-    def record_action(self, t: int, chunk: ActionChunk, is_last: bool) -> None:
-        """Store the policy's values at moment `t`. is_last: `t` is after the last chunk step of the epoch."""
+    def record_action(self, t: int, chunk: ActionChunk) -> None:
+        """Store the policy's values at moment `t` as those of the next observations of the chunk step before."""
         if self._goes_on is not None:
             self._builder.set_next_values(t - 1, slice(None), np.where(self._goes_on, chunk.values, 0.0))
         if self._cut_off is not None:
             assert chunk.final_values is not None  # the request had final frames
             self._builder.set_next_values(t - 1, self._cut_off[0], chunk.final_values)
-        if not is_last:
-            self._builder.set_values(t, chunk.values)
 
     def record_result(self, result: ChunkResult, is_last: bool) -> None:
         """Take the result of a chunk step. is_last: it ends the epoch; the next request has every row's last frames."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -22,7 +21,7 @@ from rlrun.data.lerobot import DemoFeatures
 from rlrun.edges.actions import ActionChunk, AnswerCheck
 from rlrun.edges.frames import Frames
 from rlrun.edges.observations import Observation
-from rlrun.edges.reports import EnvTally, EpisodeReport, GroupTally, LeftOutEpisode
+from rlrun.edges.reports import Collected, EpisodeReport, Evaluated, LeftOutEpisode
 from rlrun.edges.seeds import actor_ranks_of, rollout_of, sampling_keys
 from rlrun.edges.spaces import Spaces
 from rlrun.edges.starts import EpisodeStart, starts_of
@@ -42,32 +41,6 @@ VIDEO_HEIGHT = 240
 VIDEO_WIDTH = 320
 MAX_SHOTS = 150  # frames in the video of an episode, besides the last one
 MAX_ATTEMPTS = 3  # at an evaluation episode; one that is void each time is left out
-
-
-@dataclass(frozen=True)
-class Collected:
-    """env worker -> driver: the results of simulating one training step."""
-
-    episodes: list[EpisodeReport]
-    num_control_steps: int
-    policy_version: int  # the oldest version that chose an action
-    tally: EnvTally
-    simulator_faults: tuple[str, ...] = ()  # after each one the simulator was restarted
-    row_faults: tuple[str, ...] = ()  # each voided the episode of one row
-    starts: list[EpisodeStart] = field(default_factory=list)  # of all episodes that began
-    groups: GroupTally | None = None  # None: groups are not filtered
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluated:
-    """env worker -> driver: the evaluation episodes of its seeds: one finished episode each, unless it is left out."""
-
-    episodes: list[EpisodeReport]
-    void: list[EpisodeReport] = field(default_factory=list)  # each was repeated, or is the last one of its seed
-    left_out: list[LeftOutEpisode] = field(default_factory=list)
-    videos: list[tuple[EpisodeReport, np.ndarray]] = field(default_factory=list)  # uint8 [L, H, W, 3]
-    no_video: str = ""  # why there are no videos, told once; "": there are, or none were asked for
-    starts: list[EpisodeStart] = field(default_factory=list)  # of all episodes, in the order in which they began
 
 
 class EnvWorker:
@@ -178,6 +151,7 @@ class EnvWorker:
             row_faults=self.env.drain_row_faults(),
             starts=self._collector.drain_starts(),
             groups=self._collector.drain_groups(),
+            num_valid=builder.num_valid,
         )
         return collected, *(shards[rank] for rank in sorted(shards))
 

@@ -24,7 +24,7 @@ MAY_IMPORT = {
         *("system", "config", "data", "edges", "placement", "doctor", "controller"),
         *("observability", "watchdog"),
     },
-    "controller": {"system", "config", "data", "edges", "placement", "observability", "workers"},
+    "controller": {"system", "config", "data", "edges", "algorithms", "placement", "observability", "workers"},
     "workers": {
         *("system", "config", "data", "edges", "algorithms", "envs", "policies", "rollout", "actor"),
         "observability",
@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "algorithms": {"system", "config", "data", "edges"},
     "config": {"system"},
     "data": {"system", "config", "edges"},
-    "edges": {"system"},
+    "edges": {"system", "config"},
     "system": set(),
 }
 ENTRY_POINT = {

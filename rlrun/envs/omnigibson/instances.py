@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.edges.seeds import listed_instance
+from rlrun.data.task_instances import listed_instance
 from rlrun.edges.starts import Split, split_of
 from rlrun.envs.omnigibson.configuration import task_config, to_numpy, to_tensor
 from rlrun.envs.omnigibson.generations import Simulation

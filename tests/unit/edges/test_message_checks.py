@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rlrun import load_config
 from rlrun.edges.actions import ActionChunk, AnswerCheck
-from rlrun.edges.frames import Frames
+from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.observations import Observation, check_observation
 from rlrun.edges.reports import EpisodeReport, LeftOutEpisode, check_episodes
+from rlrun.edges.seeds import epoch_keys
 from rlrun.edges.spaces import Spaces, check_equal_spaces
-from rlrun.edges.trajectories import Trajectory, check_trajectories
+from rlrun.edges.trajectories import Trajectory, TrajectoryBuilder, TrajectoryCheck
 from rlrun.edges.wrong_message import WRONG_MESSAGE
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -97,7 +102,7 @@ CHANGED_ON_THE_WAY = {
     "a value that is a little larger": lambda chunk: {"values": chunk.values + 1e-6 * (chunk.values == 1)},
     "smaller log-probabilities": lambda chunk: {"logprobs": chunk.logprobs - 5},
     "one other token": lambda chunk: {"tokens": changed(chunk.tokens, (0, 0), 7)},
-    "no echo": lambda chunk: {"echo": None},
+    "no seals": lambda chunk: {"seals": None},
 }
 
 
@@ -142,54 +147,122 @@ def test_a_wrong_observation_is_a_fault_of_the_env_worker(name: str) -> None:
 
 
 T = 4
+CONFIG = load_config(
+    [
+        *("run=cartpole", f"env.num_envs={2 * B}", "env.num_workers=2", "actor.num_workers=1", "rollout.num_workers=2"),
+        *(f"algorithm.horizon={T}", f"algorithm.global_batch_size={2 * T * B}", "actor.micro_batch_size=4"),
+        *("env.max_abs_reward=10", "algorithm.carry_episodes=false", f"output_dir={Path(__file__).parent}"),
+    ]
+)
+CHECK_TRAJECTORIES = TrajectoryCheck(CONFIG, rank=0)
+STEP = 5
 
 
-def shard(**fields: object) -> Trajectory:
-    flags, numbers = np.zeros((T, B), bool), np.zeros((T, B), np.float32)
-    part = Trajectory(
-        images=np.zeros((T, B, 1, 8, 8, 3), np.uint8),
-        proprio=np.zeros((T, B, P), np.float32),
-        instructions=("go",),
-        instruction_index=np.zeros((T, B), np.int16),
-        tokens=np.zeros((T, B, K), np.uint8),
-        logprobs=np.zeros((T, B, K), np.float32),
-        values=numbers,
-        next_values=numbers,
-        rewards=np.zeros((T, B, C), np.float32),
-        step_valid=np.ones((T, B, C), bool),
-        terminated=flags,
-        truncated=flags,
-        valid=~flags,
-        group=np.zeros(B, np.int32),
-        policy_version=np.full((T, B), 5, np.int32),
-    )
-    return dataclasses.replace(part, **fields)
+def decoded(tokens: np.ndarray) -> np.ndarray:
+    return np.repeat(tokens[:, :C, None].astype(np.float32), A, axis=2)
 
 
-TRAJECTORIES = {
-    "a reward that is NaN": ({"rewards": changed(shard().rewards, (2, 1, 0), np.nan)}, "chunk step 2 of row 1"),
-    "a log-probability that is NaN": ({"logprobs": changed(shard().logprobs, (0, 0, 0), np.nan)}, "logprobs"),
-    "an infinite next value": ({"next_values": changed(shard().next_values, (3, 2), np.inf)}, "next_values"),
-    "too few chunk steps": ({"valid": np.ones((T - 1, B), bool)}, "flags of shape"),
-    "rewards of other rows": ({"rewards": np.zeros((T, B - 1, C), np.float32)}, "rewards of shape"),
-    "two ends": ({name: changed(shard().valid, (1, 1), True) for name in ("terminated", "truncated")}, "both"),
-    "a sentence that is not there": ({"instruction_index": np.ones((T, B), np.int16)}, "sentences"),
-    "a policy that was never sent": ({"policy_version": np.full((T, B), 6, np.int32)}, "policy version 6"),
+def shard(worker: int, answered: Callable[[ActionChunk], ActionChunk] = lambda chunk: chunk) -> Trajectory:
+    """Return what an honest env worker sends, whose rollout worker answers as `answered` says."""
+    envs = worker * B + np.arange(B)
+    keys = epoch_keys(CONFIG.seed, STEP, 0, envs, T, 0)
+    builder = TrajectoryBuilder(T, B)
+    every = np.ones((B, C), bool)
+    never = np.zeros(B, bool)
+    for t in range(T):
+        state = np.full((B, P), t, np.float32) + envs[:, None].astype(np.float32)
+        seen = Frames(np.full((B, 1, 8, 8, 3), t, np.uint8), state, ("go",) * B)
+        asked = Observation(worker, seen, keys[t], 1.0, None, policy_version=STEP)
+        tokens = ((envs[:, None] + np.arange(K) + t) % 5).astype(np.uint8)
+        logprobs = -1 - tokens.astype(np.float32)
+        values = envs.astype(np.float32)
+        chunk = ActionChunk.answer(asked, decoded(tokens), tokens, logprobs, values, None, STEP)
+        chunk = answered(chunk)
+        chunk = dataclasses.replace(chunk, seals=chunk.expected_seals(asked))
+        result = ChunkResult(
+            seen, np.ones((B, C), np.float32), every, never, never, never, np.ones(B, np.float32), never, ({},) * B
+        )
+        builder.add(t, np.arange(B), asked, chunk, result)
+    return builder.shards(worker * B, 2 * B, 1)[0]
+
+
+def with_answers(part: Trajectory, **fields: object) -> Trajectory:
+    return dataclasses.replace(part, answers=dataclasses.replace(part.answers, **fields))
+
+
+def lie(part: Trajectory, name: str, index: object, value: float) -> Trajectory:
+    return dataclasses.replace(part, **{name: changed(getattr(part, name), index, value)})
+
+
+BY_THE_ENV_WORKER = {
+    "a reward that is NaN": (lambda p: lie(p, "rewards", (2, 1, 0), np.nan), "chunk step 2 of row 1"),
+    "a reward that the world does not pay": (lambda p: lie(p, "rewards", (2, 1, 0), 1e30), "a reward of 1e.30"),
+    "an infinite next value": (lambda p: lie(p, "next_values", (3, 2), np.inf), "next_values"),
+    "too few chunk steps": (lambda p: dataclasses.replace(p, valid=p.valid[1:]), "valid of shape"),
+    "rewards of other rows": (lambda p: dataclasses.replace(p, rewards=p.rewards[:, 1:]), "rewards of shape"),
+    "two ends": (lambda p: lie(lie(p, "terminated", (1, 1), True), "truncated", (1, 1), True), "both"),
+    "a sentence that is not there": (lambda p: lie(p, "instruction_index", ..., 1), "sentences"),
+    "tokens out of range": (lambda p: lie(p, "tokens", ..., 255), "seals"),
+    "one other token": (lambda p: lie(p, "tokens", (0, 0, 0), 9), "1 of 12 seals"),
+    "tokens of the row before": (lambda p: dataclasses.replace(p, tokens=np.roll(p.tokens, 1, 1)), "seals"),
+    "log-probabilities of -50": (lambda p: lie(p, "logprobs", ..., -50.0), "seals"),
+    "other values": (lambda p: lie(p, "values", (1, 1), 7.0), "seals"),
+    "a version that did not answer": (lambda p: lie(p, "policy_version", ..., 4), "seals"),
+    "a state of the step before": (lambda p: dataclasses.replace(p, proprio=np.roll(p.proprio, 1, 0)), "seals"),
+    "a grey picture": (lambda p: lie(p, "images", (1, 1), 128), "1 of 12 seals"),
+    "another sentence": (lambda p: dataclasses.replace(p, instructions=("stop",)), "seals"),
+    "no seals": (lambda p: dataclasses.replace(p, answers=None), "without the seals"),
+    "actions that it did not execute": (lambda p: with_answers(p, actions=p.answers.actions + 1), "other actions"),
+    "sampling keys of another row": (
+        lambda p: with_answers(p, sampling_keys=np.roll(p.answers.sampling_keys, 1, 1)),
+        "other sampling keys",
+    ),
+}
+BY_THE_ROLLOUT_WORKER = {
+    "actions that are not those of its tokens": (
+        lambda chunk: dataclasses.replace(chunk, actions=chunk.actions + 0.5),
+        "other actions than those of its tokens",
+    ),
+    "a policy that was never sent": (
+        lambda chunk: dataclasses.replace(chunk, policy_version=STEP + 1),
+        "policy version 6",
+    ),
 }
 
 
-@pytest.mark.parametrize("name", TRAJECTORIES)
-def test_a_wrong_trajectory_is_a_fault_of_its_env_worker(name: str) -> None:
-    fields, text = TRAJECTORIES[name]
-    check_trajectories([shard(), shard()], ["env/0", "env/1"], T, 5)
-    with pytest.raises(RunError, match="env/1: it sent a trajectory with") as caught:
-        check_trajectories([shard(), shard(**fields)], ["env/0", "env/1"], T, 5)
-    assert caught.value.worker == "env/1" and text in str(caught.value)
+def refused(*parts: Trajectory) -> RunError:
+    with pytest.raises(RunError) as caught:
+        CHECK_TRAJECTORIES(parts, STEP, decoded)
+    assert caught.value.kind == WRONG_MESSAGE
+    return caught.value
+
+
+def test_honest_trajectories_pass() -> None:
+    CHECK_TRAJECTORIES([shard(0), shard(1)], STEP, decoded)
+
+
+@pytest.mark.parametrize("name", BY_THE_ENV_WORKER)
+def test_a_trajectory_that_the_env_worker_changed(name: str) -> None:
+    change, text = BY_THE_ENV_WORKER[name]
+    failure = refused(shard(0), change(shard(1)))
+    assert failure.worker == "env/1" and re.search(text, str(failure))
+
+
+@pytest.mark.parametrize("name", BY_THE_ROLLOUT_WORKER)
+def test_an_answer_that_an_honest_env_worker_passed_on(name: str) -> None:
+    answered, text = BY_THE_ROLLOUT_WORKER[name]
+    failure = refused(shard(0), shard(1, answered))
+    assert failure.worker == "rollout/1" and text in str(failure)
+
+
+def test_a_trajectory_of_another_step() -> None:
+    with pytest.raises(RunError, match="env/0: .*other sampling keys"):
+        CHECK_TRAJECTORIES([shard(0), shard(1)], STEP + 1, decoded)
 
 
 def test_void_chunk_steps_may_hold_anything() -> None:
-    valid = changed(np.ones((T, B), bool), (2, 1), False)
-    check_trajectories([shard(valid=valid, rewards=changed(shard().rewards, (2, 1, 0), np.nan))], ["env/0"], T, 5)
+    part = lie(lie(lie(shard(1), "valid", (2, 1), False), "rewards", (2, 1, 0), np.nan), "tokens", (2, 1), 99)
+    CHECK_TRAJECTORIES([shard(0), part], STEP, decoded)
 
 
 def episode(env: int = 4, seed: int = 17, **fields: object) -> EpisodeReport:

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.edges.reports import EpisodeReport, LeftOutEpisode
+from rlrun.edges.reports import EpisodeReport, Evaluated, LeftOutEpisode
 from rlrun.observability.video import CAPTION_HEIGHT
 from rlrun.system.errors import RunError
 from rlrun.training.evaluation import doubt_of_first, evaluate_alone, require_all, run_episodes
-from rlrun.workers.env_worker import Evaluated
 
 
 def report(seed: int, infra_fault: bool = False) -> EpisodeReport:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import rlrun
-from rlrun.controller import collection
+from rlrun.controller import weight_update
+from rlrun.edges.trajectories import TrajectoryBuilder
 from rlrun.observability.run_files import ALARMS, LOSSES, read_metrics
 from rlrun.rollout.hf import HFBackend
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.workers import env_worker
 from rlrun.workers.actor_worker import ActorWorker
-from rlrun.workers.collector import TrajectoryBuilder
 
 SMALL = [
     *("run=cartpole", "cluster.kind=local", "env.num_envs=2", "env.num_workers=2", "rollout.num_workers=1"),
@@ -166,9 +166,9 @@ def test_a_flipped_bit_in_a_weight_bucket_is_sent_again(monkeypatch, tmp_path, h
         return dataclasses.replace(bucket, payload=payload)
 
     notes: list[str] = []
-    original = collection.WeightUpdate.__init__
+    original = weight_update.WeightUpdate.__init__
     monkeypatch.setattr(
-        collection.WeightUpdate, "__init__", lambda self, *given: original(self, *given[:-1], notes.append)
+        weight_update.WeightUpdate, "__init__", lambda self, *given: original(self, *given[:-1], notes.append)
     )
     lying(monkeypatch, ActorWorker, "pack", flipped, begin=1)
     run(tmp_path)

@@ -11,12 +11,11 @@ import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.controller.controller import Batch
-from rlrun.edges.reports import EnvTally
+from rlrun.edges.reports import Collected, EnvTally
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training import lifecycle
 from rlrun.training.lifecycle import Run, StopRequested
 from rlrun.training.loop import asynchronous, synchronous
-from rlrun.workers.env_worker import Collected
 
 METRICS = {"num_nonfinite": 0.0, "num_optimizer_steps": 1.0}
 

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
-from rlrun.edges.reports import EnvTally, EpisodeReport
+from rlrun.edges.reports import Collected, EnvTally, EpisodeReport
 from rlrun.edges.starts import EpisodeStart
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.significance import all_deviations
 from rlrun.training.step_checks import StepChecks
-from rlrun.workers.env_worker import Collected
 
 WELL = {"num_optimizer_steps": 4.0, "is_kl_stopped": 0.0, "approx_kl": 0.01, "kl_k3": 0.01, "rollout_logprob_gap": 1e-6}
 LIMIT = 120

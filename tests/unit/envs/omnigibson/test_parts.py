@@ -13,8 +13,8 @@ import pytest
 from rlrun.config.checks import OF_INPUTS
 from rlrun.config.loader import load
 from rlrun.config.schema import EnvConfig
+from rlrun.data.task_instances import InstanceResult, results_by_instance
 from rlrun.edges.reports import EpisodeReport
-from rlrun.edges.seeds import InstanceResult, results_by_instance
 from rlrun.edges.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS
 from rlrun.envs.omnigibson.configuration import instruction, needed_rooms, rooms_of, scene_config, task_config, to_rgb
 from rlrun.envs.omnigibson.generations import robot_kind

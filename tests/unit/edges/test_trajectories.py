@@ -7,7 +7,8 @@ import pytest
 
 from rlrun.edges.actions import ActionChunk
 from rlrun.edges.frames import ChunkResult, Frames
-from rlrun.workers.collector import TrajectoryBuilder
+from rlrun.edges.observations import Observation
+from rlrun.edges.trajectories import TrajectoryBuilder
 
 NUM_STEPS, NUM_ENVS, NUM_CONTROL_STEPS = 3, 4, 2
 
@@ -19,10 +20,12 @@ def built() -> TrajectoryBuilder:
     for t in range(NUM_STEPS):
         mark = (10 * t + np.arange(NUM_ENVS)).astype(np.float32)
         frames = Frames(np.zeros((NUM_ENVS, 1, 8, 8, 3), np.uint8), mark[:, None], ("press",) * NUM_ENVS)
-        chunk = ActionChunk(np.zeros((NUM_ENVS, 2, 1)), mark[:, None].astype(np.uint8), mark[:, None], None, None, 7)
+        asked = Observation(0, frames, np.zeros(NUM_ENVS, np.uint64), 1.0, None)
+        tokens = mark[:, None].astype(np.uint8)
+        chunk = ActionChunk.answer(asked, np.zeros((NUM_ENVS, 2, 1)), tokens, mark[:, None], mark, None, 7)
         rewards = np.repeat(mark[:, None], NUM_CONTROL_STEPS, axis=1)
         result = ChunkResult(frames, rewards, every, never, never, never, mark, never, ({},) * NUM_ENVS)
-        builder.add(t, np.arange(NUM_ENVS), frames, chunk, result)
+        builder.add(t, np.arange(NUM_ENVS), asked, chunk, result)
     return builder
 
 
