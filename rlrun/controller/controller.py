@@ -39,6 +39,7 @@ class Batch:
 
     reports: list[Collected]  # by env rank
     shards: list[list[Future[Trajectory]]]  # per actor rank: one per env worker that has rows of it
+    num_valid: list[list[int]]  # chunk steps of each shard to learn from, as the env workers told
 
     @property
     def episodes(self) -> list[EpisodeReport]:
@@ -228,9 +229,11 @@ class Controller:
         results = self._finished(collection)
         reports = [values[0] for values in results]
         shards: list[list[Future[Trajectory]]] = [[] for _ in range(len(self.actors))]
-        for ranks, (_, *own) in zip(self._owners, results, strict=True):
-            for actor, shard in zip(ranks, own, strict=True):
+        num_valid: list[list[int]] = [[] for _ in range(len(self.actors))]
+        for ranks, (report, *own) in zip(self._owners, results, strict=True):
+            for actor, shard, count in zip(ranks, own, report.num_valid, strict=True):
                 shards[actor].append(shard)
+                num_valid[actor].append(count)
         for rank, report in enumerate(reports):
             for fault in report.simulator_faults:
                 self._note(f"env/{rank}: simulator restarted, its episodes are void: {fault}")
@@ -238,14 +241,14 @@ class Controller:
                 self._note(f"env/{rank}: an episode is void: {fault}")
             if more := len(report.row_faults[_SHOWN_ROWS:]):
                 self._note(f"env/{rank}: {more} more episodes are void; logs/env-{rank}.log has the reasons")
-        return Batch(reports, shards)
+        return Batch(reports, shards, num_valid)
 
     def update(self, step: int, batch: Batch) -> dict[str, float]:
         """Train on the batch. Returns metrics, which are equal on all ranks."""
         self._colocation.onload("actor")
         updating = [
-            self.actors.submit(rank, lambda actor: actor.update(step, *map(value_of, own)))  # noqa: B023  (called at once)
-            for rank, own in enumerate(batch.shards)
+            self.actors.submit(rank, lambda actor: actor.update(step, counts, *map(value_of, own)))  # noqa: B023  (called at once)
+            for rank, (own, counts) in enumerate(zip(batch.shards, batch.num_valid, strict=True))
         ]
         return self.actors.wait(updating, f"update of step {step}", self._step_s)[0]
 

@@ -42,7 +42,7 @@ class Future(Generic[T]):
 def value_of(future: Future[T]) -> T:
     """Return a future typed as its value, for the arguments of a request. The value does not pass through the driver.
 
-    Example: actors.submit(0, lambda actor: actor.update(step, value_of(shard)))
+    Example: actors.submit(0, lambda actor: actor.update(step, None, value_of(shard)))
     """
     return cast(T, future)  # the launcher replaces the future by its value
 

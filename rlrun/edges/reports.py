@@ -107,7 +107,7 @@ class Collected:
     row_faults: tuple[str, ...] = ()  # each voided the episode of one row
     starts: list[EpisodeStart] = field(default_factory=list)  # of all episodes that began
     groups: GroupTally | None = None  # None: groups are not filtered
-    num_valid: int = 0  # chunk steps that it sent to the actor ranks to learn from
+    num_valid: tuple[int, ...] = ()  # chunk steps to learn from that it sent, by actor rank with rows of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,9 +180,9 @@ class CollectedCheck:
             return
         most = num_rows * algorithm.rollout_epochs * algorithm.horizon
         least = num_rows * algorithm.rollout_epochs if self._has_one_episode else most
-        if not least <= report.num_valid <= most:
-            what = f"it sent {report.num_valid} chunk steps to learn from, and had no fault"
-            raise wrong_message(sender, what, f"{least} to {most} are needed")
+        if not least <= sum(report.num_valid) <= most:
+            what = f"it sent {sum(report.num_valid)} chunk steps to learn from, and had no fault"
+            raise wrong_message(sender, what, f"at least {least} of {most} are needed")
 
 
 def check_episodes(

@@ -127,11 +127,6 @@ class TrajectoryBuilder:
         return int(self._arrays["step_valid"].sum()) + self._num_cleared_steps
 
     @property
-    def num_valid(self) -> int:
-        """Return the number of chunk steps to learn from."""
-        return int(self._arrays["valid"].sum())
-
-    @property
     def policy_version(self) -> int:
         """Return the oldest policy version that chose an executed action."""
         return int(self._arrays["policy_version"][self._arrays["step_valid"].any(-1)].min())
@@ -200,11 +195,23 @@ class TrajectoryCheck:
                 end = min((worker + 1) * per_worker, (rank + 1) * per_rank)
                 self._senders.append((worker, np.arange(first, end)))
 
-    def __call__(self, parts: Sequence[Trajectory], step: int, decode: Callable[[np.ndarray], np.ndarray]) -> None:
+    def __call__(
+        self,
+        parts: Sequence[Trajectory],
+        step: int,
+        decode: Callable[[np.ndarray], np.ndarray],
+        num_valid: Sequence[int] | None = None,
+    ) -> None:
         """Raise RunError, naming the env or rollout worker, for an invalid trajectory.
 
         step: the training step, which is the newest version that was sent. decode: returns the actions of tokens.
+        num_valid: chunk steps of each part to learn from, as its sender told the driver; None: unknown.
         """
+        told = [part.num_chunk_steps for part in parts] if num_valid is None else num_valid
+        for part, count, (worker, _) in zip(parts, told, self._senders, strict=True):
+            if part.num_chunk_steps != count:
+                what = f"it sent a trajectory with {part.num_chunk_steps} chunk steps to learn from"
+                raise wrong_message(f"env/{worker}", what, f"it told the driver {count}")
         for part, (worker, envs) in zip(parts, self._senders, strict=True):
             rollout = rollout_of(worker, self._config.env.num_workers, self._config.rollout.num_workers)
             for sender, faults in (

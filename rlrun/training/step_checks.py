@@ -68,7 +68,7 @@ class StepChecks:
         self._step += 1
         for rank, report in enumerate(reports):
             self._memory.setdefault(rank, EnvHistory()).add(self._step, report)
-        found = list(self._update.check(metrics, sum(report.num_valid for report in reports)))
+        found = list(self._update.check(metrics, sum(sum(report.num_valid) for report in reports)))
         found += [*self._of_pictures(), *self._of_episodes(reports), *self._of_tasks(reports)]
         once = [*self._facts(metrics, reports), *self._update.of_own_error(metrics)]
         found += [(kind, text) for kind, text in once if kind not in self._said]

@@ -209,17 +209,17 @@ class ActorWorker:
 
     # --- training ---------------------------------------------------------------------------
 
-    def update(self, step: int, *shards: Trajectory) -> dict[str, float]:
+    def update(self, step: int, num_valid: Sequence[int] | None, *shards: Trajectory) -> dict[str, float]:
         """Train on this rank's shards of one step and return metrics, which are means over all ranks.
 
-        step: the training step, which is also the version of the present policy. Raises RunError, on all ranks and
-        before anything changes, if a shard of any rank cannot be right.
+        step: the training step, which is also the version of the present policy. num_valid: see `TrajectoryCheck`.
+        Raises RunError, on all ranks and before anything changes, if a shard of any rank cannot be right.
         """
         torch.set_num_threads(self.config.actor.num_threads)  # a rollout worker in this process may have changed it
         profile = profiled(Path(self.config.output_dir or "."), self.config.logging, step, self.telemetry.worker)
         self.telemetry.step = step + 1
         with self.telemetry.span("update"), profile:
-            self._require_right(shards, step)
+            self._require_right(shards, step, num_valid)
             try:
                 return update(self.learner, concatenate(list(shards)), step, self._demonstrations)
             except torch.OutOfMemoryError as error:
@@ -237,11 +237,11 @@ class ActorWorker:
             kind=OUT_OF_MEMORY,
         )
 
-    def _require_right(self, shards: Sequence[Trajectory], step: int) -> None:
+    def _require_right(self, shards: Sequence[Trajectory], step: int, num_valid: Sequence[int] | None) -> None:
         """Raise the first refusal of any rank, on all ranks: the others would wait in a collective."""
         refusal: RunError | None = None
         try:
-            self._check(shards, step, self.learner.policy.decode_actions)
+            self._check(shards, step, self.learner.policy.decode_actions, num_valid)
         except RunError as error:
             refusal = error
         for other in self.learner.ranks.gather(refusal):

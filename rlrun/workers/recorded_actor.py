@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +27,8 @@ class RecordedActorWorker(ActorWorker):
         super().__init__(config, rank, telemetry)
         self._recorder = Recorder(config, telemetry)
 
-    def update(self, step: int, *shards: Trajectory) -> dict[str, float]:
-        metrics = super().update(step, *shards)
+    def update(self, step: int, num_valid: Sequence[int] | None, *shards: Trajectory) -> dict[str, float]:
+        metrics = super().update(step, num_valid, *shards)
         self._recorder.update(step, metrics)
         return metrics
 
@@ -44,7 +44,7 @@ class ReplayedActorWorker(ActorWorker):
     def replay(self, folder: str, step: int) -> ReplayedStep:
         """Learn from the trajectories of a step recorded in `folder`, without simulators; all ranks call it."""
         recording = Recording(Path(folder))
-        metrics = self.update(step, *recorded_shards(recording, step, self.config, self.rank))
+        metrics = self.update(step, None, *recorded_shards(recording, step, self.config, self.rank))
         has_base = _has_base(recording, step, {name for name, _ in self.learner.weight_layout(True)})
         gathered = self.learner.named_weights(has_base)
         lines: list[str] = []

@@ -15,9 +15,9 @@ def test_a_request_is_recorded_and_not_made() -> None:
     shard = Future("env/0", "collect", object())
 
     def request(actor: ActorWorker) -> dict[str, float]:
-        return actor.update(3, value_of(shard))
+        return actor.update(3, None, value_of(shard))
 
-    assert recorded(request) == Call("update", (3, shard))
+    assert recorded(request) == Call("update", (3, None, shard))
 
 
 def test_arguments_by_name_are_refused() -> None:
@@ -42,6 +42,10 @@ def test_every_rank_gets_its_own_shards() -> None:
     driver = SimpleNamespace(
         actors=WorkerGroup(workers, "actor"), _colocation=SimpleNamespace(onload=lambda role: None), _step_s=1.0
     )
-    assert Controller.update(driver, 7, Batch([], shards)) == (7, *shards[0])  # the metrics of rank 0
+    assert Controller.update(driver, 7, Batch([], shards, [[1, 2], [3, 4]])) == (
+        7,
+        [1, 2],
+        *shards[0],
+    )  # the metrics of rank 0
     assert [future.worker for future in workers.waited] == ["actor/0", "actor/1"]
-    assert [future.reference for future in workers.waited] == [(7, *own) for own in shards]
+    assert [future.reference for future in workers.waited] == [(7, [1, 2], *shards[0]), (7, [3, 4], *shards[1])]

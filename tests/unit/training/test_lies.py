@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,12 @@ import numpy as np
 import pytest
 
 import rlrun
+from rlrun.actor import updates
+from rlrun.actor.optimizer import ShardAdamW
 from rlrun.controller import weight_update
 from rlrun.edges.trajectories import TrajectoryBuilder
-from rlrun.observability.run_files import ALARMS, LOSSES, read_metrics
+from rlrun.observability.run_files import ALARMS, LOSSES, NOTES, read_metrics
+from rlrun.rollout.backend import ForwardBatch
 from rlrun.rollout.hf import HFBackend
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.workers import env_worker
@@ -113,11 +117,24 @@ def spoilt(shards: dict) -> dict:
     return {rank: dataclasses.replace(part, rewards=part.rewards * np.nan) for rank, part in shards.items()}
 
 
-def test_a_trajectory_that_nothing_can_be_learned_from_is_collected_again(monkeypatch, tmp_path, honest) -> None:
-    lying(monkeypatch, TrajectoryBuilder, "shards", spoilt, begin=1)
+SHARDS = {
+    "rewards that are NaN": lambda part: {"rewards": part.rewards * np.nan},
+    "a reward of 1e.30": lambda part: {"rewards": np.full_like(part.rewards, 1e30)},
+    "other frames, tokens": lambda part: {"tokens": np.full_like(part.tokens, 255)},
+    "0 chunk steps to learn from": lambda part: {"valid": part.valid & False},
+}
+
+
+@pytest.mark.parametrize("text", SHARDS)
+def test_a_trajectory_that_the_env_worker_changed_is_collected_again(monkeypatch, tmp_path, honest, text) -> None:
+    def changed(shards: dict) -> dict:
+        return {rank: dataclasses.replace(part, **SHARDS[text](part)) for rank, part in shards.items()}
+
+    lying(monkeypatch, TrajectoryBuilder, "shards", changed, begin=1)
     run(tmp_path)
-    assert metrics_of(tmp_path) == honest
-    assert "env/1: it sent a trajectory with rewards that are NaN" in (tmp_path / LOSSES).read_text()
+    for found, expected in zip(metrics_of(tmp_path), honest, strict=True):  # one worker may ask alone: another batch
+        assert found == pytest.approx(expected, rel=1e-3)
+    assert re.search(f"env/1: it sent .*{text}", (tmp_path / LOSSES).read_text())
 
 
 def test_a_worker_that_sends_such_trajectories_again_ends_the_run(monkeypatch, tmp_path) -> None:
@@ -127,10 +144,18 @@ def test_a_worker_that_sends_such_trajectories_again_ends_the_run(monkeypatch, t
     assert end.value.exit_status is ExitStatus.worker_lost
 
 
-def test_episodes_that_cannot_have_happened_are_collected_again(monkeypatch, tmp_path, honest) -> None:
+REPORTS = {
+    "an episode that cannot be its own": lambda episodes: [dataclasses.replace(one, env=9) for one in episodes],
+    "an episode twice": lambda episodes: [*episodes, *episodes],
+    "episodes of other seeds than its own": lambda episodes: [dataclasses.replace(one, seed=5) for one in episodes],
+    "a return of 1e.30": lambda episodes: [dataclasses.replace(one, episode_return=1e30) for one in episodes],
+}
+
+
+@pytest.mark.parametrize("text", REPORTS)
+def test_episodes_that_cannot_have_happened_are_collected_again(monkeypatch, tmp_path, honest, text) -> None:
     def lie(collected):
-        episodes = [dataclasses.replace(one, env=9) for one in collected.episodes]
-        return dataclasses.replace(collected, episodes=episodes)
+        return dataclasses.replace(collected, episodes=REPORTS[text](collected.episodes))
 
     numbers = iter(range(10**9))
     original = env_worker.Collected
@@ -140,7 +165,7 @@ def test_episodes_that_cannot_have_happened_are_collected_again(monkeypatch, tmp
     run(tmp_path)
     for found, expected in zip(metrics_of(tmp_path), honest, strict=True):  # one worker asks alone: another batch
         assert found == pytest.approx(expected, rel=1e-3)
-    assert "it reported an episode that cannot be its own" in (tmp_path / LOSSES).read_text()
+    assert re.search(f"it reported {text}", (tmp_path / LOSSES).read_text())
 
 
 def test_a_version_that_was_acknowledged_and_not_applied(monkeypatch, tmp_path, honest) -> None:
@@ -174,3 +199,34 @@ def test_a_flipped_bit_in_a_weight_bucket_is_sent_again(monkeypatch, tmp_path, h
     run(tmp_path)
     assert metrics_of(tmp_path) == honest
     assert len(notes) == 1 and "arrived with other bytes than were sent, at rollout/0; they are sent again" in notes[0]
+
+
+def notes_of(folder: Path) -> str:
+    run(folder, "algorithm.horizon=64", "algorithm.global_batch_size=128", "actor.micro_batch_size=128")
+    return (folder / NOTES).read_text() if (folder / NOTES).exists() else ""
+
+
+def test_an_honest_run_is_not_warned(tmp_path) -> None:
+    assert notes_of(tmp_path) == ""
+
+
+def test_a_sampler_with_one_key_for_all_rows(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(ForwardBatch, "keys", property(lambda batch: np.full(len(batch.acting), 7, np.uint64)))
+    assert "rollout/0 does not draw actions as its policy says" in notes_of(tmp_path)
+
+
+def test_an_optimizer_that_does_not_step(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(ShardAdamW, "step", lambda self, closure=None: None)
+    assert "optimizer steps changed no weight" in notes_of(tmp_path)
+
+
+def test_an_actor_rank_that_loses_rows(monkeypatch, tmp_path) -> None:
+    original = updates.learning_batch
+
+    def fewer(*given):
+        batch = original(*given)
+        batch.row_mask[::10] = False
+        return batch
+
+    monkeypatch.setattr(updates, "learning_batch", fewer)
+    assert "an actor rank loses rows" in notes_of(tmp_path)

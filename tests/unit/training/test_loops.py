@@ -52,7 +52,7 @@ class Controller:
             raise RunError("gone", exit_status=ExitStatus.stalled, worker="env/0")
         self.events.append(f"collected {step + 1}")
         tally = EnvTally(1, 0, 0, (), 0.0, ("press",))
-        return Batch([Collected([], 1, self.held_version, tally)], [])
+        return Batch([Collected([], 1, self.held_version, tally)], [], [])
 
     def update(self, step: int, batch: Batch) -> dict[str, float]:
         if step + 1 == self.broken_update:

@@ -72,6 +72,42 @@ def test_a_single_answer_that_differs() -> None:
     assert text.startswith("rollout/1") and "of a single chunk step" in text
 
 
+def test_a_rollout_worker_that_is_farther_than_its_peers() -> None:
+    judge = checks(rollout__num_workers=2, rollout__precision=Precision.fp32)
+    far = {"rollout_logprob_gap_least": 1e-6, "rollout_logprob_gap_worker": 1.0}
+    (text,) = said(judge, [report()], rollout_logprob_gap=6e-4, **far)
+    assert text.startswith("rollout/1 and the actor differ by 0.0006") and "its peers by 1e-06" in text
+    assert said(checks(rollout__num_workers=2), [report()], rollout_logprob_gap=2e-5, **far) == []
+
+
+def test_draws_that_are_not_the_policys() -> None:
+    (text,) = said(checks(), [report()], rollout_draws=-8.0, rollout_draws_worker=1.0)
+    assert text.startswith("rollout/1 does not draw") and "-8.0 standard deviations" in text
+    assert said(checks(), [report()], rollout_draws=4.0) == []
+    assert said(checks(), [report()], rollout_draws=-8.0, policy_age=1.0) == []
+
+
+def test_rows_that_were_sent_and_not_learned_from() -> None:
+    sent = dataclasses.replace(report(), num_valid=(256, 256))
+    (text,) = said(checks(), [sent], num_chunk_steps=463.0)
+    assert "learned from 463 chunk steps, and the env workers sent 512" in text
+    assert said(checks(), [sent], num_chunk_steps=512.0) == []
+
+
+def test_optimizer_steps_that_change_nothing() -> None:
+    (text,) = said(checks(), [report()], weight_change=0.0, lr=1e-4)
+    assert text.startswith("4 optimizer steps changed no weight")
+    for well in ({"weight_change": 1e-9, "lr": 1e-4}, {"weight_change": 0.0, "lr": 0.0}):
+        assert said(checks(), [report()], **well) == []
+    assert said(checks(), [report()], weight_change=0.0, lr=1e-4, num_nonfinite=4.0) == []
+
+
+def test_gradients_that_are_often_not_finite() -> None:
+    assert said(checks(), [report()], steps=2, num_nonfinite=2.0) == []
+    (text,) = said(checks(), [report()], steps=5, num_nonfinite=2.0)
+    assert text.startswith("50% of the optimizer steps were skipped")
+
+
 def test_older_policies_may_differ() -> None:
     assert said(checks(), [report()], rollout_logprob_gap=0.5, rollout_logprob_gap_max=5.0, policy_age=1.0) == []
 
