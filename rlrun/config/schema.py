@@ -468,11 +468,6 @@ class ClusterKind(Enum):
     local = "local"  # all workers in one process
 
 
-class ChannelSecurity(Enum):
-    curve = "curve"  # CURVE keys, made for each run: authenticated and encrypted
-    token = "token"  # a random token, made for each run: authenticated, not encrypted; for trusted links
-
-
 @dataclass
 class ClusterConfig(Section):
     kind: ClusterKind = ClusterKind.ray
@@ -481,7 +476,6 @@ class ClusterConfig(Section):
     object_store_bytes: int = bounded(512 * 1024**2, Range(78_643_200))  # of each node on which rlrun starts Ray
     placement_deadline_s: float = bounded(300.0, POSITIVE)  # until other jobs free the resources of the plan
     store_port: int | None = bounded(None, Range(1024, 65534))  # of actor ranks; weight sync takes the next; None: any
-    channel_security: ChannelSecurity = ChannelSecurity.curve  # between env and rollout workers; docs/security.md
     start_deadline_s: float = bounded(300.0, POSITIVE)  # longest silence of a worker in the first run of a phase
     step_deadline_s: float = bounded(600.0, POSITIVE)  # longest silence of a worker in later runs of a phase
 
