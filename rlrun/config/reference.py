@@ -39,6 +39,7 @@ FORMER = {  # names of earlier versions -> the present name, and what an alike o
 REMOVED = {  # keys of earlier versions that change nothing about a policy -> what to do without them
     "cluster.channel_security": "Leave it out: env and rollout workers authenticate by a token, and encrypt nothing; "
     "use a VPN where a network is not trusted.",
+    "replay.half": "Leave it out: a replay is learning again from recorded trajectories, without simulators.",
 }
 _MARKS = {  # first bytes of a file -> its encoding
     codecs.BOM_UTF8: "UTF-8 with a byte order mark",

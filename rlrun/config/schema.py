@@ -443,8 +443,8 @@ class LoggingConfig(Section):
 
 @dataclass
 class RecordConfig(Section):
-    """Recording of the messages between roles, in recording/ of the run folder. With it, one half of the run can be
-    replayed without the other: rlrun.train replay=RUN_FOLDER."""
+    """Recording of the messages between roles, in recording/ of the run folder. From it the actor can learn again
+    without simulators: rlrun.train replay=RUN_FOLDER."""
 
     num_steps: int = bounded(0, NOT_NEGATIVE)  # training steps to record; 0: none
     first_step: int = bounded(0, NOT_NEGATIVE)  # first training step to record, from 0
@@ -452,15 +452,9 @@ class RecordConfig(Section):
     max_bytes: int = bounded(4 * 1024**3, POSITIVE)  # divided among env workers and actor, each with a share
 
 
-class ReplayHalf(Enum):
-    actor = "actor"  # updates from the recorded trajectories; without simulators and rollout workers
-    env = "env"  # simulation with the recorded actions; without a policy
-
-
 @dataclass
 class ReplayConfig(Section):
     path: str | None = None  # folder of a recorded run, also "replay=…" on the command line; None: train
-    half: ReplayHalf = ReplayHalf.actor
 
 
 class ClusterKind(Enum):

@@ -155,7 +155,7 @@ def test_the_copy_in_a_checkpoint_is_the_remedy(tmp_path: Path, capsys: pytest.C
     copy.write_text(whole)
     (folder / "config.yaml").write_text("".join(whole.splitlines(keepends=True)[:-1]))
     told = refused(capsys, TRAIN, f"resume={folder}", "trust=true")
-    assert "it lacks replay.half" in told and str(copy).replace("'", "'\"'\"'") in told
+    assert "it lacks replay.path" in told and str(copy).replace("'", "'\"'\"'") in told
     (folder / "config.yaml").unlink()
     assert str(copy).replace("'", "'\"'\"'") in refused(capsys, TRAIN, f"resume={folder}"), "also if it is gone"
     (folder / "config.yaml").write_text("".join(whole.splitlines(keepends=True)[:-1]))
