@@ -23,7 +23,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train test cheap dear long gpu numerics sglang lerobot image check docs format tree lock clean
+.PHONY: help train test cheap dear long gpu numerics sglang lerobot image check docs format reference lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -72,8 +72,8 @@ format: $(INSTALLED) ## let ruff correct what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-tree: $(INSTALLED) ## write what documents take from the sources: tree, keys, commands, tables of errors, pictures
-	$(BIN)/python scripts/tree.py --write
+reference: $(INSTALLED) ## write what documents take from the sources: keys, commands, tables of errors, pictures
+	$(BIN)/python scripts/write_docs.py
 
 lock: $(INSTALLED) ## write the installed versions into constraints.txt
 	@{ sed -n '/^#/p' constraints.txt; $(BIN)/pip freeze --exclude-editable \

@@ -9,9 +9,8 @@ from typing import Any
 
 import ray
 
-from rlrun.config.schema import ChannelSecurity, RunConfig
+from rlrun.config.schema import RunConfig
 from rlrun.controller.local_workers import make_worker
-from rlrun.edges.authentication import CurveKeys, TokenKeys
 from rlrun.edges.batcher import Pipeline
 from rlrun.edges.connection import ServerAddress
 from rlrun.edges.endpoints import PolicyClient, PolicyServer
@@ -65,9 +64,8 @@ class WorkerActor:
             pipeline: Pipeline = Pipeline(
                 policy.act, lambda: policy.policy_version, telemetry, num_groups, self._worker_lock, deadline_s
             )
-            keys = CurveKeys() if config.cluster.channel_security is ChannelSecurity.curve else TokenKeys()
             host = self._interface.addresses[0]
-            self._server = PolicyServer(pipeline, host, node, keys, lost_after_s, telemetry)
+            self._server = PolicyServer(pipeline, host, node, lost_after_s, telemetry)
 
     @ray.method(concurrency_group="work")
     def run(self, method: str, *arguments: Any) -> Any:

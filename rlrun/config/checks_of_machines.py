@@ -10,7 +10,6 @@ from rlrun.config.schema import (
     VLA_EVAL_PATH,
     ClusterKind,
     EvaluationConfig,
-    ReplayHalf,
     RolloutBackendKind,
     RunConfig,
     SglangConfig,
@@ -151,38 +150,29 @@ def recorded_steps_exist(config: RunConfig) -> Faults:
             cause=f"Steps count from 0 and num_steps is {config.num_steps}.",
             remedy="Take a smaller one, or more steps.",
         )
-    if config.record.num_steps and config.record.first_step and config.algorithm.carry_episodes:
-        yield RunError(
-            "A recording of carried episodes begins with the first step.",
-            key="record.first_step",
-            value=config.record.first_step,
-            cause="algorithm.carry_episodes=true: simulators could not be brought to where an episode was.",
-            remedy="Take 0, or algorithm.carry_episodes=false.",
-        )
 
 
 def replays_are_not_recorded(config: RunConfig) -> Faults:
-    """A replay cannot be recorded, since it has only one half of the messages."""
+    """A replay cannot be recorded, since it has trajectories and weights only."""
     if config.replay.path is not None and config.record.num_steps:
         because = "a replay is not recorded"
         yield no_effect("record.num_steps", config.record.num_steps, because, "Take 0, or leave out replay.")
 
 
 def replays_need_no_demonstrations(config: RunConfig) -> Faults:
-    """The actor's half of a replay has no simulators, with which demonstrations are recorded and compared."""
-    replay = config.replay
+    """A replay has no simulators, with which demonstrations are recorded and compared."""
     algorithm = config.algorithm
-    if replay.path is None or replay.half is not ReplayHalf.actor:
+    if config.replay.path is None:
         return
     is_imitated = algorithm.imitation_coef > 0
     use = "imitated beside (algorithm.imitation_coef)" if is_imitated else f"part of what {algorithm.name} learns"
     if is_imitated or ALGORITHMS.get(algorithm.name).needs_demonstrations:
         yield RunError(
-            "A replay of the actor cannot learn from demonstrations.",
-            key="replay.half",
-            value=replay.half.value,
-            cause=f"They are {use}; they come from simulators, or are compared with them, and this half has none.",
-            remedy="Replay the simulators (replay.half=env), or resume the run.",
+            "A replay cannot learn from demonstrations.",
+            key="replay.path",
+            value=config.replay.path,
+            cause=f"They are {use}; they come from simulators, or are compared with them, and a replay has none.",
+            remedy="Resume the run instead, with resume=RUN.",
         )
 
 

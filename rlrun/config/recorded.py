@@ -13,6 +13,7 @@ from typing import Any, get_args, get_type_hints
 
 from rlrun.config import provenance
 from rlrun.config.provenance import CHECKPOINTS, POLICY_CONFIG, Author, Origin, copy_of, origin_of
+from rlrun.config.reference import REMOVED
 from rlrun.config.registry import POLICIES, REGISTRIES, SIMULATORS, schema_with
 from rlrun.config.sections import AUTO, Section, auto_names, names_of
 from rlrun.system.errors import ExitStatus, RunError
@@ -223,11 +224,13 @@ class RecordedConfig:
         """Return the configuration for a program that uses the run's policy, which is in `folder`.
 
         Of the user's own run, or if it is trusted, all keys that do not concern training only; else see `of_policy`.
+        Keys that no version has any more are left out.
         """
+        present = self.without(list(REMOVED)).tree
         if self.author is not Author.own and not is_trusted:
-            tree, remark = of_policy(self.file, self.tree, folder, given)
+            tree, remark = of_policy(self.file, present, folder, given)
             return replace(self, tree=tree, remark=remark)
-        kept = {key: value for key, value in self.tree.items() if _OF_THE_RUN.get(key) != []}
+        kept = {key: value for key, value in present.items() if _OF_THE_RUN.get(key) != []}
         for section, dropped in _OF_THE_RUN.items():
             if dropped and isinstance(kept.get(section), dict):
                 kept[section] = {key: value for key, value in kept[section].items() if key not in dropped}

@@ -36,6 +36,11 @@ FORMER = {  # names of earlier versions -> the present name, and what an alike o
     "seq_mean_token_sum": ("chunk_mean_token_sum", "verl has none such"),
     "seq_mean_token_mean": ("chunk_mean_token_mean", "episode_mean_token_mean is verl's"),
 }
+REMOVED = {  # keys of earlier versions that change nothing about a policy -> what to do without them
+    "cluster.channel_security": "Leave it out: env and rollout workers authenticate by a token, and encrypt nothing; "
+    "use a VPN where a network is not trusted.",
+    "replay.half": "Leave it out: a replay is learning again from recorded trajectories, without simulators.",
+}
 _MARKS = {  # first bytes of a file -> its encoding
     codecs.BOM_UTF8: "UTF-8 with a byte order mark",
     codecs.BOM_UTF16_LE: "UTF-16",
@@ -77,10 +82,12 @@ def is_known(path: str, schema: Schema = None) -> bool:
 
 
 def suggestion(path: str, schema: Schema = None) -> str | None:
-    """Return a sentence with the keys that are similar to an unknown one; None: no key is.
+    """Return a sentence with the keys that are similar to an unknown one, or on a removed one; None: no key is similar.
 
     Example: "Did you mean 'actor.lr' or 'sft.lr'?" for lr; the keys of the section for algorithm.foo.
     """
+    if path in REMOVED:
+        return REMOVED[path]
     keys = [key.path for key in all_keys(schema)]
     ending = [known for known in keys if known.endswith(f".{path}")]
     if ending:

@@ -443,8 +443,8 @@ class LoggingConfig(Section):
 
 @dataclass
 class RecordConfig(Section):
-    """Recording of the messages between roles, in recording/ of the run folder. With it, one half of the run can be
-    replayed without the other: rlrun.train replay=RUN_FOLDER."""
+    """Recording of the messages between roles, in recording/ of the run folder. From it the actor can learn again
+    without simulators: rlrun.train replay=RUN_FOLDER."""
 
     num_steps: int = bounded(0, NOT_NEGATIVE)  # training steps to record; 0: none
     first_step: int = bounded(0, NOT_NEGATIVE)  # first training step to record, from 0
@@ -452,25 +452,14 @@ class RecordConfig(Section):
     max_bytes: int = bounded(4 * 1024**3, POSITIVE)  # divided among env workers and actor, each with a share
 
 
-class ReplayHalf(Enum):
-    actor = "actor"  # updates from the recorded trajectories; without simulators and rollout workers
-    env = "env"  # simulation with the recorded actions; without a policy
-
-
 @dataclass
 class ReplayConfig(Section):
     path: str | None = None  # folder of a recorded run, also "replay=…" on the command line; None: train
-    half: ReplayHalf = ReplayHalf.actor
 
 
 class ClusterKind(Enum):
     ray = "ray"
     local = "local"  # all workers in one process
-
-
-class ChannelSecurity(Enum):
-    curve = "curve"  # CURVE keys, made for each run: authenticated and encrypted
-    token = "token"  # a random token, made for each run: authenticated, not encrypted; for trusted links
 
 
 @dataclass
@@ -481,7 +470,6 @@ class ClusterConfig(Section):
     object_store_bytes: int = bounded(512 * 1024**2, Range(78_643_200))  # of each node on which rlrun starts Ray
     placement_deadline_s: float = bounded(300.0, POSITIVE)  # until other jobs free the resources of the plan
     store_port: int | None = bounded(None, Range(1024, 65534))  # of actor ranks; weight sync takes the next; None: any
-    channel_security: ChannelSecurity = ChannelSecurity.curve  # between env and rollout workers; docs/security.md
     start_deadline_s: float = bounded(300.0, POSITIVE)  # longest silence of a worker in the first run of a phase
     step_deadline_s: float = bounded(600.0, POSITIVE)  # longest silence of a worker in later runs of a phase
 

@@ -26,13 +26,10 @@ _WORKER_CLASSES = {
     "actor": "rlrun.workers.actor_worker:ActorWorker",
 }
 _RECORDED = {
-    "env": "rlrun.workers.recorded_env:RecordedEnvWorker",
+    "env": "rlrun.workers.recorder:RecordedEnvWorker",
     "actor": "rlrun.workers.recorded_actor:RecordedActorWorker",
 }
-_REPLAYED = {
-    "env": "rlrun.workers.recorded_env:ReplayedEnvWorker",
-    "actor": "rlrun.workers.recorded_actor:ReplayedActorWorker",
-}
+_REPLAYED = {"actor": "rlrun.workers.recorded_actor:ReplayedActorWorker"}
 T = TypeVar("T")
 
 
@@ -48,17 +45,15 @@ def make_worker(
             os.environ.pop(variable, None)
         else:
             os.environ[variable] = value
-    module, name = _worker_class(role, rank, config).split(":")
+    module, name = _worker_class(role, config).split(":")
     extra = {"python": python} if role == "env" else {}
     return getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"), **extra)
 
 
-def _worker_class(role: str, rank: int, config: RunConfig) -> str:
+def _worker_class(role: str, config: RunConfig) -> str:
     """Return the class of a worker: its role's, or one that also records or replays."""
-    if config.replay.path is not None:
-        return (_WORKER_CLASSES | _REPLAYED)[role]
-    is_recorded = config.record.num_steps and (role, rank) in (("env", rank), ("actor", 0))
-    return _RECORDED[role] if is_recorded else _WORKER_CLASSES[role]
+    special = _REPLAYED if config.replay.path is not None else _RECORDED if config.record.num_steps else {}
+    return (_WORKER_CLASSES | special)[role]
 
 
 class LocalWorkers(Workers):

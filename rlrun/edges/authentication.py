@@ -1,8 +1,4 @@
-"""Keys of the channel, and the thread that admits the run's clients to a policy server and reports all other peers.
-
-Peers of other nodes are encrypted and authenticated by CURVE, or authenticated by a token only; peers of the same node
-use a token.
-"""
+"""The token of a policy server, and the thread that admits the run's clients by it and reports all other peers."""
 
 from __future__ import annotations
 
@@ -16,11 +12,9 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import zmq
-from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from rlrun.system.telemetry import Telemetry
@@ -36,87 +30,24 @@ EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-_ALREADY_REPORTED = "reported where its key was refused"
+_ALREADY_REPORTED = "reported where its token was refused"
 _DISCONNECT_REASONS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "said nothing, or hung up",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "does not speak the protocol, or has another server's key",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "does not speak the protocol",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: _ALREADY_REPORTED,
 }
 logger = logging.getLogger(__name__)
 
 
-class ClientKeys(Protocol):
-    """Keys of a policy client."""
-
-    def apply(self, socket: zmq.Socket) -> None:
-        """Set the options of a client's socket, before it connects."""
+def new_token() -> bytes:
+    """Return a random token for a policy server and its clients. Messages are not encrypted."""
+    return secrets.token_hex(32).encode()
 
 
-class ServerKeys(Protocol):
-    """Keys of a policy server."""
-
-    @property
-    def client(self) -> ClientKeys:
-        """Return the keys for its clients."""
-
-    def apply(self, socket: zmq.Socket) -> None:
-        """Set the options of a server's socket, before it binds."""
-
-    def admits(self, mechanism: bytes, credentials: Sequence[bytes]) -> bool:
-        """Return whether a peer with these credentials is one of the run's clients."""
-
-
-@dataclass(frozen=True)
-class CurveClientKeys:
-    """CURVE keys of a client: its key pair and the server's public key."""
-
-    server_public: bytes
-    public: bytes
-    secret: bytes = field(repr=False)
-
-    def apply(self, socket: zmq.Socket) -> None:
-        socket.curve_serverkey = self.server_public
-        socket.curve_publickey = self.public
-        socket.curve_secretkey = self.secret
-
-
-class CurveKeys:
-    """CURVE keys of a server, which authenticate both ends and encrypt their messages."""
-
-    def __init__(self) -> None:
-        public, self._secret = zmq.curve_keypair()
-        self.client = CurveClientKeys(public, *zmq.curve_keypair())
-
-    def apply(self, socket: zmq.Socket) -> None:
-        socket.curve_server = True
-        socket.curve_secretkey = self._secret
-
-    def admits(self, mechanism: bytes, credentials: Sequence[bytes]) -> bool:
-        return mechanism == b"CURVE" and list(credentials) == [z85.decode(self.client.public)]
-
-
-@dataclass(frozen=True)
-class TokenClientKeys:
-    """The server's token, which a client sends as its password."""
-
-    token: bytes = field(repr=False)
-
-    def apply(self, socket: zmq.Socket) -> None:
-        socket.plain_username = _USER
-        socket.plain_password = self.token
-
-
-class TokenKeys:
-    """A random token, which authenticates the client. Messages are not encrypted: for trusted links."""
-
-    def __init__(self) -> None:
-        self.client = TokenClientKeys(secrets.token_hex(32).encode())
-
-    def apply(self, socket: zmq.Socket) -> None:
-        socket.plain_server = True
-
-    def admits(self, mechanism: bytes, credentials: Sequence[bytes]) -> bool:
-        return mechanism == b"PLAIN" and hmac.compare_digest(credentials[-1], self.client.token)
+def present_token(client: zmq.Socket, token: bytes) -> None:
+    """Let a client's socket send the token of its server as a password; before it connects."""
+    client.plain_username = _USER
+    client.plain_password = token
 
 
 class Authenticator(threading.Thread):
@@ -126,10 +57,10 @@ class Authenticator(threading.Thread):
     ends without a client's message is a stranger's; strangers are counted, and logged with their hosts.
     """
 
-    def __init__(self, context: zmq.Context, servers: Mapping[zmq.Socket, ServerKeys], telemetry: Telemetry):
-        """servers: sockets that will listen, with their keys."""
+    def __init__(self, context: zmq.Context, servers: Sequence[zmq.Socket], token: bytes, telemetry: Telemetry):
+        """servers: sockets that will listen. token: of their clients."""
         super().__init__(name="authenticator", daemon=True)
-        self._keys = tuple(servers.values())
+        self._token = token
         self._telemetry = telemetry
         self._zap_socket = context.socket(zmq.REP)
         self._zap_socket.linger = 0
@@ -185,12 +116,12 @@ class Authenticator(threading.Thread):
 
     def _answer_zap(self, question: list[bytes]) -> None:
         _, request, _, address, _, mechanism, *credentials = question
-        is_admitted = any(keys.admits(mechanism, credentials) for keys in self._keys)
-        status = (b"200", b"OK") if is_admitted else (b"400", b"wrong key")
+        is_admitted = mechanism == b"PLAIN" and hmac.compare_digest(credentials[-1], self._token)
+        status = (b"200", b"OK") if is_admitted else (b"400", b"wrong token")
         self._zap_socket.send_multipart([_ZAP_VERSION, request, *status, b"", b""])
         if not is_admitted:
             here, _, ids = address.decode().partition("localhost:")  # "localhost:UID:GID:PID" of a Unix socket
-            self.report(_describe_user(int(ids.split(":")[0])) if ids else here, "has a wrong key")
+            self.report(_describe_user(int(ids.split(":")[0])) if ids else here, "has a wrong token")
 
     def _handle_event(self, event: Mapping[str, Any]) -> None:
         kind = event["event"]

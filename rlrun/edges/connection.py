@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from rlrun.edges.actions import ActionChunk
-from rlrun.edges.authentication import ClientKeys, ServerKeys
+from rlrun.edges.authentication import present_token
 from rlrun.edges.frames import Frames
 from rlrun.edges.message_format import FormatError, MessageFormat
 from rlrun.edges.observations import Observation
@@ -31,8 +31,8 @@ _FAILURES: dict[int, str] = {
     zmq.EVENT_CONNECT_RETRIED: "nothing listens there, or a firewall drops the connection",
     zmq.EVENT_DISCONNECTED: "the other end closed the connection, or answers no heartbeat",
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the other end closed the connection, or did not answer",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the other end has another key, or does not speak the protocol",
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the other end refuses this worker's key",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the other end does not speak the protocol",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the other end refuses this worker's token",
 }
 Result = ActionChunk | RunError
 
@@ -42,28 +42,21 @@ class ConnectionLost(Exception):
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """Address of a server, with the client's keys. Example: Endpoint("tcp://10.77.0.1:40123", CurveClientKeys(…))."""
-
-    url: str
-    keys: ClientKeys
-
-
-@dataclass(frozen=True)
 class ServerAddress:
-    """rollout worker -> env workers: the addresses of its policy server, with the keys of its clients."""
+    """rollout worker -> env workers: the addresses of its policy server, with the token of its clients."""
 
     node: str  # the id of the server's node
-    ipc: Endpoint  # an abstract Unix socket on that node
-    tcp: Endpoint  # for other nodes
+    ipc: str  # an abstract Unix socket on that node
+    tcp: str  # for other nodes, such as "tcp://10.77.0.1:40123"
+    token: bytes = field(repr=False)
 
-    def endpoint_for(self, node: str) -> Endpoint:
-        """Return the endpoint for a client on `node`."""
+    def url_for(self, node: str) -> str:
+        """Return the URL for a client on `node`."""
         return self.ipc if node == self.node else self.tcp
 
 
-def listen(server: zmq.Socket, where: str, keys: ServerKeys, lost_after_s: float) -> Endpoint:
-    """Bind a ROUTER socket. Returns the endpoint for clients.
+def listen(server: zmq.Socket, where: str, lost_after_s: float) -> str:
+    """Bind a ROUTER socket. Returns the URL for clients.
 
     where: such as "tcp://10.77.0.1:*" (any free port). lost_after_s: time after which a silent node counts as lost.
     """
@@ -71,9 +64,9 @@ def listen(server: zmq.Socket, where: str, keys: ServerKeys, lost_after_s: float
     server.zap_domain = _DOMAIN
     server.zap_enforce_domain = True
     server.sndhwm = 0  # no limit, since at most one response per client is queued
-    keys.apply(server)
+    server.plain_server = True
     server.bind(where)
-    return Endpoint(server.getsockopt_string(zmq.LAST_ENDPOINT), keys.client)
+    return server.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
 def _set_options(socket: zmq.Socket, lost_after_s: float) -> None:
@@ -91,19 +84,18 @@ class Connection:
     """Connection of a policy client to its server; used by one thread."""
 
     def __init__(self, address: ServerAddress, node: str, lost_after_s: float):
-        """node: of this process. Raises ConnectionLost if the server cannot be reached or refuses the key."""
-        endpoint = address.endpoint_for(node)
-        self.url = endpoint.url
+        """node: of this process. Raises ConnectionLost if the server cannot be reached or refuses the token."""
+        self.url = address.url_for(node)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         _set_options(self._socket, lost_after_s)
         self._socket.reconnect_ivl = -1  # never reconnect: a new server takes the place of a lost one
         self._socket.connect_timeout = round(1000 * HANDSHAKE_S)
         self._socket.sndtimeo = 1000  # sending only queues, and blocks only if the connection has just ended
-        if endpoint is address.tcp:
+        if self.url == address.tcp:
             self._socket.heartbeat_ivl = round(1000 * lost_after_s / (_NUM_PROBES + 1))
             self._socket.heartbeat_timeout = round(1000 * lost_after_s * _HEARTBEAT_FACTOR)
-        endpoint.keys.apply(self._socket)
+        present_token(self._socket, address.token)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | sum(_FAILURES))
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)

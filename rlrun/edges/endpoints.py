@@ -12,7 +12,7 @@ from typing import TypeVar
 import zmq
 
 from rlrun.edges.actions import ActionChunk
-from rlrun.edges.authentication import Authenticator, ServerKeys, TokenKeys, peer_host
+from rlrun.edges.authentication import Authenticator, new_token, peer_host
 from rlrun.edges.batcher import Pipeline
 from rlrun.edges.connection import (
     Connection,
@@ -132,16 +132,13 @@ class PolicyServer(threading.Thread):
         pipeline: Pipeline[tuple[ClientId, int]],
         host: str,
         node: str,
-        keys: ServerKeys,
         lost_after_s: float,
         telemetry: Telemetry,
-        local_keys: ServerKeys | None = None,
     ):
         """Start to listen.
 
-        host: the address to listen on, for other nodes. node: the id of this process's node. keys: for other nodes.
-        lost_after_s: time after which a silent node counts as lost. local_keys: for this node; None: a token, since
-        other users of the node can connect, but not read the messages.
+        host: the address to listen on, for other nodes. node: the id of this process's node. lost_after_s: time after
+        which a silent node counts as lost.
         """
         super().__init__(name="policy server", daemon=True)
         self._pipeline = pipeline
@@ -149,10 +146,11 @@ class PolicyServer(threading.Thread):
         self._pending: list[tuple[ClientId, Request | EndOfStream]] = []
         self._context = zmq.Context()
         ipc, tcp = self._sockets = (self._context.socket(zmq.ROUTER), self._context.socket(zmq.ROUTER))
-        local_keys = local_keys or TokenKeys()
-        self._authenticator = Authenticator(self._context, {ipc: local_keys, tcp: keys}, telemetry)
-        here = listen(ipc, f"ipc://@rlrun-{secrets.token_hex(8)}", local_keys, lost_after_s)
-        self.address = ServerAddress(node, here, listen(tcp, f"tcp://{host}:*", keys, lost_after_s))
+        token = new_token()
+        self._authenticator = Authenticator(self._context, self._sockets, token, telemetry)
+        here = listen(ipc, f"ipc://@rlrun-{secrets.token_hex(8)}", lost_after_s)
+        elsewhere = listen(tcp, f"tcp://{host}:*", lost_after_s)
+        self.address = ServerAddress(node, here, elsewhere, token)
         self._signal = os.eventfd(0)  # wakes the thread after a change without a message
         self._is_closed = False
         self.start()

@@ -13,7 +13,7 @@ import numpy as np
 from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DatasetError, DemoFeatures, DemoWriter, Episode
 from rlrun.data.lerobot.layout import RECORD_AGAIN
-from rlrun.data.recording import RecordingError, read_message, write_message
+from rlrun.data.message_files import MessageFileError, read_message, write_message
 from rlrun.edges.frames import Frames
 from rlrun.envs.vector_env import VectorEnv
 from rlrun.system.errors import ExitStatus, RunError
@@ -148,7 +148,7 @@ def write_dataset(features: DemoFeatures, parts: Sequence[str], folder: str) -> 
         for file in files:
             try:
                 writer.add(read_message(file, Episode))
-            except RecordingError as error:
+            except MessageFileError as error:
                 raise DatasetError(file, error.cause, RECORD_AGAIN) from error
         writer.finish()
     for part in parts:

@@ -1,27 +1,27 @@
-"""Actor workers that record their updates, or replay recorded ones without simulators."""
+"""Actor workers that record their updates, or learn again from recorded trajectories and compare the results."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.recording import Recording, read_message
+from rlrun.data.message_files import read_message
+from rlrun.data.recording import METRICS, Recording
 from rlrun.edges.buckets import pack, unpack
 from rlrun.edges.trajectories import Trajectory
 from rlrun.edges.weights import WeightBucket
 from rlrun.system.local_files import read_json
 from rlrun.system.telemetry import Telemetry
 from rlrun.workers.actor_worker import ActorWorker
-from rlrun.workers.recorder import Recorder, ReplayedStep
+from rlrun.workers.recorder import Recorder
 
 
 class RecordedActorWorker(ActorWorker):
-    """Actor rank 0 of a run with `record.num_steps`."""
+    """An actor rank of a run with `record.num_steps`; rank 0 records."""
 
     def __init__(self, config: RunConfig, rank: int, telemetry: Telemetry):
         super().__init__(config, rank, telemetry)
@@ -29,76 +29,50 @@ class RecordedActorWorker(ActorWorker):
 
     def update(self, step: int, num_valid: Sequence[int] | None, *shards: Trajectory) -> dict[str, float]:
         metrics = super().update(step, num_valid, *shards)
-        self._recorder.update(step, metrics)
+        if step in self._recorder.steps:
+            weights = weights_after(self, step)
+            if self.rank == 0:
+                self._recorder.update(step, metrics, weights)
+            for _ in weights:  # of other ranks, which only gather
+                pass
         return metrics
-
-    def _packed(
-        self, policy_version: int, has_base: bool, place: Callable[[int], np.ndarray | torch.Tensor] | None
-    ) -> Iterator[WeightBucket]:
-        return self._recorder.weights(policy_version - 1, super()._packed(policy_version, has_base, place))
 
 
 class ReplayedActorWorker(ActorWorker):
     """An actor rank of a run with `replay.path`."""
 
-    def replay(self, folder: str, step: int) -> ReplayedStep:
-        """Learn from the trajectories of a step recorded in `folder`, without simulators; all ranks call it."""
+    def replay(self, folder: str, step: int) -> dict[str, list[str]]:
+        """Learn from the trajectories of a step recorded in `folder`; all ranks call it.
+
+        Returns of rank 0 the differences of "metrics" and "weights", as far as they were recorded; {} of others.
+        """
         recording = Recording(Path(folder))
-        metrics = self.update(step, None, *recorded_shards(recording, step, self.config, self.rank))
-        has_base = _has_base(recording, step, {name for name, _ in self.learner.weight_layout(True)})
-        gathered = self.learner.named_weights(has_base)
-        lines: list[str] = []
-        num_compared = 0
+        workers = [f"env/{worker}" for worker in range(self.config.env.num_workers)]
+        paths = [recording.message(step, worker, "trajectory", self.rank) for worker in workers]
+        metrics = self.update(step, None, *(read_message(path, Trajectory) for path in paths if path.exists()))
+        weights = weights_after(self, step)
+        found: dict[str, list[str]] = {}
         if self.rank == 0:
-            packed = pack(gathered, self.layout(has_base), step + 1)
-            lines, num_compared = update_differences(recording, step, metrics, packed)
-        for _ in gathered:  # all ranks gather, even if there is nothing to compare
+            place = recording.worker_folder(step, "actor/0") / METRICS
+            if place.exists():
+                found["metrics"] = metric_differences(read_json(place), metrics)
+            if recorded := recording.messages(step, "actor/0", "weights"):
+                found["weights"] = weight_differences((read_message(path, WeightBucket) for path in recorded), weights)
+        for _ in weights:  # all ranks gather, even if there is nothing to compare
             pass
-        return ReplayedStep.from_lines(self.telemetry.worker, num_compared, True, lines)
+        return found
 
 
-def recorded_shards(recording: Recording, step: int, config: RunConfig, rank: int) -> list[Trajectory]:
-    """Return the recorded shards that env workers sent to actor rank `rank`."""
-    num_workers = config.env.num_workers
-    paths = [recording.message(step, f"env/{worker}", "trajectory", rank) for worker in range(num_workers)]
-    return [read_message(path, Trajectory) for path in paths if path.exists()]
+def weights_after(worker: ActorWorker, step: int) -> Iterator[WeightBucket]:
+    """Yield what trains, as it is after a step; on ranks other than 0 nothing. All ranks must exhaust it."""
+    gathered = worker.learner.named_weights(has_base=True)
+    if worker.rank == 0:
+        yield from pack(gathered, worker.layout(has_base=True), step + 1)
+    for _ in gathered:
+        pass
 
 
-def update_differences(
-    recording: Recording, step: int, metrics: dict[str, float], packed: Iterator[WeightBucket]
-) -> tuple[list[str], int]:
-    """Return the differences of metrics and weights from the recorded ones, and how many of the two were recorded.
-
-    packed: the weights after the step, in the order of sending.
-    """
-    lines = []
-    num_compared = 0
-    if recorded := _recorded_buckets(recording, step):
-        lines += _weight_differences((read_message(path, WeightBucket) for path in recorded), packed)
-        num_compared += 1
-    if recording.update(step).exists():
-        lines += _metric_differences(read_json(recording.update(step)), metrics)
-        num_compared += 1
-    return lines, num_compared
-
-
-def _has_base(recording: Recording, step: int, names: set[str]) -> bool:
-    """Return whether the recorded weights were sent to rollout workers with the base: then they have these names only.
-
-    The base is sent once more after a rollout worker was lost.
-    """
-    buckets = (read_message(path, WeightBucket) for path in _recorded_buckets(recording, step))
-    return all(where.name in names for bucket in buckets for where in bucket.slices)
-
-
-def _recorded_buckets(recording: Recording, step: int) -> list[Path]:
-    """Return the files of the buckets; none if the run ended while they were sent."""
-    count = recording.count(step, "actor/0", "weights")
-    paths = [recording.message(step, "actor/0", "weights", index) for index in range(count)]
-    return paths if paths and read_message(paths[0], WeightBucket).num_buckets == count else []
-
-
-def _metric_differences(was: dict[str, float], now: dict[str, float]) -> list[str]:
+def metric_differences(was: dict[str, float], now: dict[str, float]) -> list[str]:
     """Return one line per metric that is not bitwise equal; NaN equals NaN."""
     return [
         f"{name}: {value!r} recorded, {now.get(name)!r} now"
@@ -107,7 +81,7 @@ def _metric_differences(was: dict[str, float], now: dict[str, float]) -> list[st
     ]
 
 
-def _weight_differences(recorded: Iterator[WeightBucket], packed: Iterator[WeightBucket]) -> list[str]:
+def weight_differences(recorded: Iterator[WeightBucket], packed: Iterator[WeightBucket]) -> list[str]:
     """Return one line for all tensors that are not bitwise equal."""
     was = (tensor for bucket in recorded for tensor in unpack(bucket))
     now = (tensor for bucket in packed for tensor in unpack(bucket))

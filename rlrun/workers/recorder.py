@@ -1,38 +1,33 @@
-"""Recorder of the messages that a worker sends and receives in the recorded training steps, and results of a replay."""
+"""Recorder of the messages of a worker in the recorded training steps, and the env worker that records them."""
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.recording import RECORDING_FOLDER, Recording, write_json, write_message
-from rlrun.edges.actions import ActionChunk
-from rlrun.edges.observations import Observation
+from rlrun.data.message_files import write_json, write_message
+from rlrun.data.recording import METRICS, RECORDING_FOLDER, Recording
 from rlrun.edges.weights import WeightBucket
 from rlrun.system.telemetry import Telemetry
+from rlrun.workers.env_worker import EnvWorker, Episodes
 
 logger = logging.getLogger(__name__)
 
-Episodes = Generator[Observation, ActionChunk, tuple]
-_MAX_LINES = 20  # differences in a result; further ones are only counted
-
 
 class Recorder:
-    """Records messages and passes them on unchanged; one per env worker and one for actor rank 0.
+    """Records messages; one per env worker and one for actor rank 0.
 
-    A message is on disk before it is passed on, so that a message that crashes a worker can be replayed. Recording
-    stops with a line in the worker's log if the worker's share of `record.max_bytes` is used up or the disk is full;
-    the run goes on.
+    A message is on disk before it is passed on, so that one that crashes a worker can be replayed. The recording ends,
+    and the run goes on, if the worker's share of `record.max_bytes` is used up or the disk is full.
     """
 
     def __init__(self, config: RunConfig, telemetry: Telemetry):
         settings = config.record
-        self._steps = range(settings.first_step, settings.first_step + settings.num_steps)
+        self.steps = range(settings.first_step, settings.first_step + settings.num_steps)
         self._edges = set(settings.edges)
         self._share = settings.max_bytes // (config.env.num_workers + 1)
         self._telemetry = telemetry
@@ -42,50 +37,40 @@ class Recorder:
 
     def interaction(self, step: int, episodes: Episodes, ranks: range) -> Episodes:
         """Return the same generator, recorded: observations, actions, and finally the trajectories for `ranks`."""
-        return self._recorded(step, episodes, ranks) if self._is_wanted(step) else episodes
-
-    def _recorded(self, step: int, episodes: Episodes, ranks: range) -> Episodes:
         self._delete(step)  # left by an earlier process of this worker
         number = 0
-        answer = None
-        while True:
-            try:
-                observation = next(episodes) if answer is None else episodes.send(answer)
-            except StopIteration as finished:
-                parts = finished.value
-                break
-            self._keep(step, "observation", number, observation)
-            answer = yield observation
-            self._keep(step, "actions", number, answer)
-            number += 1
+        try:
+            observation = next(episodes)
+            while True:
+                self._keep(step, "observation", number, observation)
+                chunk = yield observation
+                self._keep(step, "actions", number, chunk)
+                number += 1
+                observation = episodes.send(chunk)
+        except StopIteration as finished:
+            parts = finished.value
         for rank, shard in zip(ranks, parts[1:], strict=True):
             self._keep(step, "trajectory", rank, shard)
-        self._keep_json(step, self._recording.end(step, self._telemetry.worker), {"num_answers": number})
         return parts
 
-    def weights(self, step: int, buckets: Iterator[WeightBucket]) -> Iterator[WeightBucket]:
-        """Return the same buckets, recorded: the weights after `step`."""
-        return self._recorded_weights(step, buckets) if self._is_wanted(step) else buckets
-
-    def _recorded_weights(self, step: int, buckets: Iterator[WeightBucket]) -> Iterator[WeightBucket]:
-        for bucket in buckets:
-            self._keep(step, "weights", bucket.index, replace(bucket, payload=bucket.on_host()))
-            yield bucket
-
-    def update(self, step: int, metrics: dict[str, float]) -> None:
-        """Record the metrics of an update."""
-        if self._is_wanted(step):
-            self._keep_json(step, self._recording.update(step), metrics)
-
-    def _is_wanted(self, step: int) -> bool:
-        return step in self._steps and not self._is_stopped
+    def update(self, step: int, metrics: dict[str, float], weights: Iterator[WeightBucket]) -> None:
+        """Record the metrics of an update and the weights after it."""
+        for bucket in weights:
+            self._keep(step, "weights", bucket.index, bucket)
+        place = self._recording.worker_folder(step, self._telemetry.worker) / METRICS
+        self._write(step, place, lambda path: write_json(path, metrics))
 
     def _keep(self, step: int, edge: str, number: int, message: Any) -> None:
-        if self._is_stopped or edge not in self._edges:
+        if edge in self._edges:
+            path = self._recording.message(step, self._telemetry.worker, edge, number)
+            self._write(step, path, lambda path: write_message(path, message))
+
+    def _write(self, step: int, path: Path, write: Callable[[Path], object]) -> None:
+        if self._is_stopped:
             return
-        path = self._recording.message(step, self._telemetry.worker, edge, number)
         try:
-            num_bytes = write_message(path, message)
+            write(path)
+            num_bytes = path.stat().st_size
         except OSError as error:
             self._stop(step, f"{path} cannot be written: {error}")
             return
@@ -93,14 +78,6 @@ class Recorder:
         self._telemetry.count("recorded_bytes", num_bytes)
         if self._used > self._share:
             self._stop(step, f"this worker's share of record.max_bytes, {self._share} bytes, is used up")
-
-    def _keep_json(self, step: int, path: Path, content: dict[str, Any]) -> None:
-        if self._is_stopped:
-            return
-        try:
-            write_json(path, content)
-        except OSError as error:
-            self._stop(step, f"{path} cannot be written: {error}")
 
     def _stop(self, step: int, why: str) -> None:
         self._is_stopped = True
@@ -111,20 +88,14 @@ class Recorder:
         shutil.rmtree(self._recording.worker_folder(step, self._telemetry.worker), ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class ReplayedStep:
-    """worker -> driver: the result of a replayed step.
+class RecordedEnvWorker(EnvWorker):
+    """An env worker of a run with `record.num_steps`."""
 
-    Example: ReplayedStep("env/0", 17, True, ("answer 5: frames.images: 12 of 24576 differ, …",), 9)
-    """
+    def __init__(self, config: RunConfig, rank: int, telemetry: Telemetry, python: str | None = None):
+        super().__init__(config, rank, telemetry, python)
+        self._recorder = Recorder(config, telemetry)
 
-    worker: str
-    num_compared: int  # messages
-    is_complete: bool  # False: the recording, and therefore the replay, ends within the step
-    lines: tuple[str, ...]  # the first differences, in order of occurrence
-    num_differences: int
-
-    @classmethod
-    def from_lines(cls, worker: str, num_compared: int, is_complete: bool, lines: list[str]) -> ReplayedStep:
-        """Return the result with the first of its differences."""
-        return cls(worker, num_compared, is_complete, tuple(lines[:_MAX_LINES]), len(lines))
+    def collect(self, step: int, policy_version: int = 0) -> Episodes:
+        episodes = super().collect(step, policy_version)
+        is_recorded = step in self._recorder.steps
+        return self._recorder.interaction(step, episodes, self.actor_ranks) if is_recorded else episodes

@@ -142,21 +142,21 @@ def between(text: str, marker: str) -> str:
 
 @pytest.fixture
 def generator(monkeypatch: pytest.MonkeyPatch) -> dict:
-    """The functions of scripts/tree.py."""
+    """The functions of scripts/write_docs.py."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    return runpy.run_path(str(ROOT / "scripts" / "tree.py"))
+    return runpy.run_path(str(ROOT / "scripts" / "write_docs.py"))
 
 
 def test_generated_tables_are_current(generator: dict) -> None:
     for page, tables in generator["tables"](ROOT).items():
         text = (ROOT / page).read_text(encoding="utf-8")
         for marker, table in tables.items():
-            assert between(text, marker) == table, f"{page}: run `make tree`"
+            assert between(text, marker) == table, f"{page}: run `make reference`"
 
 
 def test_generated_pictures_are_current(generator: dict) -> None:
     for name, svg in generator["drawn"](ROOT).items():
-        assert (ROOT / "docs" / "pictures" / name).read_text(encoding="utf-8") == svg + "\n", "run `make tree`"
+        assert (ROOT / "docs" / "pictures" / name).read_text(encoding="utf-8") == svg + "\n", "run `make reference`"
 
 
 def test_a_word_of_the_glossary_has_one_line() -> None:

@@ -36,6 +36,11 @@ def remedy(*overrides: str) -> str:
             "What earlier versions computed under this name is algorithm.aggregation=chunk_mean_token_mean; "
             "episode_mean_token_mean is verl's.",
         ),
+        (
+            "cluster.channel_security=token",
+            "Leave it out: env and rollout workers authenticate by a token, and encrypt nothing; use a VPN "
+            "where a network is not trusted.",
+        ),
         ("cluster.kind=lcal", "Did you mean local?"),
         ("env.cameras=zed_link", "Write env.cameras=[zed_link]."),
     ],

@@ -155,7 +155,7 @@ def test_the_copy_in_a_checkpoint_is_the_remedy(tmp_path: Path, capsys: pytest.C
     copy.write_text(whole)
     (folder / "config.yaml").write_text("".join(whole.splitlines(keepends=True)[:-1]))
     told = refused(capsys, TRAIN, f"resume={folder}", "trust=true")
-    assert "it lacks replay.half" in told and str(copy).replace("'", "'\"'\"'") in told
+    assert "it lacks replay.path" in told and str(copy).replace("'", "'\"'\"'") in told
     (folder / "config.yaml").unlink()
     assert str(copy).replace("'", "'\"'\"'") in refused(capsys, TRAIN, f"resume={folder}"), "also if it is gone"
     (folder / "config.yaml").write_text("".join(whole.splitlines(keepends=True)[:-1]))
@@ -210,6 +210,19 @@ def test_an_older_version_did_not_have_every_key(tmp_path: Path, caplog: pytest.
     copy.write_text(place.read_text())
     place.write_text(place.read_text().replace("seed: 7\n", "seed: 8\n", 1))  # edited, and the copy is as old
     assert loaded(TRAIN, f"resume={folder}", "trust=true").seed == 8
+
+
+def test_a_key_that_no_version_has_any_more_is_refused_by_name_and_spares_policies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_folder(tmp_path, "run=cartpole", "seed=3")
+    file = folder / "config.yaml"
+    text = "".join(file.read_text().splitlines(keepends=True)[2:])
+    former = text.replace("\ncluster:\n", "\ncluster:\n  channel_security: curve\n", 1)
+    file.write_text(provenance.marked(signed(former)))
+    told = refused(capsys, TRAIN, f"resume={folder}")
+    assert "Unknown key 'cluster.channel_security'" in told and "Leave it out: env and rollout workers" in told
+    assert loaded(EVAL, f"checkpoint={folder}").seed == 3
 
 
 def test_a_cut_policy_is_refused_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,9 +18,9 @@ import zmq
 
 from rlrun.edges import authentication, connection
 from rlrun.edges.actions import ActionChunk
-from rlrun.edges.authentication import CurveKeys, TokenKeys
+from rlrun.edges.authentication import new_token
 from rlrun.edges.batcher import Pipeline
-from rlrun.edges.connection import Connection, ConnectionLost, Endpoint, Request, Response, ServerAddress, encode
+from rlrun.edges.connection import Connection, ConnectionLost, Request, Response, encode
 from rlrun.edges.endpoints import PolicyClient, PolicyServer
 from rlrun.edges.frames import Frames
 from rlrun.edges.observations import Observation
@@ -55,7 +55,7 @@ class Policy:
 class Server:
     """A policy server, and the policy behind it."""
 
-    def __init__(self, stack: ExitStack, keys=CurveKeys, num_groups=1, deadline_s=30.0):
+    def __init__(self, stack: ExitStack, num_groups=1, deadline_s=30.0):
         self.policy, self.telemetry = Policy(), Telemetry("rollout/0")
         pipeline = Pipeline(
             self._act,
@@ -65,10 +65,10 @@ class Server:
             threading.Lock(),
             deadline_s,
         )
-        self.server = PolicyServer(pipeline, "127.0.0.1", "here", keys(), 10.0, self.telemetry)
+        self.server = PolicyServer(pipeline, "127.0.0.1", "here", 10.0, self.telemetry)
         stack.callback(self.server.close)
         self.address, self.open = self.server.address, self.server.open
-        host, port = self.address.tcp.url.removeprefix("tcp://").split(":")
+        host, port = self.address.tcp.removeprefix("tcp://").split(":")
         self.tcp = (host, int(port))
 
     def _act(self, observations):
@@ -108,11 +108,9 @@ def episodes(rank, num_steps, size=8, policy_version=0):
     return heard, "shard"
 
 
-@pytest.mark.parametrize("keys", [CurveKeys, TokenKeys])
 @pytest.mark.parametrize("node", NODES.values(), ids=NODES)
 @pytest.mark.parametrize("size", [8, 600])  # within one frame, and in frames of its own
-def test_collections(stack, client, keys, node, size):
-    server = Server(stack, keys)
+def test_collections(server, client, node, size):
     clients = [client(0, node), client(1, node)]
     for collection in (1, 2):  # the second over the same connections
         server.open(collection, {0, 1})
@@ -254,36 +252,40 @@ def wait_until(condition: Callable[[], bool], deadline_s: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-def with_keys(address: ServerAddress, keys) -> ServerAddress:
-    return replace(address, ipc=Endpoint(address.ipc.url, keys), tcp=Endpoint(address.tcp.url, keys))
-
-
-@pytest.mark.parametrize("keys", [CurveKeys, TokenKeys])
 @pytest.mark.parametrize("node", NODES.values(), ids=NODES)
-def test_a_wrong_key_is_refused_and_reported(stack, client, caplog, keys, node):
-    server = Server(stack, keys)
+def test_a_wrong_token_is_refused_and_reported(server, client, caplog, node):
     server.open(1, {0})
-    mine = server.address.endpoint_for(node).keys
-    wrong = replace(mine, **({"token": b"0" * 64} if hasattr(mine, "token") else {"secret": None, "public": None}))
-    if not hasattr(mine, "token"):
-        wrong = replace(mine, **dict(zip(("public", "secret"), zmq.curve_keypair(), strict=True)))
+    wrong = replace(server.address, token=new_token())
     with caplog.at_level(logging.WARNING):
-        error = assert_lost(
-            lambda: client(0, node).run(episodes(0, 1), with_keys(server.address, wrong), "rollout/0", 1)
-        )
+        error = assert_lost(lambda: client(0, node).run(episodes(0, 1), wrong, "rollout/0", 1))
         wait_until(lambda: bool(refusals(caplog)))
-    assert "refuses this worker's key" in error.cause
+    assert "refuses this worker's token" in error.cause
     where = "127.0.0.1" if node == "there" else f"user {os.getuid()} of this node"
-    assert refusals(caplog) == [f"1 refused connections or messages from {where}; the last one: has a wrong key"]
+    assert refusals(caplog) == [f"1 refused connections or messages from {where}; the last one: has a wrong token"]
     assert server.telemetry.status().counters == {"strangers": 1}
     assert client(0, node).run(episodes(0, 1), server.address, "rollout/0", 1) == ([0], "shard")
 
 
-def test_a_client_without_the_servers_key_is_refused(server, client, caplog):
-    stranger = CurveKeys().client
+@pytest.mark.parametrize("mechanism", [None, "CURVE"])
+def test_a_client_of_another_mechanism_is_refused(stack, server, client, caplog, mechanism):
+    server.open(1, {0})
+    context = stack.enter_context(zmq.Context())
+    stranger = context.socket(zmq.DEALER)
+    stranger.linger = 0
+    if mechanism is not None:
+        public, secret = zmq.curve_keypair()
+        stranger.curve_publickey = public
+        stranger.curve_secretkey = secret
+        stranger.curve_serverkey = public
     with caplog.at_level(logging.WARNING):
-        assert_lost(lambda: client(0, "there").run(episodes(0, 1), with_keys(server.address, stranger), "rollout/0", 1))
+        stranger.connect(server.address.tcp)
         wait_until(lambda: bool(refusals(caplog)))
+    stranger.close()
+    assert client(0, "there").run(episodes(0, 1), server.address, "rollout/0", 1) == ([0], "shard")
+
+
+def test_a_token_is_in_no_text_of_an_address(server):
+    assert server.address.token.decode() not in repr(server.address)
 
 
 @pytest.mark.parametrize("node", NODES.values(), ids=NODES)
@@ -291,7 +293,7 @@ def test_half_open_connections_delay_nobody_and_are_reported(stack, client, capl
     monkeypatch.setattr(connection, "HANDSHAKE_S", 2.0)
     server = Server(stack)
     silent = [stack.enter_context(socket.create_connection(server.tcp, 10)) for _ in range(25)]
-    silent[0].sendall(b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0CURVE")  # the beginning of a greeting
+    silent[0].sendall(b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0PLAIN")  # the beginning of a greeting
     with caplog.at_level(logging.WARNING):
         started = time.monotonic()
         server.open(1, {0})
@@ -311,7 +313,7 @@ def test_half_open_connections_delay_nobody_and_are_reported(stack, client, capl
     [
         b"GET / HTTP/1.0\r\nHost: nobody\r\n\r\n" * 4,
         os.urandom(256),
-        b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0CURVE" + bytes(47) + b"\x06" + (1 << 40).to_bytes(8, "big") + b"HELLO",
+        b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0PLAIN" + bytes(47) + b"\x06" + (1 << 40).to_bytes(8, "big") + b"HELLO",
     ],
     ids=["HTTP", "noise", "a frame of a terabyte"],
 )

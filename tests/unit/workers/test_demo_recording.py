@@ -9,7 +9,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.data.lerobot import DatasetError, DemoDataset, DemoFeatures, DemoWriter, Episode
-from rlrun.data.recording import write_message
+from rlrun.data.message_files import write_message
 from rlrun.system.telemetry import Telemetry
 from rlrun.workers.demo_recording import write_dataset
 from rlrun.workers.env_worker import EnvWorker

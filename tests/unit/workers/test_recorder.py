@@ -1,7 +1,8 @@
-"""Recording of an env worker's interaction with the policy, and its replay without the policy."""
+"""Recording of an env worker's interaction with the policy, and of what the actor makes of it."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -10,11 +11,12 @@ import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.controller.local_workers import make_worker
-from rlrun.data.recording import RECORDING_FOLDER, Recording, differences
+from rlrun.data.recording import METRICS, RECORDING_FOLDER, Recording
 from rlrun.edges.weights import WeightBucket
 from rlrun.system.telemetry import Telemetry
 from rlrun.workers import env_worker as module
 from rlrun.workers.recorder import Recorder
+from tests.unit.data.messages import assert_same
 from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, talk
 
 HORIZON = 8
@@ -29,19 +31,12 @@ def configured(folder, **record) -> RunConfig:
     return config
 
 
-def replaying(folder) -> RunConfig:
-    """The configuration of a replay of the run in `folder`."""
-    config = configured(folder / "again", num_steps=0)
-    config.replay.path = str(folder)
-    return config
-
-
 def test_a_run_without_record_and_replay_does_not_import_them() -> None:
     modules = "rlrun.train_async, rlrun.training.loop, rlrun.workers.env_worker, rlrun.workers.actor_worker"
     program = f"import sys, {modules}, rlrun.workers.rollout_worker; print(*sys.modules)"
     imported = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert "rlrun.workers.actor_worker" in imported.split()
-    features = {f"rlrun.{name}" for name in ("workers.recorder", "workers.recorded_env", "workers.recorded_actor")}
+    features = {f"rlrun.{name}" for name in ("workers.recorder", "workers.recorded_actor")}
     assert not (features | {"rlrun.training.replay"}) & set(imported.split())
 
 
@@ -59,11 +54,12 @@ def worker_of(monkeypatch):
 def test_a_recorded_interaction_is_the_same(tmp_path, worker_of):
     plain = talk(worker_of(configured(tmp_path / "plain", num_steps=0)).collect(0))
     taped = talk(worker_of(configured(tmp_path / "taped")).collect(0))
-    assert all(list(differences(was, now)) == [] for was, now in zip(plain[1:], taped[1:], strict=True))
+    for was, now in zip(plain[1:], taped[1:], strict=True):
+        assert_same(now, was)
     assert not (tmp_path / "plain").exists()
     held = Recording(tmp_path / "taped" / RECORDING_FOLDER)
-    assert held.steps() == [0] and held.end(0, "env/0").exists()
-    counts = {edge: held.count(0, "env/0", edge) for edge in ("observation", "actions", "trajectory")}
+    assert held.steps() == [0]
+    counts = {edge: len(held.messages(0, "env/0", edge)) for edge in ("observation", "actions", "trajectory")}
     assert counts == {"observation": HORIZON + 1, "actions": HORIZON + 1, "trajectory": 2}
 
 
@@ -72,34 +68,19 @@ def test_steps_and_edges_are_chosen(tmp_path, worker_of):
     for step in range(3):
         talk(worker.collect(step))
     held = Recording(tmp_path / RECORDING_FOLDER)
-    assert held.steps() == [1] and held.count(1, "env/0", "observation") == 0
-    assert held.count(1, "env/0", "actions") == HORIZON + 1
+    assert held.steps() == [1] and held.messages(1, "env/0", "observation") == []
+    assert len(held.messages(1, "env/0", "actions")) == HORIZON + 1
 
 
-def test_the_replay_of_the_same_world_is_as_recorded(tmp_path, worker_of):
-    talk(worker_of(configured(tmp_path)).collect(0))
-    again = worker_of(replaying(tmp_path)).replay(str(tmp_path / RECORDING_FOLDER), 0)
-    assert again.num_differences == 0 and again.lines == () and again.is_complete
-    assert again.num_compared == HORIZON + 1 + 2
-
-
-def test_another_world_is_found_out_where_it_departs(tmp_path, worker_of):
-    talk(worker_of(configured(tmp_path)).collect(0))
-    again = worker_of(replaying(tmp_path), length_of=lambda seed: 7).replay(str(tmp_path / RECORDING_FOLDER), 0)
-    assert again.lines[0].startswith("observation 3: frames.proprio: ")  # 5 control steps end in the third chunk
-    assert any("terminated" in line for line in again.lines)
-
-
-def test_an_incomplete_recording_is_replayed_to_its_end(tmp_path, worker_of):
+def test_an_interaction_that_breaks_off_leaves_what_it_heard(tmp_path, worker_of):
     interaction = worker_of(configured(tmp_path)).collect(0)
     observation = next(interaction)
     for _ in range(3):
         observation = interaction.send(answer(observation))
     interaction.close()
     held = Recording(tmp_path / RECORDING_FOLDER)
-    assert not held.end(0, "env/0").exists() and held.count(0, "env/0", "actions") == 3
-    again = worker_of(replaying(tmp_path)).replay(str(tmp_path / RECORDING_FOLDER), 0)
-    assert not again.is_complete and again.num_compared == 4 and again.num_differences == 0
+    counts = {edge: len(held.messages(0, "env/0", edge)) for edge in ("observation", "actions", "trajectory")}
+    assert counts == {"observation": 4, "actions": 3, "trajectory": 0}
 
 
 def test_what_broke_the_simulator_is_recorded_before_it_is_carried_out(tmp_path, worker_of):
@@ -112,7 +93,7 @@ def test_what_broke_the_simulator_is_recorded_before_it_is_carried_out(tmp_path,
     interaction = worker.collect(0)
     with pytest.raises(KeyboardInterrupt):
         interaction.send(answer(next(interaction)))
-    assert Recording(tmp_path / RECORDING_FOLDER).count(0, "env/0", "actions") == 1
+    assert len(Recording(tmp_path / RECORDING_FOLDER).messages(0, "env/0", "actions")) == 1
 
 
 def test_the_share_bounds_the_recording_by_whole_steps(tmp_path, worker_of):
@@ -123,7 +104,7 @@ def test_the_share_bounds_the_recording_by_whole_steps(tmp_path, worker_of):
     for step in range(9):
         talk(worker.collect(step))
     held = Recording(tmp_path / "two" / RECORDING_FOLDER)
-    steps = [step for step in held.steps() if held.end(step, "env/0").exists()]
+    steps = [step for step in held.steps() if held.messages(step, "env/0", "trajectory")]
     assert 2 <= len(steps) < 9 and steps == list(range(len(steps)))
     assert sum(path.stat().st_size for path in (tmp_path / "two").rglob("*") if path.is_file()) <= 2.5 * size
     assert worker.telemetry.status().counters["recorded_bytes"] > 0
@@ -136,17 +117,17 @@ def test_a_disk_that_is_full_ends_the_recording_and_not_the_run(tmp_path, worker
     assert "recording ends before step 0" in caplog.text
 
 
-def test_weights_pass_one_at_a_time(tmp_path):
+def test_an_update_is_recorded_a_bucket_at_a_time_and_its_metrics_last(tmp_path):
     recorder = Recorder(configured(tmp_path), Telemetry("actor/0"))
-    made = []
+    held = Recording(tmp_path / RECORDING_FOLDER)
+    metrics = held.worker_folder(0, "actor/0") / METRICS
+    seen = []
 
     def buckets():
         for index in range(3):
-            made.append(index)
+            seen.append((len(held.messages(0, "actor/0", "weights")), metrics.exists()))
             yield WeightBucket(1, index, 3, (), np.full(8, index, np.uint8))
 
-    passed = recorder.weights(0, buckets())
-    assert next(passed).index == 0 and made == [0]
-    assert [bucket.index for bucket in passed] == [1, 2]
-    assert Recording(tmp_path / RECORDING_FOLDER).count(0, "actor/0", "weights") == 3
-    assert list(recorder.weights(2, iter(()))) == []  # not a recorded step
+    recorder.update(0, {"loss": 1.5}, buckets())
+    assert seen == [(0, False), (1, False), (2, False)]
+    assert len(held.messages(0, "actor/0", "weights")) == 3 and json.loads(metrics.read_text()) == {"loss": 1.5}

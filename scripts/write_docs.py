@@ -1,8 +1,7 @@
-"""Print the repository tree from module docstrings; --write renews what documents take from the sources."""
+"""Writes what documents take from the sources: tables of keys, commands and errors, the training loop, pictures."""
 
 from __future__ import annotations
 
-import argparse
 import ast
 import runpy
 import sys
@@ -17,27 +16,6 @@ from rlrun.observability import metrics
 from rlrun.placement import node_environment
 from rlrun.system.errors import markdown_table
 from rlrun.watchdog import diagnosis
-
-FOLDERS = {
-    "configs": "YAML: what differs from the defaults of rlrun/config/schema.py",
-    "tests": "the tests, one folder per kind",
-    "benchmarks": "measurements behind the numbers in docs/",
-    "docs": "the documents, as a site: `make docs`",
-    "scripts": "starts of nodes and SLURM jobs, and what writes generated documents",
-}
-
-
-def tree_text(root: Path) -> str:
-    """Return one line per module: its path and the first line of its docstring."""
-    lines = ["```text"]
-    top = sorted((root / "rlrun").glob("*.py"))
-    lines += [_line(f"rlrun/{path.name}", path) for path in top if path.name != "__init__.py"]
-    for package in sorted(path.parent for path in (root / "rlrun").rglob("*/__init__.py")):
-        lines += ["", _line(f"{package.relative_to(root)}/", package / "__init__.py")]
-        modules = sorted(path for path in package.glob("*.py") if path.name != "__init__.py")
-        lines += [_line(f"  {path.name}", path) for path in modules]
-    lines += ["", *(f"{name + '/':<30} {says}" for name, says in FOLDERS.items()), "```"]
-    return "\n".join(lines)
 
 
 def commands_text() -> str:
@@ -63,7 +41,6 @@ def loop_text(root: Path) -> str:
 def tables(root: Path) -> dict[str, dict[str, str]]:
     """Return the generated parts of documents: page -> marker -> text."""
     return {
-        "docs/reference/tree.md": {"tree": tree_text(root)},
         "docs/reference/commands.md": {"commands": commands_text()},
         "docs/reference/exit_statuses.md": {"exit statuses": markdown_table()},
         "docs/reference/variables.md": {"variables": node_environment.markdown_table()},
@@ -101,10 +78,6 @@ def doctor_table() -> str:
     return "\n".join(lines)
 
 
-def _line(name: str, path: Path) -> str:
-    return f"{name:<30} {_first_line(path)}".rstrip()
-
-
 def _first_line(path: Path) -> str:
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return docstring.partition("\n")[0].rstrip(".:")
@@ -121,13 +94,8 @@ def replace_between(text: str, marker: str, content: str) -> str:
 
 
 def main() -> None:
-    """Print, or write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write into the pages instead of printing")
+    """Write the generated parts of all pages, and the pictures."""
     root = Path(__file__).resolve().parent.parent
-    if not parser.parse_args().write:
-        print(tree_text(root))
-        return
     for page, contents in tables(root).items():
         text = (root / page).read_text(encoding="utf-8")
         for marker, content in contents.items():
