@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -59,19 +60,15 @@ def compose_config(
     known_groups = groups(folders)
     parsed = [parse_override(text) for text in overrides]
     if recorded is not None:
-        _refuse_run(parsed, recorded)
-        _require_all_keys(recorded, schema)
-        emptied = [one for one in parsed if one.value() == {}]
-        recorded = recorded.without([one.key_or_group for one in emptied])
-        parsed = [one for one in parsed if one not in emptied or not reference.is_known(one.key_or_group, schema)]
+        recorded, parsed = _without_emptied(recorded, parsed, schema)
     lines = [_normalise(override, known_groups, schema) for override in parsed]
     try:
         config = _typed(lines, folders, schema, recorded)
         reference.resolve(config, overrides, folders, schema)
         reference.refuse_truth_values(config, overrides, folders, schema)
         reference.take_numbers(config, overrides, folders, schema)
-        own = [str(Path(folder).absolute()) for folder in config.python_path]  # for resuming in another folder, too
-        config.python_path = list(dict.fromkeys([*own, *found_in]))
+        absolute = [str(Path(folder).absolute()) for folder in config.python_path]  # to resume in another folder, too
+        config.python_path = list(dict.fromkeys([*absolute, *found_in]))
         return config
     except UnicodeDecodeError as error:
         raise (reference.misread(error, folders) or error) from error
@@ -84,6 +81,25 @@ def compose_config(
     except (HydraException, OmegaConfBaseException) as error:
         misread = reference.misread(error, folders) or _marked(error, folders)
         raise misread or _explain(error, dict(zip(lines, parsed, strict=False)), schema, recorded) from error
+
+
+def _without_emptied(
+    recorded: RecordedConfig, parsed: list[Override], schema: reference.Schema
+) -> tuple[RecordedConfig, list[Override]]:
+    """Return a recorded configuration without the sections that overrides empty (`placement={}`), and the overrides.
+
+    An override of a section is left out, since it is done; one of a key with a mapping stays. Raises RunError for a
+    choice of `run`, and for a recorded configuration that lacks keys.
+    """
+    _refuse_run(parsed, recorded)
+    _require_all_keys(recorded, schema)
+    emptied = [override for override in parsed if override.value() == {}]
+    kept = [
+        override
+        for override in parsed
+        if override not in emptied or not reference.is_known(override.key_or_group, schema)
+    ]
+    return recorded.without([override.key_or_group for override in emptied]), kept
 
 
 def _marked(error: Exception, folders: list[Path]) -> RunError | None:
@@ -345,6 +361,16 @@ def unknown_key(
     )
 
 
+@dataclass(frozen=True)
+class _Source:
+    """Where Hydra read a key that it refuses: a file if it names one, else an argument."""
+
+    description: str  # for the cause of an error
+    file: str | None  # without .yaml
+    override: Override | None  # the argument that Hydra quotes
+    recorded: RecordedConfig | None  # the configuration of a run, if that is the file
+
+
 def _explain(
     error: Exception, sources: dict[str, Override], schema: reference.Schema, recorded: RecordedConfig | None
 ) -> RunError:
@@ -352,10 +378,7 @@ def _explain(
     fault = _omegaconf_fault(error)
     text = str(error)
     if isinstance(fault, GrammarParseError):
-        key = str(fault.full_key or fault.key or "")
-        given = next((one.input_line or "" for one in sources.values() if "${" in (one.input_line or "")), "")
-        where = f"the argument '{given}'" if given else "a configuration file"
-        return reference.unresolved(key, given.partition("=")[2] or "${…", fault, where, schema)
+        return _malformed_interpolation(fault, sources, schema)
     if isinstance(error, MissingConfigException):
         return RunError(
             "A configuration file is missing.",
@@ -368,29 +391,61 @@ def _explain(
             cause=text.strip(),
             remedy="See --info and --help.",
         )
+    return _explain_key(fault, _source_of(text, sources, recorded), schema)
+
+
+def _malformed_interpolation(
+    fault: GrammarParseError, sources: dict[str, Override], schema: reference.Schema
+) -> RunError:
+    """Return the error for an interpolation that OmegaConf cannot parse."""
+    lines = [override.input_line or "" for override in sources.values()]
+    argument = next((line for line in lines if "${" in line), "")
+    where = f"the argument '{argument}'" if argument else "a configuration file"
+    key = str(fault.full_key or fault.key or "")
+    return reference.unresolved(key, argument.partition("=")[2] or "${…", fault, where, schema)
+
+
+def _source_of(text: str, sources: dict[str, Override], recorded: RecordedConfig | None) -> _Source:
+    """Return where the key of a message of Hydra was read."""
     override = next((source for line, source in sources.items() if line in text), None)
-    file = re.search(r"In '(.*?)'", text)
-    source = f"the file {file.group(1)}.yaml" if file else f"the argument '{override.input_line if override else text}'"
-    is_recorded = recorded is not None and file is not None and file.group(1) == RECORDED
+    named = re.search(r"In '(.*?)'", text)
+    if named is None:
+        return _Source(f"the argument '{override.input_line if override else text}'", None, override, None)
+    file = named.group(1)
+    if recorded is not None and file == RECORDED:
+        return _Source(f"the file {recorded.file}", file, override, recorded)
+    return _Source(f"the file {file}.yaml", file, override, None)
+
+
+def _explain_key(fault: OmegaConfBaseException, source: _Source, schema: reference.Schema) -> RunError:
+    """Return the error for a key that does not exist, or whose value is of a wrong type."""
     key = re.sub(r"\[\d+\]$", "", fault.full_key or str(fault.key or ""))
-    if recorded is not None and is_recorded:
-        source = f"the file {recorded.file}"
-        if recorded.origin.is_newer:
-            return _of_newer(recorded, key)
+    if source.recorded is not None and source.recorded.origin.is_newer:
+        return _of_newer(source.recorded, key)
     if not reference.is_known(key, schema):
-        remedy = UNKNOWN_REMEDY if not is_recorded else "Take the rlrun that wrote the file, or delete the key from it."
-        if file and key == file.group(1).partition("/")[0]:  # Hydra puts the file's content below its folder's name
-            remedy = "Make '# @package _global_' the first line of the file."
-        return unknown_key(key, None if override is None else override.value(), source, schema, remedy)
-    value: str | None
-    if override is not None:
-        value = override.get_value_element_as_str()
-    elif recorded is not None and is_recorded:
-        value = spelled(selected(recorded.whole, key))
-    else:
-        quoted = re.search(r"[Vv]alue '(.*?)'", str(fault.msg))
-        value = quoted.group(1) if quoted else "null" if "not Optional" in str(fault.msg) else None
-    return _wrong_type(key, value, source, schema)
+        value = None if source.override is None else source.override.value()
+        return unknown_key(key, value, source.description, schema, _remedy_of_unknown(key, source))
+    return _wrong_type(key, _refused_value(key, fault, source), source.description, schema)
+
+
+def _remedy_of_unknown(key: str, source: _Source) -> str:
+    """Return what to do about an unknown key that resembles no known one."""
+    if source.file is not None and key == source.file.partition("/")[0]:
+        return "Make '# @package _global_' the first line of the file."  # else Hydra nests it in its folder's name
+    if source.recorded is not None:
+        return "Take the rlrun that wrote the file, or delete the key from it."
+    return UNKNOWN_REMEDY
+
+
+def _refused_value(key: str, fault: OmegaConfBaseException, source: _Source) -> str | None:
+    """Return the value of a wrong type as it is written; None if OmegaConf does not quote it."""
+    if source.override is not None:
+        return source.override.get_value_element_as_str()
+    if source.recorded is not None:
+        return spelled(selected(source.recorded.whole, key))
+    if quoted := re.search(r"[Vv]alue '(.*?)'", str(fault.msg)):
+        return quoted.group(1)
+    return "null" if "not Optional" in str(fault.msg) else None
 
 
 def _of_newer(recorded: RecordedConfig, key: str) -> RunError:

@@ -147,25 +147,8 @@ class CommandLine(Program):
 
     def run(self, main: Callable[[RunConfig], ExitStatus | int | None], arguments: list[str]) -> int:
         """Run `main` with the configuration that `arguments` describe. Returns its exit status."""
-        from rlrun.config.checks import OF_INPUTS, OF_TRAINING, check
-
         try:
-            options, overrides = self._split(arguments)
-            if "--help" in options or "-h" in options:
-                from rlrun.config.program import help_text
-
-                print(help_text(self, overrides, _folder_of(options)), flush=True)
-                return ExitStatus.ok
-            if "--multirun" in options:
-                self._close_opened(overrides)
-                return self._start_sweep(options, overrides)
-            self._close_opened(overrides)
-            recorded, overrides = self._readable(overrides)
-            config = compose_only(overrides, options.get("--config-dir"), recorded)
-            if "--cfg" in options or "--info" in options:
-                self._print(config, options, overrides)
-            check(config, OF_TRAINING if self.uses_policy else OF_INPUTS if not self.reads_inputs else frozenset())
-            return ExitStatus.ok if "--cfg" in options or "--info" in options else self._call(main, config)
+            return self._dispatch(main, arguments)
         except RunError as error:
             print(f"{self.name}: {self._in_own_words(error)}", file=sys.stderr)
             return int(error.exit_status)
@@ -181,6 +164,27 @@ class CommandLine(Program):
             _show_exception(type(error), error, error.__traceback__)
             print(f"\n{self.name}: {fault_report(error)}", file=sys.stderr)
             return int(ExitStatus.unexpected)
+
+    def _dispatch(self, main: Callable[[RunConfig], ExitStatus | int | None], arguments: list[str]) -> int:
+        """Print the help or the configuration, start a sweep, or call `main`, as the options say. Raises RunError."""
+        from rlrun.config.checks import OF_INPUTS, OF_TRAINING, check
+
+        options, overrides = self._split(arguments)
+        if "--help" in options or "-h" in options:
+            from rlrun.config.program import help_text
+
+            print(help_text(self, overrides, _folder_of(options)), flush=True)
+            return ExitStatus.ok
+        self._close_opened(overrides)
+        if "--multirun" in options:
+            return self._start_sweep(options, overrides)
+        recorded, overrides = self._readable(overrides)
+        config = compose_only(overrides, options.get("--config-dir"), recorded)
+        is_shown = "--cfg" in options or "--info" in options
+        if is_shown:
+            self._print(config, options, overrides)
+        check(config, OF_TRAINING if self.uses_policy else OF_INPUTS if not self.reads_inputs else frozenset())
+        return ExitStatus.ok if is_shown else self._call(main, config)
 
     def _start_sweep(self, options: dict[str, str], overrides: list[str]) -> int:
         """Check the configurations of all runs, then start them."""

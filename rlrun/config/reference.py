@@ -177,14 +177,19 @@ def advice(key: Key, value: str) -> str:
         return f"Write true or false{', a share such as 0.5' if 'float' in kinds else ''}{or_auto}."
     if kind == "str" or kind.startswith("dict["):
         return f"The default is {key.default}."
+    return _advice_on_choice(key, kinds, value)
+
+
+def _advice_on_choice(key: Key, names: list[str], value: str) -> str:
+    """Return a sentence on a key that takes one of some names."""
     familiar = FAMILIAR.get(value.lower())
-    if familiar in kinds:
+    if familiar in names:
         return f"{value} is {familiar} here: {key.path}={familiar}."
     former, remark = FORMER.get(value, ("", ""))
-    if former in kinds:
+    if former in names:
         return f"What earlier versions computed under this name is {key.path}={former}; {remark}."
-    close = difflib.get_close_matches(value, kinds, n=1)
-    return f"Did you mean {close[0]}?" if close else f"Choose one of {', '.join(kinds)}; the default is {key.default}."
+    close = difflib.get_close_matches(value, names, n=1)
+    return f"Did you mean {close[0]}?" if close else f"Choose one of {', '.join(names)}; the default is {key.default}."
 
 
 def _example(key: Key) -> str:
