@@ -67,26 +67,45 @@ def match_cameras(wanted: Sequence[str], there: Sequence[str], renamed: Mapping[
     renamed: names of `wanted` -> names of `there`, which take precedence. Raises ValueError naming the cameras without
     a match.
     """
-    asked = list(wanted)
-    for name, other in (renamed or {}).items():
-        at = _matching_index(name, wanted)
-        if at is None or _matching_index(other, there) is None:
-            unknown, known = (name, wanted) if at is None else (other, there)
-            raise ValueError(f"there is no camera {unknown} among {', '.join(known) or 'none'}")
-        asked[at] = other
-    found: list[int | None] = [_matching_index(name, there) for name in asked]
-    twice = [there[at] for at, count in Counter(at for at in found if at is not None).items() if count > 1]
-    if twice:
-        raise ValueError(f"{twice[0]} would stand for several cameras of {', '.join(wanted)}")
-    rest = [at for at in range(len(there)) if at not in found]
-    missing = [name for name, at in zip(wanted, found, strict=True) if at is None]
-    if missing and len(missing) != len(rest):
-        names = ", ".join(there[at] for at in rest) or "none"
-        have = "has" if len(missing) == 1 else "have"
-        raise ValueError(f"{', '.join(missing)} {have} no partner by name; left: {names}")
+    names = _renamed(wanted, there, renamed or {})
+    matched = [_matching_index(name, there) for name in names]
+    rest = [at for at in range(len(there)) if at not in matched]
+    _require_partners(wanted, there, matched, rest)
     places = iter(rest)
-    order = tuple(next(places) if at is None else at for at in found)
-    return CameraMatch(tuple(wanted), tuple(there), order, tuple(at is not None for at in found))
+    order = tuple(next(places) if at is None else at for at in matched)
+    return CameraMatch(tuple(wanted), tuple(there), order, tuple(at is not None for at in matched))
+
+
+def _require_partners(
+    wanted: Sequence[str], there: Sequence[str], matched: Sequence[int | None], rest: Sequence[int]
+) -> None:
+    """Raise ValueError if two cameras match one, or if not as many are left without a match on both sides."""
+    counts = Counter(at for at in matched if at is not None)
+    repeated = [there[at] for at, count in counts.items() if count > 1]
+    if repeated:
+        raise ValueError(f"{repeated[0]} would stand for several cameras of {', '.join(wanted)}")
+    missing = [name for name, at in zip(wanted, matched, strict=True) if at is None]
+    if missing and len(missing) != len(rest):
+        left = ", ".join(there[at] for at in rest) or "none"
+        have = "has" if len(missing) == 1 else "have"
+        raise ValueError(f"{', '.join(missing)} {have} no partner by name; left: {left}")
+
+
+def _renamed(wanted: Sequence[str], there: Sequence[str], renamed: Mapping[str, str]) -> list[str]:
+    """Return the wanted names, the renamed ones as `there` has them. Raises ValueError for a name that is unknown."""
+    names = list(wanted)
+    for name, other in renamed.items():
+        at = _matching_index(name, wanted)
+        if at is None:
+            raise _no_camera(name, wanted)
+        if _matching_index(other, there) is None:
+            raise _no_camera(other, there)
+        names[at] = other
+    return names
+
+
+def _no_camera(name: str, known: Sequence[str]) -> ValueError:
+    return ValueError(f"there is no camera {name} among {', '.join(known) or 'none'}")
 
 
 def short_name(name: str) -> str:

@@ -138,43 +138,54 @@ class VectorRows(VectorEnv):
 
     def _step(self, actions: np.ndarray, running: np.ndarray, chunk: ChunkBuilder, k: int) -> np.ndarray:
         """Run one control step. Returns bool [B]: the rows that end with it."""
-        if self._mode is AutoresetMode.DISABLED and self._has_ended.any():
-            ended = np.flatnonzero(self._has_ended)
-            self._reset(ended, ended)  # the environment refuses to step an ended row
-            self._has_ended[ended] = False
-        native = [self._actions.native(a if on else self._idle) for a, on in zip(actions, running, strict=True)]
-        batch = np.stack(native) if self._actions.is_box else np.asarray(native)
-        try:
-            with questions_told():
-                observation, rewards, terminated, truncated, info = self._env.step(batch)
-        except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
-            raise
-        except Exception as error:  # third-party code may raise anything; no row can be trusted afterwards
-            raise SimulatorFault(f"the vector environment broke: {type(error).__name__}: {error}") from error
+        self._restart_ended()
+        observation, rewards, terminated, truncated, info = self._step_env(actions, running)
         self._has_ended |= terminated | truncated
         observations = self._split(observation)
         pictures = self._pictures()
         ends = np.zeros(self.num_envs, bool)
         for i in np.flatnonzero(running).tolist():
             self._num_steps[i] += 1
-            is_ended = bool(terminated[i] or truncated[i])
-            is_kept = is_ended and self._mode is AutoresetMode.SAME_STEP
-            reward = number(rewards[i], "reward", self._wanted.id)
-            said = _said(info, i, is_kept)
-            before = self._seen[i]
-            self._seen[i] = observations[i] if pictures is None else pictures[i]
-            if is_kept and pictures is None:
-                self._seen[i] = self._last_of(info["final_obs"][i], observations[i], before)
-            late = self._num_steps[i] >= self._max_steps and not terminated[i]
-            success = self._success[i].after(reward, said, bool(terminated[i]), bool(truncated[i]))
-            cut = bool(truncated[i] or late) and not terminated[i]
-            step = Step(reward, bool(terminated[i]), cut, success)
-            if fault := float32_fault("reward", reward):
+            is_kept = bool(terminated[i] or truncated[i]) and self._mode is AutoresetMode.SAME_STEP
+            step = self._outcome(i, rewards[i], bool(terminated[i]), bool(truncated[i]), _said(info, i, is_kept))
+            if pictures is not None:
+                self._seen[i] = pictures[i]
+            elif is_kept:
+                self._seen[i] = self._last_of(info["final_obs"][i], observations[i], self._seen[i])
+            else:
+                self._seen[i] = observations[i]
+            if fault := float32_fault("reward", step.reward):
                 self._faults.setdefault(i, fault)
-            chunk.add(i, k, 0.0 if i in self._faults else reward, *step[1:])
+            chunk.add(i, k, 0.0 if i in self._faults else step.reward, *step[1:])
             chunk.infos[i] = step_info(int(self._num_steps[i]), step, step.truncated)
             ends[i] = self._is_over[i] = step.terminated or step.truncated
         return ends
+
+    def _restart_ended(self) -> None:
+        """Reset the rows that have ended if the environment does not, since it refuses to step them."""
+        if self._mode is AutoresetMode.DISABLED and self._has_ended.any():
+            ended = np.flatnonzero(self._has_ended)
+            self._reset(ended, ended)
+            self._has_ended[ended] = False
+
+    def _step_env(self, actions: np.ndarray, running: np.ndarray) -> Any:
+        """Step the environment; rows that do not run take the idle action. Raises SimulatorFault if it breaks."""
+        native = [self._actions.native(a if on else self._idle) for a, on in zip(actions, running, strict=True)]
+        batch = np.stack(native) if self._actions.is_box else np.asarray(native)
+        try:
+            with questions_told():
+                return self._env.step(batch)
+        except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
+            raise
+        except Exception as error:  # third-party code may raise anything; no row can be trusted afterwards
+            raise SimulatorFault(f"the vector environment broke: {type(error).__name__}: {error}") from error
+
+    def _outcome(self, row: int, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]) -> Step:
+        """Return the reward, end and success of a row, whose episode is cut at its limit of control steps."""
+        reward = number(reward, "reward", self._wanted.id)
+        success = self._success[row].after(reward, info, terminated, truncated)
+        is_late = bool(self._num_steps[row] >= self._max_steps)
+        return Step(reward, terminated, (truncated or is_late) and not terminated, success)
 
     def _last_of(self, last: Any, following: Any, before: Any) -> Any:
         """Return the last observation of an episode; that before it if `last` is the first of the next episode.
