@@ -222,18 +222,23 @@ def _loss(contract: AlgorithmContract) -> Iterator[str]:
         return
     total.backward()
     policy = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-    if not policy.isfinite().all():
-        yield "gradients of log-probabilities are not finite"
-    if policy.eq(0).all():
-        yield "no gradient reaches the log-probabilities"
-    elif (policy * targets.advantages[:, None])[targets.token_mask].sum() > 0:
-        yield "log-probabilities fall where advantages are positive"
-    if policy[~targets.token_mask].ne(0).any():
-        yield "masked choices get a gradient"
+    yield from _faults_of_gradient(policy, targets)
     has_value_gradient = valued.grad is not None and bool(valued.grad.ne(0).any())
     if has_value_gradient != contract.spec.has_critic:
         what = "get a" if has_value_gradient else "get no"
         yield f"has_critic is {contract.spec.has_critic}, but values {what} gradient"
+
+
+def _faults_of_gradient(gradient: torch.Tensor, targets: Targets) -> Iterator[str]:
+    """Check the gradient of log-probabilities: finite, against the advantages, and 0 where they are masked."""
+    if not gradient.isfinite().all():
+        yield "gradients of log-probabilities are not finite"
+    if gradient.eq(0).all():
+        yield "no gradient reaches the log-probabilities"
+    elif (gradient * targets.advantages[:, None])[targets.token_mask].sum() > 0:
+        yield "log-probabilities fall where advantages are positive"
+    if gradient[~targets.token_mask].ne(0).any():
+        yield "masked choices get a gradient"
 
 
 def _masked_entries(contract: AlgorithmContract) -> Iterator[str]:
