@@ -1,4 +1,4 @@
-"""What the training of a policy saw, as its run folder recorded it: starts, evaluations, the world, other runs."""
+"""Record of a policy's training, from its run folder: starts, evaluations, the world, other runs."""
 
 from __future__ import annotations
 

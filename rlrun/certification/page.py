@@ -9,7 +9,7 @@ from typing import Any
 from rlrun.certification.card import counted_words, words_of
 from rlrun.observability.report.charts import STYLE
 from rlrun.observability.step_line import percent
-from rlrun.system.errors import visible
+from rlrun.system.errors import escape_control
 
 PAGE = "card.html"
 BAR = 240  # width of the picture of an interval, pixels
@@ -33,7 +33,7 @@ def page(card: Mapping[str, Any]) -> str:
         f"<footer>Made by {escape(card['made_by'])} at {escape(card['made_at'])}. "
         "<code>rlrun certify card.json</code> verifies the numbers, which are in card.json.</footer>",
     )
-    return visible(
+    return escape_control(
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
         f"<body><main>{''.join(sections)}</main></body></html>\n"

@@ -152,7 +152,7 @@ class RayWorkers(Workers):
         return self._nodes[slot.node].node_id in {node.node_id for node in self._connection.nodes()}
 
     def _starts(self, slot: Slot) -> bool:
-        """Wait, watched, until the new process answers. Return False if its node is lost meanwhile.
+        """Wait, watched, until the new process answers. Return False if its node is lost before that.
 
         Returns True for a process that fails on a living node, and for the failure of another worker: the next wait
         reports that. Raises RunError for a process that has not started at the deadline.

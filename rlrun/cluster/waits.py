@@ -182,7 +182,7 @@ def slow(subject: str, names: Collection[str], seconds: float, deadline_s: float
 
 @contextmanager
 def warn_if_slow(subject: str, limit_s: float) -> Iterator[None]:
-    """Warn after 20 s of a call of Ray that may take `limit_s` and says nothing meanwhile."""
+    """Warn after 20 s of a call of Ray that may take `limit_s` and reports no progress."""
     warning = f"{subject}: {SLOW_S:.0f} s so far, at most {limit_s:.0f} s"
     timer = threading.Timer(SLOW_S, logger.warning, ["%s", warning])
     timer.daemon = True

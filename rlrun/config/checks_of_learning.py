@@ -112,7 +112,7 @@ def attention_has_a_policy(config: RunConfig) -> Faults:
             "flash-attn computes in half precision only.",
             key="policy.attention",
             value="flash",
-            cause=f"fp32 is what {' and '.join(exact)} say{'s' if len(exact) == 1 else ''}.",
+            cause=f"{' and '.join(f'{key}=fp32' for key in exact)}.",
             remedy=f"Set {' '.join(f'{key}=bf16' for key in exact)}, or policy.attention=sdpa.",
         )
 

@@ -21,7 +21,7 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from yaml import YAMLError
 
 from rlrun.config import reference
-from rlrun.config.provenance import SHOWN, copy_of, missing, own_version, selected, spelled
+from rlrun.config.provenance import SHOWN, copy_of, format_value, missing, own_version, selected
 from rlrun.config.recorded import RecordedConfig, read_config, restoring
 from rlrun.config.reference import advice
 from rlrun.config.registry import REGISTRIES, schema_with
@@ -442,7 +442,7 @@ def _refused_value(key: str, fault: OmegaConfBaseException, source: _Source) -> 
     if source.override is not None:
         return source.override.get_value_element_as_str()
     if source.recorded is not None:
-        return spelled(selected(source.recorded.whole, key))
+        return format_value(selected(source.recorded.whole, key))
     if quoted := re.search(r"[Vv]alue '(.*?)'", str(fault.msg)):
         return quoted.group(1)
     return "null" if "not Optional" in str(fault.msg) else None
@@ -453,7 +453,7 @@ def _of_newer(recorded: RecordedConfig, key: str) -> RunError:
     return RunError(
         f"The configuration {recorded.file} was written by a newer version, {writer}.",
         key=key,
-        value=spelled(selected(recorded.whole, key)),
+        value=format_value(selected(recorded.whole, key)),
         cause=f"This is rlrun {own_version()}, which does not know this key or value.",
         remedy=f"Install {writer} or newer: what an older version makes of the rest would be another run.",
         exit_status=ExitStatus.bad_input,

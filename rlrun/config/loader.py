@@ -17,7 +17,7 @@ from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import freeze
 from rlrun.system import process_io
-from rlrun.system.errors import ExitStatus, HangingFormatter, RunError, RunErrors, fault_report, hanging
+from rlrun.system.errors import ExitStatus, IndentingFormatter, RunError, RunErrors, fault_report, indent
 from rlrun.system.import_path import close_folder
 from rlrun.system.local_files import require_bounded
 from rlrun.system.process_io import PreemptedError
@@ -134,7 +134,7 @@ def entry_point(
             process_io.protect_standard_streams()
             sys.excepthook = _show_exception
             if logging.lastResort is not None:  # prints warnings where no log is open
-                logging.lastResort.setFormatter(HangingFormatter())
+                logging.lastResort.setFormatter(IndentingFormatter())
             sys.exit(line.run(main, sys.argv[1:] if arguments is None else arguments))
 
         return program
@@ -311,7 +311,7 @@ def _quoted_once(value: str) -> str:
 
 def _show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print a traceback as Python does, but no control codes that its message may hold."""
-    print(hanging("".join(traceback.format_exception(kind, error, trace)).rstrip()), file=sys.stderr)
+    print(indent("".join(traceback.format_exception(kind, error, trace)).rstrip()), file=sys.stderr)
 
 
 def _is_true(value: str) -> bool:

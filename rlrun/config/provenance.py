@@ -198,15 +198,15 @@ def changes(
         if isinstance(value, Mapping) and isinstance(was[name], Mapping) and key not in free:
             yield from changes(was[name], value, free, f"{key}.")
         else:
-            yield key, f"{key} was {spelled(was[name])}, is {spelled(value)}"
+            yield key, f"{key} was {format_value(was[name])}, is {format_value(value)}"
 
 
-def spelled(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as written on the command line. Example: ["a", None] -> "[a,null]"."""
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}: {spelled(item)}' for key, item in value.items())}}}"
+        return f"{{{','.join(f'{key}: {format_value(item)}' for key, item in value.items())}}}"
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(spelled, value))}]"
+        return f"[{','.join(map(format_value, value))}]"
     return (
         {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
     )

@@ -195,7 +195,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _refused(file: Path, key: str, value: str, cause: str) -> RunError:
     return RunError(
-        f"What {file} says is not obeyed, since no run of yours wrote it.",
+        f"{key} in {file} is refused: the file was not written by a run of yours.",
         key=key,
         value=shown(value),
         cause=f"{cause} A policy's folder is data.",
@@ -344,7 +344,7 @@ def read_config(file: Path) -> RecordedConfig:
         ) from error
     if unresolved is not None:
         raise RunError(
-            f"No run wrote this value of '{unresolved[0]}' into {file}.",
+            f"'{unresolved[0]}' in {file} is an interpolation or ???; recorded values are literal.",
             key=unresolved[0],
             value=shown(unresolved[1]),
             cause="A run records values, and neither ${…}, which would read them from elsewhere, nor ???.",

@@ -169,7 +169,7 @@ class World:
 
 
 @dataclass
-class Fit:
+class CompatibilityReport:
     """Result of the comparison: a table, and sentences on mismatches."""
 
     rows: list[tuple[str, str, str, str]] = field(default_factory=list)  # what, data set, world, policy
@@ -196,9 +196,9 @@ def compare(
     world: World,
     policy: PolicySpaces | None = None,
     renamed: Mapping[str, str] | None = None,
-) -> Fit:
+) -> CompatibilityReport:
     """Compare a data set, the world and the policy. renamed: policy.cameras."""
-    fit = Fit()
+    fit = CompatibilityReport()
     if data is None and policy is not None and policy.cameras and (world.cameras or world.num_images is not None):
         try:
             match = match_policy_cameras(policy.cameras, world.cameras, world.num_images or 0, renamed or {})
@@ -254,7 +254,7 @@ def match_dataset_cameras(data: DatasetInfo, world: World) -> CameraMatch | None
     return match_cameras(wanted, data.cameras)
 
 
-def _compare_cameras(fit: Fit, data: DatasetInfo, world: World) -> None:
+def _compare_cameras(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:
     try:
         match = match_dataset_cameras(data, world)
     except ValueError as error:
@@ -278,7 +278,7 @@ def _compare_cameras(fit: Fit, data: DatasetInfo, world: World) -> None:
 
 
 def _compare_vector(
-    fit: Fit, what: str, data: tuple[int, tuple[str, ...]], world: tuple[int | None, tuple[str, ...]]
+    fit: CompatibilityReport, what: str, data: tuple[int, tuple[str, ...]], world: tuple[int | None, tuple[str, ...]]
 ) -> None:
     key = "demos.keys.state" if what == "state" else "demos.keys.action"
     (number, names) = data
@@ -304,7 +304,7 @@ def _compare_vector(
         fit.warnings.append(f"{what} have other names in the data set than in the world: {_shortened(pairs)}")
 
 
-def _compare_range(fit: Fit, data: DatasetInfo, world: World) -> None:
+def _compare_range(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:
     if data.actions is None or len(world.action_low) != data.num_actions or not len(data.actions):
         return
     low = np.array(world.action_low)
@@ -326,7 +326,7 @@ def _compare_range(fit: Fit, data: DatasetInfo, world: World) -> None:
         fit.warnings.append(f"{found}: the simulator will clip what the policy learns of them")
 
 
-def _compare_rate(fit: Fit, data: DatasetInfo, world: World) -> None:
+def _compare_rate(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:
     if data.fps is None or world.control_hz is None:
         return
     if abs(data.fps - world.control_hz) <= RATE_TOLERANCE * world.control_hz:
@@ -339,7 +339,7 @@ def _compare_rate(fit: Fit, data: DatasetInfo, world: World) -> None:
         fit.refusals.append(_mismatch("rate", cause, "env.action_hz", remedy))
 
 
-def _compare_sentences(fit: Fit, data: DatasetInfo, world: World) -> None:
+def _compare_sentences(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:
     if not data.sentences:
         return
     if not all(sentence.strip() for sentence in data.sentences):
@@ -352,7 +352,7 @@ def _compare_sentences(fit: Fit, data: DatasetInfo, world: World) -> None:
         )
 
 
-def _add_columns(fit: Fit, data: DatasetInfo | None, world: World, policy: PolicySpaces | None) -> None:
+def _add_columns(fit: CompatibilityReport, data: DatasetInfo | None, world: World, policy: PolicySpaces | None) -> None:
     def numbers(count: int | None, names: Sequence[str] = ()) -> str:
         shown = _informative_names(tuple(names))
         return "" if count is None else f"{count}: {_shortened(shown)}" if shown else str(count)

@@ -1,4 +1,4 @@
-"""What a pass of a policy computes, reads and keeps, as counted from its class; without torch."""
+"""Work and memory of a policy's pass: computations, reads and kept tensors, counted from its class; without torch."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlrun.algorithms.spec import passes_over
+from rlrun.algorithms.spec import num_epochs
 from rlrun.config import provenance
-from rlrun.config.provenance import spelled
+from rlrun.config.provenance import format_value
 from rlrun.config.schema import ReplayHalf, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.controller.workers import WorkerGroup
@@ -83,7 +83,8 @@ class RecordedRun:
         """Return sentences on permitted differences from the recorded run."""
         was, now = self._trees()
         found = [
-            f"{key} was {spelled(was.get(key))} in the recorded run, is {spelled(now[key])}: results may differ"
+            f"{key} was {format_value(was.get(key))} in the recorded run, is {format_value(now[key])}: "
+            "results may differ"
             for key in now
             if was.get(key) != now[key] and any(f"{key}.".startswith(f"{name}.") for name in _COMPARED[self._half])
         ]
@@ -124,11 +125,11 @@ class RecordedRun:
         wrong = [key for key in self._needed(now) if was.get(key) != now[key]]
         if wrong:
             raise RunError(
-                f"The recording is of another run: {wrong[0]} was {spelled(was.get(wrong[0]))}.",
+                f"The recording is of another run: {wrong[0]} was {format_value(was.get(wrong[0]))}.",
                 key=wrong[0],
-                value=spelled(now[wrong[0]]),
+                value=format_value(now[wrong[0]]),
                 cause="What is replayed must have the shapes and the seed of the recorded run.",
-                remedy=f"Give the recorded run's: {' '.join(f'{key}={spelled(was.get(key))}' for key in wrong)}",
+                remedy=f"Give the recorded run's: {' '.join(f'{key}={format_value(was.get(key))}' for key in wrong)}",
             )
 
     def _answerable(self) -> Iterator[int]:
@@ -265,7 +266,7 @@ class Replay:
         """Replay one recorded step."""
         config = self.session.config
         total = config.samples_per_step
-        phase = ("update", "actor/learned_chunk_steps", total * passes_over(config.algorithm))
+        phase = ("update", "actor/learned_chunk_steps", total * num_epochs(config.algorithm))
         if self.half is ReplayHalf.env:
             phase = ("collect", "env/chunk_steps", total)
         with self.session.phase(*phase):

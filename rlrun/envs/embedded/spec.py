@@ -17,7 +17,7 @@ ACTIVITIES = ("turning_on_radio", "picking_up_trash")
 
 
 class Perturbation(Enum):
-    """What differs from the world of training, to test a policy in (rlrun.certify); none: nothing."""
+    """The change of the training world in which a policy is tested (rlrun.certify)."""
 
     none = "none"
     camera = "camera"  # cameras moved by 3 cm, turned by 4 degrees, with a wider field of view

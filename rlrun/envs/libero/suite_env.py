@@ -1,4 +1,4 @@
-"""What LIBERO's worlds of exported tasks share: spaces, the choice of tasks and starts, how actions are read."""
+"""Base of LIBERO's worlds of exported tasks: spaces, the choice of tasks and starts, reading of actions."""
 
 from __future__ import annotations
 

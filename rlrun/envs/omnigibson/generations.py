@@ -50,7 +50,7 @@ class Simulation(ABC):
 
     @abstractmethod
     def reset(self, rows: Sequence[int]) -> None:
-        """Start episodes in these rows alone, without rendering. Every row's scene runs a physics step meanwhile."""
+        """Start episodes in these rows alone, without rendering. Every row's scene runs a physics step during that."""
 
     @abstractmethod
     def step(self, actions: np.ndarray, is_rendered: bool) -> list[Stepped]:

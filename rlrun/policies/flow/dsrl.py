@@ -81,7 +81,7 @@ class NoiseDistribution(ActionDistribution):
         """Return float32 [B, K], by quadrature."""
         return self._shared(distributions.squashed_entropy(self.mean, self.log_std))
 
-    def first(self, num_rows: int) -> NoiseDistribution:
+    def slice_rows(self, num_rows: int) -> NoiseDistribution:
         return NoiseDistribution(self._shape, self.mean[:num_rows], self.log_std[:num_rows], 1.0, self._act)
 
     def _shared(self, numbers: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ class Chain(ActionDistribution):
     def entropy(self) -> Tensor:
         return (ENTROPY + self.std.log()).sum(1)
 
-    def first(self, num_rows: int) -> Chain:
+    def slice_rows(self, num_rows: int) -> Chain:
         return Chain(self._method, self._shape, self.mean[:num_rows], self.std[:num_rows])
 
 
@@ -138,7 +138,7 @@ class ChainSampler(ActionDistribution):
         assert self._drawn is not None
         return self._drawn[1].entropy()
 
-    def first(self, num_rows: int) -> ChainSampler:
+    def slice_rows(self, num_rows: int) -> ChainSampler:
         return ChainSampler(self._method, self._shape, self._velocity_fn, num_rows, self._temperature)
 
     def _flow(self, x: Tensor, noise: Tensor) -> Tensor:

@@ -200,7 +200,7 @@ class FlowStep(ActionDistribution):
         after = FlowChoice.from_tokens(tokens, self._shape.num_steps, self._shape.num_dims).after
         return normal_logprobs(after, self.mean, self.std)
 
-    def statistic(self, tokens: Tensor) -> Tensor:
+    def kl_statistic(self, tokens: Tensor) -> Tensor:
         """Return the means, float32 [B, K]: deviations depend on the step only, which the tokens name."""
         return self.mean
 
@@ -215,7 +215,7 @@ class FlowStep(ActionDistribution):
     def entropy(self) -> Tensor:
         return (0.5 * math.log(2 * math.pi * math.e) + self.std.log()).expand(self.mean.shape)
 
-    def first(self, num_rows: int) -> FlowStep:
+    def slice_rows(self, num_rows: int) -> FlowStep:
         return FlowStep(self._shape, self.mean[:num_rows], self.std[:num_rows])
 
 
@@ -266,7 +266,7 @@ class FlowSampler(ActionDistribution):
         size = (self._num_rows, self._shape.num_executed * self._shape.num_actions)
         return torch.full(size, 0.5 * math.log(2 * math.pi * math.e) + mean)
 
-    def first(self, num_rows: int) -> FlowSampler:
+    def slice_rows(self, num_rows: int) -> FlowSampler:
         return FlowSampler(self._sde, self._shape, self._velocity_fn, num_rows, self._temperature, self._first_noise)
 
     def _flow(self, x: Tensor, noise: Tensor, random_step: Tensor | None) -> Tensor:

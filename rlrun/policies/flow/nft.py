@@ -79,13 +79,13 @@ class NftMatching(ActionDistribution):
         raise TypeError("this distribution evaluates given tokens; call the policy without tokens to sample")
 
     def logprobs(self, tokens: Tensor) -> Tensor:
-        found = self.matched(tokens)
+        found = self.flow_matching_terms(tokens)
         return normal_logprobs(found.target, found.velocity, torch.ones_like(found.velocity)).flatten(1)
 
     def entropy(self) -> Tensor:
         return torch.full_like(self.velocity, ENTROPY).flatten(1)
 
-    def statistic(self, tokens: Tensor) -> Tensor:
+    def kl_statistic(self, tokens: Tensor) -> Tensor:
         """Return the velocities, float32 [B, K]."""
         return self._by_step(self.velocity).flatten(1)
 
@@ -93,15 +93,15 @@ class NftMatching(ActionDistribution):
         return 0.5 * (self._by_step(self.velocity).flatten(1) - reference).square()
 
     def kl_from_behavior(self, tokens: Tensor) -> Tensor:
-        return self.exact_kl(self.matched(tokens).acting.flatten(1))
+        return self.exact_kl(self.flow_matching_terms(tokens).acting.flatten(1))
 
-    def matched(self, tokens: Tensor) -> MatchedVelocities:
+    def flow_matching_terms(self, tokens: Tensor) -> MatchedVelocities:
         """Return the velocities of the present policy and of the one that acted."""
         chunk = MatchedChunk.from_tokens(tokens, self._num_points, self._shape)
         velocity, acting, target = (self._by_step(x) for x in (self.velocity, chunk.acting, chunk.target))
         return MatchedVelocities(velocity, acting, target, chunk.share)
 
-    def first(self, num_rows: int) -> NftMatching:
+    def slice_rows(self, num_rows: int) -> NftMatching:
         return NftMatching(self._shape, self._num_points, self.velocity[:num_rows])
 
     def _by_step(self, x: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ class NftSampler(ActionDistribution):
         size = (self._num_rows, shape.num_executed * self._method.num_points * shape.num_actions)
         return torch.full(size, ENTROPY)
 
-    def first(self, num_rows: int) -> NftSampler:
+    def slice_rows(self, num_rows: int) -> NftSampler:
         return NftSampler(self._method, self._shape, self._velocity_fn, num_rows, self._temperature)
 
     def _acting(self, tokens: Tensor) -> NftMatching:

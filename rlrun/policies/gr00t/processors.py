@@ -1,4 +1,4 @@
-"""What LeRobot does before and after GR00T: statistics, cameras, embodiment and pictures, read and written.
+"""LeRobot's processors before and after GR00T: statistics, cameras, embodiment and pictures, read and written.
 
 LeRobot's class scales by the smallest and largest value, or by percentiles in their place, in steps of GR00T's own. The
 names of the steps and of their settings are LeRobot's.
@@ -86,7 +86,7 @@ def of_demonstrations(norm_stats: Mapping[str, Mapping[str, Any]]) -> Statistics
 
 @dataclass(frozen=True, eq=False)
 class Described:
-    """What a folder's processors say that its config.json does not."""
+    """Facts of a folder that its processors hold and its config.json lacks."""
 
     statistics: Statistics
     own: dict[str, Any]  # fields of Gr00tConfig that config.json has no place for
