@@ -45,7 +45,7 @@ def next_batch(count: int, half_width: float | None, num_episodes: int) -> int:
 
 def counted(episodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return successes, episodes and the interval of listed episodes."""
-    successes = sum(bool(one["success"]) for one in episodes)
+    successes = sum(bool(episode["success"]) for episode in episodes)
     low, high = wilson_interval(successes, len(episodes), CONFIDENCE)
     rate = successes / max(1, len(episodes))
     return {"successes": successes, "episodes": len(episodes), "success_rate": rate, "low": low, "high": high}
@@ -58,8 +58,10 @@ def counted_words(result: Mapping[str, Any]) -> str:
 
 def by_task(episodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the counts of each instruction, in order of their first episode."""
-    tasks = dict.fromkeys(str(one["instruction"]) for one in episodes)
-    return [{"task": task, **counted([one for one in episodes if one["instruction"] == task])} for task in tasks]
+    tasks = dict.fromkeys(str(episode["instruction"]) for episode in episodes)
+    return [
+        {"task": task, **counted([episode for episode in episodes if episode["instruction"] == task])} for task in tasks
+    ]
 
 
 def write_card(content: Mapping[str, Any], file: Path) -> None:
@@ -96,16 +98,16 @@ def faults_of(card: Mapping[str, Any]) -> list[str]:
     content = {key: value for key, value in card.items() if key != "seal"}
     text = _canonical(content)
     seal = card["seal"]
-    found = []
+    faults = []
     if hashlib.sha256(text.encode()).hexdigest() != seal.get("sha256"):
-        found.append("its SHA-256 is not that of its content: it was edited")
+        faults.append("its SHA-256 is not that of its content: it was edited")
     elif seal.get("mark") and provenance.author_of(f"{seal['mark']}\n{text}") is Author.changed:
-        found.append("its mark is this user's, and does not belong to its content: it was edited")
+        faults.append("its mark is this user's, and does not belong to its content: it was edited")
     try:
-        found += _faults_of_numbers(card)
+        faults += _faults_of_numbers(card)
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-        found.append(f"its numbers cannot be read: {type(error).__name__}: {error}")
-    return found
+        faults.append(f"its numbers cannot be read: {type(error).__name__}: {error}")
+    return faults
 
 
 def author_of(card: Mapping[str, Any]) -> Author:

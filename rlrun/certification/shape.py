@@ -83,8 +83,8 @@ def _check(value: Any, shape: Any, where: str) -> None:
             _check(value[name], part, name if where == "the card" else f"{where}.{name}")
     elif isinstance(shape, list):
         _require(isinstance(value, list), where, "a list")
-        for number, one in enumerate(value):
-            _check(one, shape[0], f"{where}[{number}]")
+        for number, item in enumerate(value):
+            _check(item, shape[0], f"{where}[{number}]")
     elif shape is int:
         _require(type(value) is int and 0 <= value <= MAX_COUNT, where, "a whole number from 0 on")
     elif shape is float:

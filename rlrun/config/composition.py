@@ -39,11 +39,11 @@ def groups(folders: list[Path]) -> dict[str, list[str]]:
 
     A file whose name begins with "_" is a part of others, and is not chosen by itself.
     """
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for folder in folders:
         for file in sorted(folder.glob("*/[!_]*.yaml")):
-            found.setdefault(file.parent.name, []).append(file.stem)
-    return found
+            names.setdefault(file.parent.name, []).append(file.stem)
+    return names
 
 
 def compose_config(
@@ -110,12 +110,12 @@ def _marked(error: Exception, folders: list[Path]) -> RunError | None:
 
 
 def _refuse_run(parsed: list[Override], recorded: RecordedConfig) -> None:
-    for one in parsed:
-        if one.key_or_group == "run":
+    for override in parsed:
+        if override.key_or_group == "run":
             raise RunError(
                 "The configuration comes from a run already.",
                 key="run",
-                value=str(one.value()),
+                value=str(override.value()),
                 cause=f"It is that of {recorded.file}.",
                 remedy="Leave out run=…, and write the keys that differ.",
             )
@@ -182,15 +182,15 @@ def schema_for(
     places = [*(Path(folder) for folder in (recorded.tree.get("python_path") or [] if recorded else [])), Path.cwd()]
     if extra_folder is not None:
         places += [extra_folder, *sorted(folder for folder in extra_folder.iterdir() if folder.is_dir())]
-    found = [folder_of(location, places) for location in named.values()]
-    folders = [str(folder) for folder in found if folder is not None]
+    module_folders = [folder_of(location, places) for location in named.values()]
+    folders = [str(folder) for folder in module_folders if folder is not None]
     put_on_path(folders)
     return schema_with(tuple(named.items())), folders
 
 
 def _recorded_kinds(recorded: RecordedConfig | None) -> dict[str, str]:
     """Return the values of `env.simulator`, `policy.kind` and `algorithm.name` in the configuration of a run."""
-    chosen = {one.key: one.in_tree(recorded.tree) for one in REGISTRIES} if recorded is not None else {}
+    chosen = {registry.key: registry.in_tree(recorded.tree) for registry in REGISTRIES} if recorded is not None else {}
     return {key: name for key, name in chosen.items() if name is not None}
 
 
@@ -201,19 +201,21 @@ def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str
     """
     keys = [registry.key for registry in REGISTRIES]
     parsed = [parse_override(text) for text in overrides]
-    names = {one.key_or_group: str(one.value()) for one in parsed if one.key_or_group in keys}
+    names = {override.key_or_group: str(override.value()) for override in parsed if override.key_or_group in keys}
     if extra_folder is None:
         return names
     folders = yaml_folders(extra_folder)
     known_groups = groups(folders)
     lines = []
-    for one in parsed:
-        is_choice = one.key_or_group in known_groups and isinstance(one.value(), str)
-        line = (one.input_line or "").lstrip("+")
-        lines.append(f"{'' if one.key_or_group == 'run' or not is_choice else '+'}{line}" if is_choice else f"++{line}")
+    for override in parsed:
+        is_choice = override.key_or_group in known_groups and isinstance(override.value(), str)
+        line = (override.input_line or "").lstrip("+")
+        lines.append(
+            f"{'' if override.key_or_group == 'run' or not is_choice else '+'}{line}" if is_choice else f"++{line}"
+        )
     try:
         untyped = _compose(lines, folders, {})
-        found = {key: OmegaConf.select(untyped, key) for key in keys}
+        chosen = {key: OmegaConf.select(untyped, key) for key in keys}
     except (
         YAMLError,
         HydraException,
@@ -221,7 +223,7 @@ def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str
         UnicodeDecodeError,
     ):  # composing with the schema gives a better message
         return names
-    return {key: str(name) for key, name in found.items() if name is not None} | names
+    return {key: str(name) for key, name in chosen.items() if name is not None} | names
 
 
 def _typed(
@@ -283,11 +285,11 @@ def parse_override(text: str) -> Override:
 
 def spelled_out(overrides: list[str]) -> list[str]:
     """Return overrides of which each names one key. Example: ["algorithm={gamma:1}"] -> ["algorithm.gamma=1"]."""
-    found = []
+    spelled = []
     for text in overrides:
         value = parse_override(text).value() if "{" in text else None
-        found += _below(text.partition("=")[0], value) if isinstance(value, dict) and value else [text]
-    return found
+        spelled += _below(text.partition("=")[0], value) if isinstance(value, dict) and value else [text]
+    return spelled
 
 
 def _below(path: str, value: Any) -> list[str]:

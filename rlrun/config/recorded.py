@@ -156,7 +156,7 @@ def _leaves(section: type, tree: dict[Any, Any], chosen: set[str], prefix: str =
         elif hint is None or (isinstance(hint, type) and issubclass(hint, Section)):
             yield _Leaf(path, value)  # of a newer rlrun, or of a kind that is not installed
         else:
-            is_of_kind = any(path.startswith(f"{one}.") for one in chosen)
+            is_of_kind = any(path.startswith(f"{kind}.") for kind in chosen)
             default = getattr(defaults, key)
             is_default = value == (default.name if isinstance(default, Enum) else default)
             is_plain_type = _is_plain_type(hint) or (key in auto_names(section) and _is_number_or_auto(value))
@@ -248,11 +248,11 @@ def config_of_policy(folder: Path, is_trusted: bool = False, given: Collection[s
     word that the folder is the user's own. given: the keys that the user sets. Raises RunError.
     """
     place = folder.absolute()
-    own = [place / POLICY_CONFIG, place / "policy" / POLICY_CONFIG]
+    recorded = [place / POLICY_CONFIG, place / "policy" / POLICY_CONFIG]
     if (place / CONFIG).is_file() and not (place / "config.json").is_file():
-        own.insert(0, place / CONFIG)
+        recorded.insert(0, place / CONFIG)
     beside = [parent.parent / CONFIG for parent in (place, *place.parents[:2]) if parent.name == CHECKPOINTS]
-    found = next((file for file in [*own, *beside] if file.is_file()), None)
+    found = next((file for file in [*recorded, *beside] if file.is_file()), None)
     if found is None:
         return None
     holds_policy = place if (place / "config.json").is_file() else place / "policy"

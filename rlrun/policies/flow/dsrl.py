@@ -43,8 +43,8 @@ class NoiseAction:
     def from_tokens(cls, tokens: Tensor, shape: ChunkShape) -> NoiseAction:
         """Unpack tokens."""
         num_executed = shape.num_executed * shape.num_actions
-        own = [tokens.shape[1] - shape.num_actions - num_executed, shape.num_actions, num_executed]
-        return cls(*tokens.float().split(own, dim=1))
+        sizes = [tokens.shape[1] - shape.num_actions - num_executed, shape.num_actions, num_executed]
+        return cls(*tokens.float().split(sizes, dim=1))
 
 
 class NoiseDistribution(ActionDistribution):

@@ -147,9 +147,9 @@ class FlowChoice:
     @classmethod
     def from_tokens(cls, tokens: Tensor, num_steps: int, num_dims: int) -> FlowChoice:
         """Unpack tokens of a network with S = num_steps and D = num_dims."""
-        own = num_steps * num_dims
-        num_executed = (tokens.shape[1] - 1 - own) // 3
-        step, before, *executed = tokens.float().split([1, own, *[num_executed] * 3], dim=1)
+        num_noise = num_steps * num_dims
+        num_executed = (tokens.shape[1] - 1 - num_noise) // 3
+        step, before, *executed = tokens.float().split([1, num_noise, *[num_executed] * 3], dim=1)
         return cls(step[:, 0].round().long(), before.unflatten(1, (num_steps, num_dims)), *executed)
 
 
@@ -167,9 +167,9 @@ class FlowChain:
     @classmethod
     def from_tokens(cls, tokens: Tensor, num_flow_steps: int, num_steps: int, num_dims: int) -> FlowChain:
         """Unpack tokens of F = num_flow_steps, S = num_steps and D = num_dims."""
-        own = num_flow_steps * num_steps * num_dims
-        before = tokens[:, :own].float()
-        action = tokens[:, own:].float()
+        num_noise = num_flow_steps * num_steps * num_dims
+        before = tokens[:, :num_noise].float()
+        action = tokens[:, num_noise:].float()
         return cls(before.unflatten(1, (num_flow_steps, num_steps, num_dims)), action)
 
 
@@ -243,11 +243,11 @@ class FlowSampler(ActionDistribution):
     def sample(self, keys: np.ndarray) -> Tensor:
         """Return float32 [B, W]; row b depends on `keys[b]` and its own observation."""
         shape = self._shape
-        own = shape.num_steps * shape.num_dims
-        numbers = distributions.normals(keys, own + shape.num_executed * shape.num_actions + 1)
+        num_noise = shape.num_steps * shape.num_dims
+        numbers = distributions.normals(keys, num_noise + shape.num_executed * shape.num_actions + 1)
         step = (torch.special.ndtr(numbers[:, -1]) * self._sde.num_steps).long().clamp(max=self._sde.num_steps - 1)
         noise = self._temperature * numbers[:, :-1].float()
-        return self._flow(shape.first_noise(self._first_noise, noise[:, :own]), noise[:, own:], step)
+        return self._flow(shape.first_noise(self._first_noise, noise[:, :num_noise]), noise[:, num_noise:], step)
 
     def most_likely(self) -> Tensor:
         """Return float32 [B, W]: the ODE from one fixed noise."""

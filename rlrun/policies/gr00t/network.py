@@ -123,9 +123,9 @@ class Gr00tNetwork(nn.Module):
 
     @property
     def _vlm(self) -> Qwen3VL:
-        found = self.backbone.model.model
-        assert isinstance(found, Qwen3VL)
-        return found
+        vlm = self.backbone.model.model
+        assert isinstance(vlm, Qwen3VL)
+        return vlm
 
     @torch.no_grad()
     def _initialize(self) -> None:
