@@ -101,12 +101,12 @@ def _require(holds: bool, where: str, what: str) -> None:
 def fault_of_times(card: Mapping[str, Any]) -> str:
     """Return what is wrong with the times of a card; "": made after its rule was fixed, not in the future."""
     times = {"rule.fixed_at": card["rule"]["fixed_at"], "made_at": card["made_at"]}
-    found = {}
+    moments = {}
     for name, text in times.items():
         try:
-            found[name] = datetime.fromisoformat(text).astimezone(UTC)
+            moments[name] = datetime.fromisoformat(text).astimezone(UTC)
         except (ValueError, OverflowError):
             return f"its {name}, {text}, is no time"
-        if not FIRST_CARD <= found[name] <= datetime.now(UTC) + CLOCK_DIFFERENCE:
+        if not FIRST_CARD <= moments[name] <= datetime.now(UTC) + CLOCK_DIFFERENCE:
             return f"its {name} is {text}, when no rlrun could make a card"
-    return "" if found["rule.fixed_at"] <= found["made_at"] else "it was made before its rule was fixed"
+    return "" if moments["rule.fixed_at"] <= moments["made_at"] else "it was made before its rule was fixed"

@@ -252,11 +252,11 @@ def config_of_policy(folder: Path, is_trusted: bool = False, given: Collection[s
     if (place / CONFIG).is_file() and not (place / "config.json").is_file():
         recorded.insert(0, place / CONFIG)
     beside = [parent.parent / CONFIG for parent in (place, *place.parents[:2]) if parent.name == CHECKPOINTS]
-    found = next((file for file in [*recorded, *beside] if file.is_file()), None)
-    if found is None:
+    config_file = next((file for file in [*recorded, *beside] if file.is_file()), None)
+    if config_file is None:
         return None
     holds_policy = place if (place / "config.json").is_file() else place / "policy"
-    return read_config(found).of_policy(holds_policy, is_trusted, given)
+    return read_config(config_file).of_policy(holds_policy, is_trusted, given)
 
 
 @dataclass(frozen=True)

@@ -48,16 +48,16 @@ class VectorRows(VectorEnv):
         self._is_rendered = self._wanted.is_observed_as_pixels
         space = RENDERED if self._is_rendered else env.single_observation_space
         self._reader = ObservationReader(space, self._wanted, config.image_size)
-        found = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
-        self.num_actions = found.num_actions
-        self.num_choices = found.num_choices
-        self.num_proprio = found.num_proprio
-        self.num_images = found.num_images
+        space_sizes = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
+        self.num_actions = space_sizes.num_actions
+        self.num_choices = space_sizes.num_choices
+        self.num_proprio = space_sizes.num_proprio
+        self.num_images = space_sizes.num_images
         self.observed = self._reader.guess
         self.cameras = self._reader.cameras
-        self.action_names = tuple(f"action/{i}" for i in range(found.num_actions))
-        self.action_low = np.array(found.action_low, np.float32)
-        self.action_high = np.array(found.action_high, np.float32)
+        self.action_names = tuple(f"action/{i}" for i in range(space_sizes.num_actions))
+        self.action_low = np.array(space_sizes.action_low, np.float32)
+        self.action_high = np.array(space_sizes.action_high, np.float32)
         self._success = [Success(self._wanted, env.spec, self._max_steps) for _ in range(self.num_envs)]
         self._expert = Expert.of(self._wanted.expert, self._actions)
         self._is_over, self._has_ended = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
@@ -96,10 +96,10 @@ class VectorRows(VectorEnv):
         for i, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
             all_seeds[i] = seed_given(seed, self._wanted)
         with questions_told():
-            found = self._env.reset(seed=all_seeds, options={"reset_mask": mask})[0]
+            observations = self._env.reset(seed=all_seeds, options={"reset_mask": mask})[0]
         for env in () if self._wanted.has_shadows else self._singles():
             switch_shadows_off(env)
-        return found
+        return observations
 
     def _singles(self) -> Any:
         """Return the environments of this process; empty if they are in others, or are one."""
@@ -265,7 +265,7 @@ class VectorRows(VectorEnv):
             raise ValueError(
                 f"render() returns {'None' if drawn is None else len(drawn)}, not {self.num_envs} pictures"
             )
-        return [picture_of(one) for one in drawn]
+        return [picture_of(picture) for picture in drawn]
 
     def _split(self, observation: Any) -> list[Any]:
         return [_row(self._env.single_observation_space, observation, i) for i in range(self.num_envs)]
@@ -298,8 +298,8 @@ def _row(space: spaces.Space, observation: Any, row: int) -> Any:
         return {name: _row(below, observation[name], row) for name, below in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(_row(below, part, row) for below, part in zip(space.spaces, observation, strict=True))
-    found = observation[row]
-    return found.copy() if isinstance(found, np.ndarray) else found
+    value = observation[row]
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -315,8 +315,8 @@ def _said(info: dict[str, Any], row: int, is_kept: bool) -> dict[str, Any]:
 
     is_kept: its episode has ended under SAME_STEP, so that `final_info` has it; some environments leave it in `info`.
     """
-    for found in [info.get("final_info", {}), info] if is_kept else [info]:
-        said = {key: found[key][row] for key in SUCCESS_KEYS if key in found and _is_of(found, key, row)}
+    for source in [info.get("final_info", {}), info] if is_kept else [info]:
+        said = {key: source[key][row] for key in SUCCESS_KEYS if key in source and _is_of(source, key, row)}
         if said:
             return said
     return {}
