@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
-from rlrun.system.errors import ExitStatus, RunError, hanging
+from rlrun.system.errors import ExitStatus, RunError, indent
 
 
 @entry_point(
@@ -36,11 +36,11 @@ def verify(file: Path) -> ExitStatus:
     try:
         card = read_card(file)
     except RunError as error:
-        print(hanging(f"rlrun.certify: {error}"), file=sys.stderr)
+        print(indent(f"rlrun.certify: {error}"), file=sys.stderr)
         return error.exit_status
     faults = faults_of(card)
     if faults:
-        print(hanging(f"rlrun.certify: {file} does not hold: {'; '.join(faults)}"), file=sys.stderr)
+        print(indent(f"rlrun.certify: {file} does not hold: {'; '.join(faults)}"), file=sys.stderr)
         return ExitStatus.bad_input
     _print([headline(card), *(f"  {one}" for one in remarks(card))])
     print(f"whole: digest, episodes and rule agree. It {author_of(card).value}.")
@@ -49,7 +49,7 @@ def verify(file: Path) -> ExitStatus:
 
 def _print(lines: Sequence[str]) -> None:
     """Print lines whose words may be a stranger's: no control codes, and no line that looks like one of rlrun."""
-    print("\n".join(hanging(line, indent=4) for line in lines))
+    print("\n".join(indent(line, width=4) for line in lines))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -207,7 +207,10 @@ class CheckpointWriting:
     """
 
     def __init__(self, snapshot: Snapshot, folder: Path, ranks: Ranks, progress: Callable[[], None] = lambda: None):
-        """ranks: no other thread may use their group meanwhile. progress: called after each checksummed piece."""
+        """ranks: no other thread may use their group until `complete` returns.
+
+        progress: called after each checksummed piece.
+        """
         self._snapshot = snapshot
         self._folder = folder.absolute()
         self._ranks = ranks

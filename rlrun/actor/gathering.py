@@ -23,10 +23,10 @@ _ALIGNMENT_BYTES = 16  # a view needs a multiple of its item size
 
 
 @dataclass(frozen=True)
-class Wanted:
+class GatherSpec:
     """A tensor to be gathered, alone or with the adapter that is merged into it.
 
-    Example: Wanted("fc1.weight", (weight, a.weight, b.weight), torch.bfloat16, scale=2.0)
+    Example: GatherSpec("fc1.weight", (weight, a.weight, b.weight), torch.bfloat16, scale=2.0)
     """
 
     name: str
@@ -39,7 +39,7 @@ class Wanted:
         """Bytes of the whole tensors, before a cast."""
         return sum(shard.numel() * shard.element_size() for shard in self.shards)
 
-    def described(self) -> Tensor:
+    def meta(self) -> Tensor:
         """Return a tensor of the shape and type of the result, without memory."""
         own = self.shards[0]
         dtype = own.dtype if self.scale is None else torch.float32
@@ -47,12 +47,12 @@ class Wanted:
             dtype = self.dtype
         return torch.empty(own.shape, dtype=dtype, device="meta")
 
-    def sent_as(self, shard: Tensor) -> torch.dtype:
+    def wire_dtype(self, shard: Tensor) -> torch.dtype:
         """Return the type in which the rows of a shard are gathered: what is merged is cast afterwards."""
         is_cast = self.scale is None and self.dtype is not None and shard.is_floating_point()
         return self.dtype if is_cast and self.dtype is not None else shard.dtype
 
-    def made(self, whole: Sequence[Tensor]) -> Tensor:
+    def assemble(self, whole: Sequence[Tensor]) -> Tensor:
         """Return the result from whole tensors, on their device."""
         if self.scale is None:
             return whole[0]
@@ -60,7 +60,7 @@ class Wanted:
         return merged(weight, a, b, self.scale).to(self.dtype or torch.float32)
 
 
-def gathered(wanted: Iterable[Wanted], device: torch.device | str) -> Iterator[tuple[str, Tensor]]:
+def gathered(wanted: Iterable[GatherSpec], device: torch.device | str) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, whole tensor) on the device, in order. A collective: every rank must exhaust the iterator."""
     before: _Collective | None = None
     for batch in _batches(wanted):
@@ -72,8 +72,8 @@ def gathered(wanted: Iterable[Wanted], device: torch.device | str) -> Iterator[t
         yield from before.finish()
 
 
-def _batches(wanted: Iterable[Wanted]) -> Iterator[list[Wanted]]:
-    batch: list[Wanted] = []
+def _batches(wanted: Iterable[GatherSpec]) -> Iterator[list[GatherSpec]]:
+    batch: list[GatherSpec] = []
     num_bytes = 0
     for one in wanted:
         if batch and num_bytes + one.num_bytes > GATHERED_BYTES:
@@ -109,7 +109,7 @@ class _Place:
 class _Collective:
     """One gathering under way."""
 
-    def __init__(self, batch: list[Wanted], device: torch.device):
+    def __init__(self, batch: list[GatherSpec], device: torch.device):
         self._batch = batch
         self._whole: dict[int, Tensor] = {}  # by number: tensors of which this rank has all rows
         self._places: dict[int, _Place] = {}
@@ -120,7 +120,7 @@ class _Collective:
         for one in batch:
             for shard in one.shards:
                 own = local(shard.detach())
-                dtype = one.sent_as(own)
+                dtype = one.wire_dtype(own)
                 group, size = _group_of(shard)
                 if group is None:
                     self._whole[number] = own.to(device, dtype)
@@ -153,7 +153,7 @@ class _Collective:
                 place = self._places.get(number)
                 found.append(self._whole.pop(number) if place is None else place.whole_in(self._parts))
                 number += 1
-            yield one.name, one.made(found)
+            yield one.name, one.assemble(found)
 
 
 def _group_of(tensor: Tensor) -> tuple[dist.ProcessGroup | None, int]:

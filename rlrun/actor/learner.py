@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.actor.gathering import Wanted
+from rlrun.actor.gathering import GatherSpec
 from rlrun.actor.optimizer import GuardedOptimizer
 from rlrun.actor.process_group import Ranks
 from rlrun.actor.sharding import ShardedPolicy, form_mesh
@@ -53,7 +53,7 @@ class ReferenceWeights:
     def in_place(self) -> Iterator[None]:
         """Use the reference weights inside this context; drops gathered copies before and after.
 
-        The master weights are copied meanwhile, when no gradients are held, which are as large.
+        Peak memory: one more copy of the master weights, at a time when no gradients are held.
         """
         self._sharded.reshard()
         parameters = dict(self._sharded.module.named_parameters())
@@ -185,7 +185,7 @@ class Learner:
 
         has_base: rollout workers have the weights under the adapters already, see `RunConfig.are_adapters_apart`.
         """
-        return [(wanted.name, wanted.described()) for wanted in self._sent(has_base)]
+        return [(wanted.name, wanted.meta()) for wanted in self._sent(has_base)]
 
     def named_weights(self, has_base: bool = False) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, whole tensor) in the order of `weight_layout`, on the device, in the rollout's precision.
@@ -195,7 +195,7 @@ class Learner:
         """
         return self._counted(self.sharded.gathered(self._sent(has_base)))
 
-    def _sent(self, has_base: bool) -> list[Wanted]:
+    def _sent(self, has_base: bool) -> list[GatherSpec]:
         precision = torch_dtype(self.config.rollout.precision)
         return self.sharded.sent(precision, self.config.are_adapters_apart, has_base)
 

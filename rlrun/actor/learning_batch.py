@@ -17,7 +17,7 @@ from torch import Tensor
 from rlrun.actor.process_group import Ranks
 from rlrun.algorithms.advantages import Reduce, chunk_rewards
 from rlrun.algorithms.algorithm import Algorithm, ChunkSteps, Reduction, Targets
-from rlrun.algorithms.losses import aggregation_counts, aggregation_weights, at_level
+from rlrun.algorithms.losses import aggregate_logprobs, aggregation_counts, aggregation_weights
 from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import AlgorithmConfig, RewardType
 from rlrun.edges.trajectories import Trajectory
@@ -65,7 +65,7 @@ class LearningBatch:
     episode_tokens: Tensor  # float32 [M], valid tokens of the same
     counts: np.ndarray  # float64 [M, 3]: share of each row in the divisor of a mean, per `Reduction`
     is_old: bool = False  # the behaviour policy is older than the proximal one
-    reference: Tensor | None = None  # float32 [M, K], the distribution's `statistic` of the first policy
+    reference: Tensor | None = None  # float32 [M, K], the distribution's `kl_statistic` of the first policy
 
     @property
     def usable(self) -> np.ndarray:
@@ -125,7 +125,7 @@ def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce)
     logprobs = torch.tensor(_flat(trajectory.logprobs))
     token_mask = torch.tensor(trajectory.step_valid) & estimates.mask.unsqueeze(-1)
     token_mask = token_mask.repeat_interleave(logprobs.shape[-1] // num_chunks, dim=-1).flatten(0, 1)
-    unit_logprobs, unit_mask = at_level(logprobs, token_mask, config.ratio_level.value, num_chunks)
+    unit_logprobs, unit_mask = aggregate_logprobs(logprobs, token_mask, config.ratio_level.value, num_chunks)
     row_mask = estimates.mask.flatten()
     episode = episodes_of(trajectory, config)
     episode_units, episode_tokens = (_episode_sizes(mask, episode) for mask in (unit_mask, token_mask))
@@ -192,7 +192,7 @@ def chunk_steps(trajectory: Trajectory, config: AlgorithmConfig) -> ChunkSteps:
     return ChunkSteps(rewards=rewards, discount=discount, goes_on=goes_on, horizon=config.horizon, **tensors)
 
 
-def revalued(trajectory: Trajectory, values_M: np.ndarray, config: AlgorithmConfig) -> Trajectory:
+def with_values(trajectory: Trajectory, values_M: np.ndarray, config: AlgorithmConfig) -> Trajectory:
     """Return the trajectory with another critic's values of its chunk steps, float32 [M].
 
     The values after a rollout epoch's last chunk step and after an episode's end stay, since their frames are not in

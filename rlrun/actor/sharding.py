@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from rlrun.actor.gathering import Wanted, gathered
+from rlrun.actor.gathering import GatherSpec, gathered
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig, ShardingStrategy
 from rlrun.policies.adapters import adapters, is_adapter_name, matrix_names, plain_name, unchanging_names
@@ -156,7 +156,7 @@ class ShardedPolicy:
         """
         return [(plain_name(name), shard) for name, shard in self.shards().items() if not is_adapter_name(name)]
 
-    def sent(self, dtype: torch.dtype, are_adapters_apart: bool, has_base: bool) -> list[Wanted]:
+    def sent(self, dtype: torch.dtype, are_adapters_apart: bool, has_base: bool) -> list[GatherSpec]:
         """Return the tensors for rollout workers: trained ones, in `dtype`; no communication.
 
         are_adapters_apart: not merged, but the matrices of each adapter, and before them the weight that it changes,
@@ -171,11 +171,13 @@ class ShardedPolicy:
                 found.append(self._wanted(name, shard, dtype))
                 continue
             matrices = (adapter.a.weight, adapter.b.weight)
-            found += [] if has_base else [Wanted(name, (shard,), None)]
-            found += [Wanted(own, (tensor,), None) for own, tensor in zip(matrix_names(name), matrices, strict=True)]
+            found += [] if has_base else [GatherSpec(name, (shard,), None)]
+            found += [
+                GatherSpec(own, (tensor,), None) for own, tensor in zip(matrix_names(name), matrices, strict=True)
+            ]
         return found
 
-    def gathered(self, wanted: Iterable[Wanted]) -> Iterator[tuple[str, Tensor]]:
+    def gathered(self, wanted: Iterable[GatherSpec]) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, whole tensor) on the device of the mesh. Every rank must exhaust the iterator.
 
         Raises RuntimeError while the policy is offloaded: the CPU would merge adapters, a hundred times as slowly.
@@ -192,11 +194,11 @@ class ShardedPolicy:
         """
         return self.gathered(self._wanted(name, shard, dtype) for name, shard in shards)
 
-    def _wanted(self, name: str, shard: Tensor, dtype: torch.dtype | None) -> Wanted:
+    def _wanted(self, name: str, shard: Tensor, dtype: torch.dtype | None) -> GatherSpec:
         adapter = self._adapters.get(name)
         if adapter is None:
-            return Wanted(name, (shard,), dtype)
-        return Wanted(name, (shard, adapter.a.weight, adapter.b.weight), dtype, adapter.scale)
+            return GatherSpec(name, (shard,), dtype)
+        return GatherSpec(name, (shard, adapter.a.weight, adapter.b.weight), dtype, adapter.scale)
 
 
 def _never_read(policy: Policy) -> list[nn.Module]:

@@ -22,11 +22,11 @@ from rlrun.actor.learning_batch import (
     chunk_steps,
     learning_batch,
     padded,
-    revalued,
+    with_values,
 )
 from rlrun.actor.update_metrics import GAP, MetricSums, RolloutGap, WeightChange
 from rlrun.algorithms.algorithm import Algorithm, Losses, OffPolicyAlgorithm, Outputs, Reduction, Targets, UpdateContext
-from rlrun.algorithms.losses import at_level, explained_variance, masked_mean
+from rlrun.algorithms.losses import aggregate_logprobs, explained_variance, masked_mean
 from rlrun.config.schema import MinibatchOf
 from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.offloading import local
@@ -238,7 +238,9 @@ def _forward(learner: Learner, batch: LearningBatch, rows: np.ndarray, tokens: T
 def _at_level(learner: Learner, logprobs: Tensor, token_mask: Tensor) -> Tensor:
     """Return log-probabilities by unit: float32 [M, U] of float32 [M, K]."""
     config = learner.config
-    return at_level(logprobs, token_mask, config.algorithm.ratio_level.value, config.policy.num_action_chunks)[0]
+    return aggregate_logprobs(
+        logprobs, token_mask, config.algorithm.ratio_level.value, config.policy.num_action_chunks
+    )[0]
 
 
 def _with_proximal_policy(
@@ -248,7 +250,7 @@ def _with_proximal_policy(
     logprobs, values = _recompute_logprobs(learner, batch, plan)
     reference = batch.reference
     if learner.has_critic:
-        trajectory = revalued(trajectory, values.numpy(), learner.config.algorithm)
+        trajectory = with_values(trajectory, values.numpy(), learner.config.algorithm)
         batch = learning_batch(trajectory, algorithm, learner.ranks.sum)
     proximal = _at_level(learner, logprobs, batch.token_mask)
     return dataclasses.replace(batch, proximal_logprobs=proximal, reference=reference, is_old=True)
@@ -271,7 +273,7 @@ def _recompute_logprobs(
     for at in places:
         (tokens,) = uploaded([batch.tokens[at]], learner.device)
         distribution, value = _forward(learner, batch, at, tokens)
-        found.append(distribution.statistic(tokens) if of_reference else distribution.logprobs(tokens))
+        found.append(distribution.kl_statistic(tokens) if of_reference else distribution.logprobs(tokens))
         valued.append(torch.zeros(len(at), device=learner.device) if value is None else value)
     learner.sharded.reshard()
     logprobs = torch.zeros(batch.old_logprobs.shape)

@@ -95,14 +95,14 @@ class ActionDistribution(ABC):
     def entropy(self) -> Tensor:
         """Return float32 [B, K], in nats."""
 
-    def statistic(self, tokens: Tensor) -> Tensor:
+    def kl_statistic(self, tokens: Tensor) -> Tensor:
         """Return float32 [B, K]: what `exact_kl` needs of a reference policy; by default its log-probabilities."""
         return self.logprobs(tokens)
 
     def exact_kl(self, reference: Tensor) -> Tensor | None:
         """Return float32 [B, K], KL(this || reference) in closed form; None: it is estimated from log-probabilities.
 
-        reference: the `statistic` of the reference policy for the same tokens.
+        reference: the `kl_statistic` of the reference policy for the same tokens.
         """
         return None
 
@@ -111,13 +111,13 @@ class ActionDistribution(ABC):
         None: it is estimated from log-probabilities."""
         return None
 
-    def matched(self, tokens: Tensor) -> MatchedVelocities | None:
-        """Return the velocities for flow matching on the chosen actions; None: it matches none."""
+    def flow_matching_terms(self, tokens: Tensor) -> MatchedVelocities | None:
+        """Return the velocities of the flow matching loss on the chosen actions; None: the policy has none."""
         return None
 
     @abstractmethod
-    def first(self, num_rows: int) -> ActionDistribution:
-        """Return the distribution of the first rows."""
+    def slice_rows(self, num_rows: int) -> ActionDistribution:
+        """Return the distribution of rows [0, num_rows)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,12 +129,15 @@ class Outputs:
     unit_logprobs: Tensor  # float32 [M, U], the same by unit
     values: Tensor | None  # float32 [M]; None: no critic
     acted_logprobs: Tensor | None = None  # float32 [M, U], of the behaviour policy; None: it is the proximal one
-    # float32 [M, K], the distribution's `statistic` of the first policy, if algorithm.kl_coef > 0
+    # float32 [M, K], the distribution's `kl_statistic` of the first policy, if algorithm.kl_coef > 0
     reference: Tensor | None = None
 
 
 class Reduction(Enum):
-    """The entries of a mean. The learner weights micro-batches by their number, so that every entry counts equally."""
+    """The entries that a loss term is averaged over.
+
+    The learner weights micro-batches by their number, so that every entry counts equally.
+    """
 
     units = "units"
     tokens = "tokens"
@@ -184,7 +187,7 @@ class BaseAlgorithm:
 
 @dataclass(frozen=True, eq=False)
 class DemonstratedSteps:
-    """Chunk steps of demonstrations whose future is known, M rows; C control steps per chunk, A action dimensions."""
+    """Chunk steps of demonstrations with their next observation: M rows, C control steps per chunk, A actions."""
 
     proprio: np.ndarray  # float32 [M, P]
     actions: np.ndarray  # float32 [M, C, A], simulator units; after the end of an episode its last one repeats

@@ -67,7 +67,7 @@ class Dsrl(SoftActorCritic):
         entropy = -own_density.detach().mean()
         num_numbers = batch.actions.shape[1]
         trainer.step_alpha(trainer.log_alpha * (entropy - own.target_entropy * num_numbers))
-        trainer.follow(own.tau)
+        trainer.polyak_update(own.tau)
         return {
             "critic_loss": critic_loss.detach() / own.num_critics,
             "value_mean": value.detach().mean(),

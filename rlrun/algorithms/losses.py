@@ -99,7 +99,9 @@ def aggregation_weights(mask: Tensor, aggregation: str, episode_size: Tensor | N
     return aggregation_counts(mask, aggregation, episode_size).double()
 
 
-def at_level(logprobs_MK: Tensor, mask_MK: Tensor, level: str, num_action_chunks: int) -> tuple[Tensor, Tensor]:
+def aggregate_logprobs(
+    logprobs_MK: Tensor, mask_MK: Tensor, level: str, num_action_chunks: int
+) -> tuple[Tensor, Tensor]:
     """Return log-probabilities and mask of the units that have one ratio each.
 
     token: [M, K]; action: [M, C], the sum over the A tokens of a control step; chunk: [M, 1], the sum

@@ -68,7 +68,7 @@ class Nft(Algorithm):
         return balanced(advantages.clamp(-bound, bound), weights, reduce)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Losses:
-        found = outputs.distribution.matched(targets.tokens)
+        found = outputs.distribution.flow_matching_terms(targets.tokens)
         if found is None:
             raise ValueError("the policy matches no velocities, which this algorithm trains")
         positive, negative = branch_losses(found, targets.token_mask, self._own)

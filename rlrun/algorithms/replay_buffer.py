@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """What followed choices. A transition may span several control steps: its reward is their discounted sum."""
+    """M transitions. One may span several control steps: its reward is their discounted sum."""
 
     features: Tensor  # float32 [M, W]
     actions: Tensor  # float32 [M, A], choices over their bounds: -1 to 1

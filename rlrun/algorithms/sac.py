@@ -77,7 +77,7 @@ class Sac(SoftActorCritic):
             found = trainer.critics(policy.normalized(batch.features), batch.actions)
             loss = (found - wanted).square().mean(1).sum()
             trainer.step_critics(loss)
-            trainer.follow(own.tau)
+            trainer.polyak_update(own.tau)
             losses.append(loss.detach() / own.num_critics)
         value = self.value(trainer.critics(policy.normalized(last.features), actions[:count], is_frozen=True))
         is_finite = context.step((alpha * densities[:count] - value).mean())

@@ -89,7 +89,7 @@ class CriticTrainer:
         """Take a step of `log_alpha`."""
         self._take_step(loss, self._alpha_optimizer, [self.log_alpha])
 
-    def follow(self, rate: float) -> None:
+    def polyak_update(self, rate: float) -> None:
         """Move the targets towards the critics by this share."""
         with torch.no_grad():
             for target, critic in zip(self.targets.parameters(), self.critics.parameters(), strict=True):

@@ -82,7 +82,7 @@ class AlgorithmSpec:
         return cast("Algorithm | OffPolicyAlgorithm", ALGORITHMS.part(self, "algorithm")(config))
 
 
-def passes_over(config: AlgorithmConfig) -> int:
+def num_epochs(config: AlgorithmConfig) -> int:
     """Return how often an update learns from a chunk step: in every epoch; once if the algorithm is off-policy."""
     spec: AlgorithmSpec = ALGORITHMS.get(config.name)
     return config.update_epochs if spec.is_on_policy else 1

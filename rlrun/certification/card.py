@@ -45,7 +45,7 @@ def next_batch(count: int, half_width: float | None, num_episodes: int) -> int:
 
 def counted(episodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return successes, episodes and the interval of listed episodes."""
-    successes = sum(bool(one["success"]) for one in episodes)
+    successes = sum(bool(episode["success"]) for episode in episodes)
     low, high = wilson_interval(successes, len(episodes), CONFIDENCE)
     rate = successes / max(1, len(episodes))
     return {"successes": successes, "episodes": len(episodes), "success_rate": rate, "low": low, "high": high}
@@ -58,8 +58,10 @@ def counted_words(result: Mapping[str, Any]) -> str:
 
 def by_task(episodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the counts of each instruction, in order of their first episode."""
-    tasks = dict.fromkeys(str(one["instruction"]) for one in episodes)
-    return [{"task": task, **counted([one for one in episodes if one["instruction"] == task])} for task in tasks]
+    tasks = dict.fromkeys(str(episode["instruction"]) for episode in episodes)
+    return [
+        {"task": task, **counted([episode for episode in episodes if episode["instruction"] == task])} for task in tasks
+    ]
 
 
 def write_card(content: Mapping[str, Any], file: Path) -> None:
@@ -96,16 +98,16 @@ def faults_of(card: Mapping[str, Any]) -> list[str]:
     content = {key: value for key, value in card.items() if key != "seal"}
     text = _canonical(content)
     seal = card["seal"]
-    found = []
+    faults = []
     if hashlib.sha256(text.encode()).hexdigest() != seal.get("sha256"):
-        found.append("its SHA-256 is not that of its content: it was edited")
+        faults.append("its SHA-256 is not that of its content: it was edited")
     elif seal.get("mark") and provenance.author_of(f"{seal['mark']}\n{text}") is Author.changed:
-        found.append("its mark is this user's, and does not belong to its content: it was edited")
+        faults.append("its mark is this user's, and does not belong to its content: it was edited")
     try:
-        found += _faults_of_numbers(card)
+        faults += _faults_of_numbers(card)
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-        found.append(f"its numbers cannot be read: {type(error).__name__}: {error}")
-    return found
+        faults.append(f"its numbers cannot be read: {type(error).__name__}: {error}")
+    return faults
 
 
 def author_of(card: Mapping[str, Any]) -> Author:
@@ -115,36 +117,42 @@ def author_of(card: Mapping[str, Any]) -> Author:
 
 
 def _faults_of_numbers(card: Mapping[str, Any]) -> list[str]:
-    rule = card["rule"]
     episodes = card["episodes"]
-    found = []
-    for name, value in counted(episodes).items():
-        if abs(float(card["result"][name]) - value) > 1e-9:
-            found.append(f"its {name} is {card['result'][name]}, and its episodes give {value:.6g}")
-    if card["tasks"] != by_task(episodes):
-        found.append("its tasks are not those of its episodes")
-    if card["result"]["num_starts"] != len({one["start"] for one in episodes}):
-        found.append("its num_starts is not that of its episodes")
-    selection = card["selection"]
-    if selection is not None and selection["cards_before"] != len(selection["earlier"]):
-        found.append(f"it lists {len(selection['earlier'])} earlier tests, and counts {selection['cards_before']}")
-    wrong_time = shape.fault_of_times(card)
-    if wrong_time:
-        found.append(wrong_time)
-    wrong_seeds = fault_of_seeds([int(one["seed"]) for one in episodes])
-    if wrong_seeds:
-        found.append(wrong_seeds)
-    outcomes = [bool(one["success"]) for one in sorted(episodes, key=lambda one: int(one["seed"]))]
-    ends = [
-        count
-        for count in range(1, len(outcomes) + 1)
-        if stops(outcomes[:count], rule["half_width"], int(rule["num_episodes"]))
+    result = card["result"]
+    faults = [
+        f"its {name} is {result[name]}, and its episodes give {value:.6g}"
+        for name, value in counted(episodes).items()
+        if abs(float(result[name]) - value) > 1e-9
     ]
-    if not ends:
-        found.append(f"its rule, {words_of(rule)}, does not end after {len(episodes)} episodes")
-    elif ends[0] != len(episodes):
-        found.append(f"its rule, {words_of(rule)}, ends after {ends[0]} episodes, and it has {len(episodes)}")
-    return found
+    if card["tasks"] != by_task(episodes):
+        faults.append("its tasks are not those of its episodes")
+    if result["num_starts"] != len({episode["start"] for episode in episodes}):
+        faults.append("its num_starts is not that of its episodes")
+    wrong_seeds = fault_of_seeds([int(episode["seed"]) for episode in episodes])
+    more = [_fault_of_selection(card["selection"]), shape.fault_of_times(card), wrong_seeds, _fault_of_rule(card)]
+    return faults + [fault for fault in more if fault]
+
+
+def _fault_of_selection(selection: Mapping[str, Any] | None) -> str | None:
+    """Return what is wrong if a card counts other earlier tests than it lists; None: nothing."""
+    if selection is None or selection["cards_before"] == len(selection["earlier"]):
+        return None
+    return f"it lists {len(selection['earlier'])} earlier tests, and counts {selection['cards_before']}"
+
+
+def _fault_of_rule(card: Mapping[str, Any]) -> str | None:
+    """Return what is wrong if the rule of a card does not end with its last episode; None: nothing."""
+    rule = card["rule"]
+    in_order = sorted(card["episodes"], key=lambda episode: int(episode["seed"]))
+    outcomes = [bool(episode["success"]) for episode in in_order]
+    most = int(rule["num_episodes"])
+    counts = range(1, len(outcomes) + 1)
+    end = next((count for count in counts if stops(outcomes[:count], rule["half_width"], most)), None)
+    if end is None:
+        return f"its rule, {words_of(rule)}, does not end after {len(outcomes)} episodes"
+    if end != len(outcomes):
+        return f"its rule, {words_of(rule)}, ends after {end} episodes, and it has {len(outcomes)}"
+    return None
 
 
 def words_of(rule: Mapping[str, Any]) -> str:

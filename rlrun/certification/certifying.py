@@ -114,10 +114,10 @@ def _loaded(session: Session, policy: Path) -> list[dict[str, str]]:
 def _checked_world(session: Session, history: History, fingerprints: list[dict[str, str]]) -> list[Breach]:
     recorded = rules.probes(history)
     with session.phase("compare the world"):
-        drawn = session.controller.probe([one.seed for one in recorded])
+        drawn = session.controller.probe([start.seed for start in recorded])
     env = provenance.as_tree(session.config)["env"]
-    found = rules.check_world(history, env, fingerprints, recorded, drawn)
-    return rules.require(found, session.config.certify.waive)
+    breaches = rules.check_world(history, env, fingerprints, recorded, drawn)
+    return rules.require(breaches, session.config.certify.waive)
 
 
 class _Certifying:
@@ -133,19 +133,19 @@ class _Certifying:
     def run(self) -> None:
         """Run the episodes. Raises RunError as soon as a test start turns out to be known from training."""
         wanted = self._session.config.certify
-        while not stops([one["success"] for one in self.episodes], wanted.half_width, wanted.num_episodes):
+        while not stops([episode["success"] for episode in self.episodes], wanted.half_width, wanted.num_episodes):
             first = TEST_SEEDS.start + len(self.episodes)
             size = next_batch(len(self.episodes), wanted.half_width, wanted.num_episodes)
             seeds = list(range(first, first + size))
             reports = run_episodes(self._session, 0, 0, seeds, has_video=False)
             require_all(seeds, reports)
-            starts = [one for part in read_starts(self._session.run_dir) for one in part.starts]
-            tested = {one.seed: one for one in starts if split_of(one.seed) is Split.test}
+            starts = [start for part in read_starts(self._session.run_dir) for start in part.starts]
+            tested = {start.seed: start for start in starts if split_of(start.seed) is Split.test}
             if self._history is not None:
                 self.waived = rules.require(rules.check_starts(self._history, tested.values()), wanted.waive)
-            sound = sorted((one for one in reports if not one.infra_fault), key=lambda one: one.seed)
+            sound = sorted((report for report in reports if not report.infra_fault), key=lambda report: report.seed)
             self.num_void += len(reports) - len(sound)
-            self.episodes += [_episode(one, tested[one.seed].digest) for one in sound]
+            self.episodes += [_episode(report, tested[report.seed].digest) for report in sound]
             now = counted(self.episodes)
             self._session.console.note(f"{now['successes']} of {now['episodes']} test episodes succeeded")
 
@@ -173,10 +173,10 @@ def _perturbed(
         seeds = [TEST_SEEDS.start + i for i in range(len(unperturbed))]
         reports = run_episodes(session, 0, 0, seeds, has_video=False)
         require_all(seeds, reports)
-    episodes = [_episode(one, "") for one in reports if not one.infra_fault]
-    successes = {one["seed"]: one["success"] for one in episodes}
-    lost = sum(one["success"] and not successes[one["seed"]] for one in unperturbed)
-    won = sum(not one["success"] and successes[one["seed"]] for one in unperturbed)
+    episodes = [_episode(report, "") for report in reports if not report.infra_fault]
+    successes = {episode["seed"]: episode["success"] for episode in episodes}
+    lost = sum(episode["success"] and not successes[episode["seed"]] for episode in unperturbed)
+    won = sum(not episode["success"] and successes[episode["seed"]] for episode in unperturbed)
     return {"perturbation": name, **counted(episodes), "lost": lost, "won": won}
 
 
@@ -192,7 +192,7 @@ def _content(
 ) -> dict[str, Any]:
     splits = simulator_spec(config.env).splits(config.env)
     episodes = certifying.episodes
-    num_starts = len({one["start"] for one in episodes})
+    num_starts = len({episode["start"] for episode in episodes})
     return {
         "format": CARD_FORMAT,
         "made_by": f"rlrun {provenance.own_version()}",
@@ -207,7 +207,7 @@ def _content(
         "splits": asdict(splits),
         "deviations": list(splits.deviations),
         "world": {"fingerprints": fingerprints, "env": provenance.as_tree(config)["env"]},
-        "waived": [{"rule": one.rule, "sentence": one.sentence} for one in waived],
+        "waived": [{"rule": breach.rule, "sentence": breach.sentence} for breach in waived],
         "episodes": episodes,
     }
 
@@ -240,13 +240,13 @@ def _training(history: History) -> dict[str, Any]:
 
 def _selection(history: History, policy: Path, earlier: list[dict[str, Any]]) -> dict[str, Any]:
     """Return among how many policies of the run this one could be chosen, how, and what was tested before."""
-    looked_at = [one for one in history.evaluations if one.outcomes]
-    seeds = sorted({outcome.seed for one in looked_at for outcome in one.outcomes})
+    looked_at = [evaluation for evaluation in history.evaluations if evaluation.outcomes]
+    seeds = sorted({outcome.seed for evaluation in looked_at for outcome in evaluation.outcomes})
     checkpoints = history.folder / provenance.CHECKPOINTS
     best = checkpoint_folder.best(checkpoints) if checkpoints.is_dir() else None
     is_marked = best is not None and policy.resolve().is_relative_to(best.resolve())
-    own = [one.success_rate for one in looked_at if one.step == history.step]
-    is_best = is_marked and own == [max((one.success_rate for one in looked_at), default=None)]
+    rates = [evaluation.success_rate for evaluation in looked_at if evaluation.step == history.step]
+    is_best = is_marked and rates == [max((evaluation.success_rate for evaluation in looked_at), default=None)]
     is_last = history.step == history.run.num_steps
     return {
         "num_evaluations": len(looked_at),
@@ -266,8 +266,8 @@ def _noise(history: History) -> dict[str, Any] | None:
     if not history.evaluations:
         return None
     step = history.evaluations[-1].step
-    by_step = [{one.step: one.success_rate for one in run.evaluations} for run in history.siblings]
-    rates = [found[step] for found in by_step if step in found]
+    by_step = [{evaluation.step: evaluation.success_rate for evaluation in run.evaluations} for run in history.siblings]
+    rates = [rates_by_step[step] for rates_by_step in by_step if step in rates_by_step]
     if len(rates) < 2:
         return None
     where = f"validation starts after step {step}"
@@ -278,7 +278,7 @@ def _write(folder: Path, content: dict[str, Any]) -> Path:
     card = folder / CARD
     write_card(content, card)
     (folder / PAGE).write_text(page(content), encoding="utf-8")
-    lines = [json.dumps(_exported(one, number, content)) for number, one in enumerate(content["episodes"])]
+    lines = [json.dumps(_exported(episode, number, content)) for number, episode in enumerate(content["episodes"])]
     (folder / EPISODES).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return card
 

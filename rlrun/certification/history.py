@@ -1,4 +1,4 @@
-"""What the training of a policy saw, as its run folder recorded it: starts, evaluations, the world, other runs."""
+"""Record of a policy's training, from its run folder: starts, evaluations, the world, other runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class History:
 
         Returns None if no run folder is there: the policy was trained elsewhere, or moved.
         """
-        folder = next((one for one in _candidates(place) if (one / METRICS).is_file()), None)
+        folder = next((candidate for candidate in _candidates(place) if (candidate / METRICS).is_file()), None)
         if folder is None:
             return None
         run = read_run(folder)
@@ -79,7 +79,7 @@ class History:
                 origin, is_known = _own_origin(config)
                 if path is None or not is_known:
                     return origin, is_known
-            parent = next((one for one in _candidates(Path(path)) if (one / STARTS).is_file()), None)
+            parent = next((candidate for candidate in _candidates(Path(path)) if (candidate / STARTS).is_file()), None)
             if parent is None or parent == folder:
                 return f"{path}, of whose training nothing is on record", False
             folder = parent
@@ -125,17 +125,17 @@ class History:
     @cached_property
     def starts(self) -> dict[str, tuple[EpisodeStart, SeenStarts]]:
         """Each start that training and selection saw, by the digest of its first observation."""
-        return {one.digest: (one, part) for part in reversed(self.seen) for one in part.starts}
+        return {start.digest: (start, part) for part in reversed(self.seen) for start in part.starts}
 
     @cached_property
     def seeds(self) -> dict[int, SeenStarts]:
         """Each reset seed that training and selection used."""
-        return {one.seed: part for part in reversed(self.seen) for one in part.starts}
+        return {start.seed: part for part in reversed(self.seen) for start in part.starts}
 
     @property
     def digest(self) -> str:
         """SHA-256 of all recorded starts, which names the record that a card was made from."""
-        text = "\n".join(f"{part.step} {one.seed} {one.digest}" for part in self.seen for one in part.starts)
+        text = "\n".join(f"{part.step} {start.seed} {start.digest}" for part in self.seen for start in part.starts)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
@@ -146,8 +146,8 @@ class History:
     @cached_property
     def siblings(self) -> list[RunRecord]:
         """Runs beside this one, with it, that differ from it in the seed alone: those of a sweep."""
-        beside = [one for one in sorted(self.folder.parent.iterdir()) if (one / METRICS).is_file()]
-        runs = [self.run if one.samefile(self.folder) else read_run(one) for one in beside]
+        beside = [run_folder for run_folder in sorted(self.folder.parent.iterdir()) if (run_folder / METRICS).is_file()]
+        runs = [self.run if run_folder.samefile(self.folder) else read_run(run_folder) for run_folder in beside]
         group = next((group for group in group_runs(runs) if self.run in group.runs), None)
         return [] if group is None else group.runs
 

@@ -48,19 +48,19 @@ def earlier_tests(history: History, output: Path) -> list[dict[str, Any]]:
     has lost them.
     """
     lines = list(read_json_lines(history.folder / CERTIFICATIONS))
-    found = list(_cards(history, output))
-    results = {_key(one): one["result"] for one in lines if "result" in one}
-    begun = {_key(one): one for one in lines if "result" not in one}
-    begun = {key: one for key, one in results.items() if key not in begun} | begun  # an end without its beginning
+    cards = list(_cards(history, output))
+    results = {_key(line): line["result"] for line in lines if "result" in line}
+    begun = {_key(line): line for line in lines if "result" not in line}
+    begun = {key: result for key, result in results.items() if key not in begun} | begun  # an end without its beginning
     tests = []
     for line in lines:
         key = _key(line)
         if begun.pop(key, None) is None:
             continue
-        card = next((one for one in found if _is_of(line, one)), None)
+        card = next((written for written in cards if _is_of(line, written)), None)
         tests.append(_test(line, results.get(key), card))
-    unlisted = [one for one in found if not any(_is_of(line, one) for line in lines)]
-    return tests + [_unlisted(one) for one in unlisted] + _unreadable(history, len(lines))
+    unlisted = [written for written in cards if not any(_is_of(line, written) for line in lines)]
+    return tests + [_unlisted(written) for written in unlisted] + _unreadable(history, len(lines))
 
 
 def _key(line: Mapping[str, Any]) -> tuple[str, str]:

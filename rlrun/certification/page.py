@@ -9,7 +9,7 @@ from typing import Any
 from rlrun.certification.card import counted_words, words_of
 from rlrun.observability.report.charts import STYLE
 from rlrun.observability.step_line import percent
-from rlrun.system.errors import visible
+from rlrun.system.errors import escape_control
 
 PAGE = "card.html"
 BAR = 240  # width of the picture of an interval, pixels
@@ -33,7 +33,7 @@ def page(card: Mapping[str, Any]) -> str:
         f"<footer>Made by {escape(card['made_by'])} at {escape(card['made_at'])}. "
         "<code>rlrun certify card.json</code> verifies the numbers, which are in card.json.</footer>",
     )
-    return visible(
+    return escape_control(
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
         f"<body><main>{''.join(sections)}</main></body></html>\n"
@@ -57,7 +57,7 @@ def tested_words(card: Mapping[str, Any]) -> list[str]:
     env = card["world"]["env"]
     section = env.get(env["simulator"])
     place = section.get("id") if isinstance(section, Mapping) else None
-    tasks = [one["task"] for one in card["tasks"] if one["task"]]
+    tasks = [task["task"] for task in card["tasks"] if task["task"]]
     temperature = card["rule"]["temperature"]
     return [
         f"World: {env['simulator']}{f', {place}' if place else ''}.",
@@ -71,7 +71,7 @@ def is_held_out(card: Mapping[str, Any]) -> bool:
     """Return whether the card proves that neither training nor selection saw its test starts."""
     training = card["training"]
     known = training is not None and training["is_first_policy_known"]
-    return known and not any(one["rule"] in ("record", "held_out", "selection") for one in card["waived"])
+    return known and not any(breach["rule"] in ("record", "held_out", "selection") for breach in card["waived"])
 
 
 def remarks(card: Mapping[str, Any]) -> list[str]:
@@ -79,61 +79,61 @@ def remarks(card: Mapping[str, Any]) -> list[str]:
     result = card["result"]
     training = card["training"]
     splits = card["splits"]
-    found = [f"BROKEN RULE, waived: {one['rule']}: {one['sentence']}." for one in card["waived"]]
-    found += _earlier(card)
+    sentences = [f"BROKEN RULE, waived: {breach['rule']}: {breach['sentence']}." for breach in card["waived"]]
+    sentences += _earlier(card)
     if splits["trained_on_test"]:
-        found.append(f"{splits['trained_on_test']}.")
+        sentences.append(f"{splits['trained_on_test']}.")
     if training is None:
-        found.append(
+        sentences.append(
             "The training of this policy is not on record here: nothing proves that test starts were held out."
         )
     else:
         if not training["is_first_policy_known"]:
-            found.append(
+            sentences.append(
                 f"Nothing proves that test starts were held out: the run began with {training['first_policy']}."
             )
         if is_held_out(card):
-            found.append(
+            sentences.append(
                 f"Held out: none of the {training['num_starts']} starts that training and selection saw is among the "
                 f"{result['num_starts']} test starts, by seed and by first observation."
             )
         if training["unrecorded"]:
-            found.append(training["unrecorded"])
+            sentences.append(training["unrecorded"])
     if result["num_starts"] < result["episodes"]:
-        found.append(f"{result['episodes']} episodes began from {result['num_starts']} different starts.")
+        sentences.append(f"{result['episodes']} episodes began from {result['num_starts']} different starts.")
     rule = card["rule"]
-    found.append(
+    sentences.append(
         f"Rule, fixed at {rule['fixed_at']}: {words_of(rule)}, each test seed once, at temperature "
         f"{rule['temperature']:g}."
     )
-    found += [f"Deviation from the published protocol: {one}." for one in card["deviations"]]
-    found += [f"Perturbed world {name}, not tested: {reason}" for name, reason in card["untested"].items()]
+    sentences += [f"Deviation from the published protocol: {deviation}." for deviation in card["deviations"]]
+    sentences += [f"Perturbed world {name}, not tested: {reason}" for name, reason in card["untested"].items()]
     if result["num_void"]:
-        found.append(f"{result['num_void']} episodes were void by faults of the simulator, and repeated.")
+        sentences.append(f"{result['num_void']} episodes were void by faults of the simulator, and repeated.")
     noise = card["noise"]
     if noise is not None:
-        found.append(
+        sentences.append(
             f"Training again with another seed moves it: {noise['num_seeds']} seeds have a standard deviation of "
             f"{100 * noise['std']:.1f} points on {noise['on']}."
         )
     elif training is not None:
-        found.append(
+        sentences.append(
             "How much another training seed would move it is unknown: no run beside it that differs in the seed only "
             "was evaluated after the same step."
         )
-    return found
+    return sentences
 
 
 def _earlier(card: Mapping[str, Any]) -> list[str]:
     """Return sentences on the earlier tests of the run's policies, among which this one could be chosen."""
     tests = [] if card["selection"] is None else card["selection"]["earlier"]
-    found = [
-        f"Earlier test on test starts: step {one['step']}, temperature {one['temperature']}, {one['rule']}: "
-        f"{one['outcome']}."
-        for one in tests[:MAX_EARLIER]
+    sentences = [
+        f"Earlier test on test starts: step {test['step']}, temperature {test['temperature']}, {test['rule']}: "
+        f"{test['outcome']}."
+        for test in tests[:MAX_EARLIER]
     ]
     more = len(tests) - MAX_EARLIER
-    return [*found, f"{more} more earlier tests are in card.json."] if more > 0 else found
+    return [*sentences, f"{more} more earlier tests are in card.json."] if more > 0 else sentences
 
 
 def training_words(card: Mapping[str, Any]) -> list[str]:
@@ -193,7 +193,7 @@ def _section(title: str, content: str) -> str:
 
 
 def _list(sentences: Sequence[str]) -> str:
-    return f'<div class="card"><ul>{"".join(f"<li>{escape(one)}</li>" for one in sentences)}</ul></div>'
+    return f'<div class="card"><ul>{"".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)}</ul></div>'
 
 
 def _table(rows: Sequence[Mapping[str, Any]], name: str) -> str:
@@ -219,7 +219,7 @@ def _perturbed(card: Mapping[str, Any]) -> str:
 def _world(card: Mapping[str, Any]) -> str:
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td><code>{escape(value)}</code></td></tr>"
-        for one in card["world"]["fingerprints"]
-        for name, value in sorted(one.items())
+        for fingerprint in card["world"]["fingerprints"]
+        for name, value in sorted(fingerprint.items())
     )
     return f'<div class="card"><table>{rows}</table></div>'

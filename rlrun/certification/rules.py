@@ -34,46 +34,46 @@ class Breach:
 
 def check_record(history: History) -> list[Breach]:
     """Return what the run's record breaks, before any episode."""
-    found = [Breach("record", damage) for damage in history.damages]
+    breaches = [Breach("record", damage) for damage in history.damages]
     missing = history.missing_steps
     if missing:
         which = f"step {missing[0]}" if len(missing) == 1 else f"{len(missing)} steps, first {missing[0]}"
-        found.append(Breach("record", f"{history.folder} has no record of the starts of {which} of {history.step}"))
+        breaches.append(Breach("record", f"{history.folder} has no record of the starts of {which} of {history.step}"))
     for part in history.seen:
-        if any(split_of(one.seed) is Split.test for one in part.starts):
+        if any(split_of(start.seed) is Split.test for start in part.starts):
             rule = "held_out" if part.during is During.training else "selection"
-            return [*found, Breach(rule, f"episodes began from test starts ({part} of {history.folder})")]
-    on_test = [one.step for one in history.evaluations if one.is_on_test]
+            return [*breaches, Breach(rule, f"episodes began from test starts ({part} of {history.folder})")]
+    on_test = [evaluation.step for evaluation in history.evaluations if evaluation.is_on_test]
     if on_test:
         where = f"the evaluation after step {on_test[0]} of {history.folder}"
-        return [*found, Breach("selection", f"{where} began from test starts")]
-    return found
+        return [*breaches, Breach("selection", f"{where} began from test starts")]
+    return breaches
 
 
 def check_starts(history: History, starts: Iterable[EpisodeStart]) -> list[Breach]:
     """Return the rule that test starts break if training or selection saw one of them."""
-    seen = [(one, history.starts.get(one.digest)) for one in starts]
-    known = [(one, found) for one, found in seen if found is not None]
+    seen = [(start, history.starts.get(start.digest)) for start in starts]
+    known = [(start, before) for start, before in seen if before is not None]
     if known:
-        one, (earlier, part) = known[0]
+        start, (earlier, part) = known[0]
         return [
             Breach(
                 "held_out",
-                f"{len(known)} of {len(seen)} test starts were seen before, as that of test seed {one.seed}: its first "
-                f"observation is that of seed {earlier.seed} ({part})",
+                f"{len(known)} of {len(seen)} test starts were seen before, as that of test seed {start.seed}: its "
+                f"first observation is that of seed {earlier.seed} ({part})",
             )
         ]
-    replayed = [(one, history.seeds[one.seed]) for one, _ in seen if one.seed in history.seeds]
+    replayed = [(start, history.seeds[start.seed]) for start, _ in seen if start.seed in history.seeds]
     if replayed:
-        one, part = replayed[0]
-        return [Breach("held_out", f"test seed {one.seed} was used before ({part})")]
+        start, part = replayed[0]
+        return [Breach("held_out", f"test seed {start.seed} was used before ({part})")]
     return []
 
 
 def probes(history: History) -> list[EpisodeStart]:
     """Return recorded starts to draw again: those of the run's own first evaluation, else of its first training."""
     parts = sorted(history.seen, key=lambda part: part.during is not During.evaluation)
-    unique = {one.seed: one for part in parts for one in part.starts}
+    unique = {start.seed: start for part in parts for start in part.starts}
     return list(unique.values())[:NUM_PROBES]
 
 
@@ -89,20 +89,22 @@ def check_world(
     env: the section of the test, as plain data. fingerprints: of its simulators. recorded, drawn: the same seeds, as
     the run saw them and as they begin now.
     """
-    found = [
+    differences = [
         sentence for key, sentence in changes(history.run.config.get("env", {}), env, (), "env.") if not _is_how(key)
     ]
-    for name in sorted({name for one in (*history.world, *fingerprints) for name in one}):
-        was, now = ({one.get(name, "unknown") for one in worlds} for worlds in (history.world, fingerprints))
+    for name in sorted({name for fingerprint in (*history.world, *fingerprints) for name in fingerprint}):
+        was, now = (
+            {fingerprint.get(name, "unknown") for fingerprint in worlds} for worlds in (history.world, fingerprints)
+        )
         if not now <= was:
-            found.append(f"{name} was {' or '.join(sorted(was))}, is {' or '.join(sorted(now))}")
-    other = [one.seed for one, again in zip(recorded, drawn, strict=True) if one.digest != again.digest]
+            differences.append(f"{name} was {' or '.join(sorted(was))}, is {' or '.join(sorted(now))}")
+    other = [before.seed for before, again in zip(recorded, drawn, strict=True) if before.digest != again.digest]
     if other:
-        found.append(
+        differences.append(
             f"the first observations of {len(other)} of {len(recorded)} recorded starts differ, as of {other[0]}"
         )
-    more = f"; {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return [Breach("same_world", "; ".join(found[:_SHOWN]) + more)] if found else []
+    more = f"; {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+    return [Breach("same_world", "; ".join(differences[:_SHOWN]) + more)] if differences else []
 
 
 def _is_how(key: str) -> bool:
@@ -120,15 +122,15 @@ def fault_of_seeds(seeds: Sequence[int]) -> str:
 
 def require(breaches: Sequence[Breach], waived: Sequence[str]) -> list[Breach]:
     """Return the breaches that are waived. Raises RunError for the first rule that is broken and is not waived."""
-    for one in breaches:
-        if one.rule not in waived:
+    for breach in breaches:
+        if breach.rule not in waived:
             raise RunError(
-                f"No certificate: the rule '{one.rule}' is broken.",
+                f"No certificate: the rule '{breach.rule}' is broken.",
                 key="certify.waive",
                 value=list(waived),
-                cause=f"{one.sentence}. The rule: {RULES[one.rule]}.",
-                remedy=f"Certify a policy or a world that keeps it; or certify.waive=[{one.rule}], which the card then "
-                "says.",
+                cause=f"{breach.sentence}. The rule: {RULES[breach.rule]}.",
+                remedy=f"Certify a policy or a world that keeps it; or certify.waive=[{breach.rule}], which the card "
+                "then says.",
                 exit_status=ExitStatus.bad_input,
             )
     return list(breaches)

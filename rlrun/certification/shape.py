@@ -83,8 +83,8 @@ def _check(value: Any, shape: Any, where: str) -> None:
             _check(value[name], part, name if where == "the card" else f"{where}.{name}")
     elif isinstance(shape, list):
         _require(isinstance(value, list), where, "a list")
-        for number, one in enumerate(value):
-            _check(one, shape[0], f"{where}[{number}]")
+        for number, item in enumerate(value):
+            _check(item, shape[0], f"{where}[{number}]")
     elif shape is int:
         _require(type(value) is int and 0 <= value <= MAX_COUNT, where, "a whole number from 0 on")
     elif shape is float:
@@ -101,12 +101,12 @@ def _require(holds: bool, where: str, what: str) -> None:
 def fault_of_times(card: Mapping[str, Any]) -> str:
     """Return what is wrong with the times of a card; "": made after its rule was fixed, not in the future."""
     times = {"rule.fixed_at": card["rule"]["fixed_at"], "made_at": card["made_at"]}
-    found = {}
+    moments = {}
     for name, text in times.items():
         try:
-            found[name] = datetime.fromisoformat(text).astimezone(UTC)
+            moments[name] = datetime.fromisoformat(text).astimezone(UTC)
         except (ValueError, OverflowError):
             return f"its {name}, {text}, is no time"
-        if not FIRST_CARD <= found[name] <= datetime.now(UTC) + CLOCK_DIFFERENCE:
+        if not FIRST_CARD <= moments[name] <= datetime.now(UTC) + CLOCK_DIFFERENCE:
             return f"its {name} is {text}, when no rlrun could make a card"
-    return "" if found["rule.fixed_at"] <= found["made_at"] else "it was made before its rule was fixed"
+    return "" if moments["rule.fixed_at"] <= moments["made_at"] else "it was made before its rule was fixed"

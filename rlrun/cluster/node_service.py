@@ -76,36 +76,44 @@ def start_node(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
         temp_parent, spill_parent = choose_directories(config, group)
         temp = LockedFolder(temp_parent, NODE_FOLDER_PREFIX)
         spill = LockedFolder(spill_parent, NODE_FOLDER_PREFIX) if spill_parent is not None else None
-        for exposed in {open_parent(locked.path) for locked in (temp, spill) if locked is not None} - {None}:
+        folders = [temp] if spill is None else [spill, temp]
+        for exposed in {open_parent(folder.path) for folder in folders} - {None}:
             print(f"warning: other users can rename the folder of Ray: end that with `chmod +t {exposed}`", flush=True)
         is_lost = False
-        token_file = None
         try:
             settings = choose_settings(config, group, str(temp.inner), str(spill.inner) if spill else None)
-            check_ports(settings)
-            token_file = _find_token(settings)
-            head = Head(settings.head, settings.is_head)
-            head.wait(config.cluster.start_deadline_s, lambda: signals.is_stopped)
-            if not settings.is_head:
-                address, _, port = settings.head.rpartition(":")
-                require_path(settings.name, f"the head ({address})", measure_path(address, int(port)))
-            process = NodeProcess(settings, head)
-            try:
-                process.wait_joined(_RAY_START_S, lambda: signals.is_stopped)
-                if not head.has_ended:
-                    print(_status_line(settings), flush=True)
-                run = _run_on_head if settings.is_head and command else _run_until_over
-                return run(config, process, signals, command)
-            finally:
-                process.close()
+            return _serve(config, settings, command, signals)
         except RunError as error:
             is_lost = error.exit_status is ExitStatus.worker_lost
             raise
         finally:
-            ray_address.remove(token_file)
-            for locked in (spill, temp):
-                if locked is not None and not is_lost:
+            if not is_lost:
+                for locked in folders:
                     locked.close()
+
+
+def _serve(config: RunConfig, settings: NodeSettings, command: Sequence[str], signals: Signals) -> ExitStatus | int:
+    """Start Ray once the head answers; run the head's command, or wait until the cluster is over. Raises RunError."""
+    token_file = None
+    try:
+        check_ports(settings)
+        token_file = _find_token(settings)
+        head = Head(settings.head, settings.is_head)
+        head.wait(config.cluster.start_deadline_s, lambda: signals.is_stopped)
+        if not settings.is_head:
+            address, _, port = settings.head.rpartition(":")
+            require_path(settings.name, f"the head ({address})", measure_path(address, int(port)))
+        process = NodeProcess(settings, head)
+        try:
+            process.wait_joined(_RAY_START_S, lambda: signals.is_stopped)
+            if not head.has_ended:
+                print(_status_line(settings), flush=True)
+            run = _run_on_head if settings.is_head and command else _run_until_over
+            return run(config, process, signals, command)
+        finally:
+            process.close()
+    finally:
+        ray_address.remove(token_file)
 
 
 class StatusFile:

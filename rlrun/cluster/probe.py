@@ -68,7 +68,7 @@ def live_inventory(nodes: Sequence[RayNode]) -> Inventory:
     return Inventory(tuple(probe.info for probe in probe_nodes(nodes)), f"Ray cluster of {head}")
 
 
-def known_or_live(config: RunConfig, nodes: Sequence[RayNode]) -> Inventory:
+def inventory_for(config: RunConfig, nodes: Sequence[RayNode]) -> Inventory:
     """Return the inventory of these nodes: from `placement.inventory` if it is set, else measured."""
     if config.placement.inventory is None:
         return live_inventory(nodes)
@@ -182,7 +182,7 @@ def link_tries(nodes: Sequence[RayNode]) -> dict[str, Callable[[], bool]]:
     }
 
 
-def whereabouts(node: RayNode, lost_after_s: float) -> str:
+def node_state(node: RayNode, lost_after_s: float) -> str:
     """Return the state of a node that Ray has given up, and the remedy; lost_after_s: of the configuration."""
     again = "start Ray there again (scripts/start_worker.sh)"
     if _answers(f"{node.address}:{node.port}"):

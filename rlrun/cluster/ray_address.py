@@ -183,7 +183,7 @@ def use_or_create(port: int) -> Path | None:
 
 
 def remove(path: Path | None) -> None:
-    """Remove the file of `use_or_create`, unless another head has written its own token meanwhile."""
+    """Remove the file of `use_or_create`, unless another head has replaced it by its own."""
     if path is not None and path.exists() and path.read_text() == os.environ.get(TOKEN):
         path.unlink()
 

@@ -34,7 +34,7 @@ from rlrun.cluster import ray_address
 from rlrun.cluster.membership import admits, no_head
 from rlrun.cluster.ray_address import NamedCluster
 from rlrun.cluster.ray_nodes import HealthCheck, RayNode, ray_nodes
-from rlrun.cluster.waits import told_if_slow
+from rlrun.cluster.waits import warn_if_slow
 from rlrun.config.schema import RunConfig
 from rlrun.placement.this_machine import find_accelerators
 from rlrun.system.errors import ExitStatus, RunError
@@ -158,7 +158,7 @@ def _join(address: str, quiet: dict) -> None:
     if admits(address) is False:
         raise ray_address.refused(address)
     try:
-        with told_if_slow(f"Ray's cluster at {address}", _JOIN_S):
+        with warn_if_slow(f"Ray's cluster at {address}", _JOIN_S):
             ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise _not_joined(address, f"{type(error).__name__}: {error}") from error
@@ -180,7 +180,7 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
     """Start a private Ray. Its processes get the deadline in time in which they can run. Raises RunError."""
     ray_address.use_new()
     limit_s = config.cluster.start_deadline_s
-    with told_if_slow("start of Ray on this machine", limit_s), _alive_while_children_work():
+    with warn_if_slow("start of Ray on this machine", limit_s), _alive_while_children_work():
         try:
             ray.init(
                 address="local",

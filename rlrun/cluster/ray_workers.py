@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from rlrun.cluster.probe import is_here, known_or_live, link_tries, path_fault, path_faults, peer_of, whereabouts
+from rlrun.cluster.probe import inventory_for, is_here, link_tries, node_state, path_fault, path_faults, peer_of
 from rlrun.cluster.ray_nodes import RayNode
 from rlrun.cluster.ray_session import RaySession
 from rlrun.cluster.reservation import Reservation, next_plan
@@ -152,7 +152,7 @@ class RayWorkers(Workers):
         return self._nodes[slot.node].node_id in {node.node_id for node in self._connection.nodes()}
 
     def _starts(self, slot: Slot) -> bool:
-        """Wait, watched, until the new process answers. Return False if its node is lost meanwhile.
+        """Wait, watched, until the new process answers. Return False if its node is lost before that.
 
         Returns True for a process that fails on a living node, and for the failure of another worker: the next wait
         reports that. Raises RunError for a process that has not started at the deadline.
@@ -229,9 +229,9 @@ class RayWorkers(Workers):
         while True:
             living = {node.node_id for node in nodes()}
             lost = [name for name in {slot.node for slot in self.plan.slots} if self._nodes[name].node_id not in living]
-            words = partial(_whereabouts, [self._nodes[name] for name in lost], nodes, config.node.lost_after_s)
+            words = partial(_state_of_nodes, [self._nodes[name] for name in lost], nodes, config.node.lost_after_s)
             subject = f"nodes in place of {', '.join(lost)}"
-            measure = partial(known_or_live, config)
+            measure = partial(inventory_for, config)
             with self._watchdog.driver.waiting(subject, (), config.recovery.node_wait_s):
                 found = next_plan(config, self.plan, lost, nodes, measure, note, self._is_stopped, words)
             try:
@@ -420,10 +420,10 @@ class RayWorkers(Workers):
         self._lifelines.clear()
 
 
-def _whereabouts(lost: Sequence[RayNode], living: Callable[[], list[RayNode]], lost_after_s: float) -> str:
+def _state_of_nodes(lost: Sequence[RayNode], living: Callable[[], list[RayNode]], lost_after_s: float) -> str:
     """Return the state of the lost nodes; "" for those that are back."""
     names = {node.name for node in living()}
-    return "; ".join(whereabouts(node, lost_after_s) for node in lost if node.name not in names)
+    return "; ".join(node_state(node, lost_after_s) for node in lost if node.name not in names)
 
 
 def _location_key(slot: Slot, nodes: Mapping[str, RayNode]) -> tuple[str, tuple[int, ...]]:

@@ -281,57 +281,94 @@ def next_plan(
     measure: Callable[[Sequence[RayNode]], Inventory],
     note: Callable[[str], None],
     is_stopped: Callable[[], bool],
-    whereabouts: Callable[[], str] = str,
+    node_state: Callable[[], str] = str,
 ) -> tuple[Plan, dict[str, RayNode]]:
     """Return the first plan that fits on the living nodes, and these nodes by name.
 
     living: returns the nodes of the cluster. measure: returns their inventory. note: receives a sentence if it has to
     wait, and why. is_stopped: returns whether a person or the scheduler asked to stop, which ends the wait.
-    whereabouts: returns the state of the lost nodes, in words, which are noted when they change.
+    node_state: returns the state of the lost nodes, in words, which are noted when they change.
     Raises RunError: exit status 7 after `recovery.node_wait_s`, 75 if asked to stop.
     """
-    names = ", ".join(sorted(lost))
-    wait_s = config.recovery.node_wait_s
-    end = time.monotonic() + wait_s
-    seen: set[str] = set()  # node ids of the last attempt
-    refusal: RunError | None = None
-    told: set[str] = set()
-    elsewhere = ""
-    next_word = time.monotonic()
-
-    def tell(text: str) -> None:
-        if text not in told and wait_s > 0:
-            told.add(text)
-            note(text)
-
+    search = _PlanSearch(config, old, lost, measure, note)
     while True:
         nodes = living()
-        if {node.node_id for node in nodes} != seen:
-            seen = {node.node_id for node in nodes}
-            try:
-                return replanned(config, old, measure(nodes), lost), {node.name: node for node in nodes}
-            except RunError as error:
-                if error.exit_status is not ExitStatus.placement:
-                    seen = set()  # a node left while it was measured: try again
-                    tell(f"node {names} is lost, and the others are not measured yet: {error.message}; again")
-                elif refusal is None or refusal.exit_status is not ExitStatus.placement:
-                    tell(f"node {names} is lost, and without it: {error.message} Waiting up to {wait_s:.0f} s for it")
-                refusal = error
-        found = whereabouts()
-        if wait_s > 0 and found not in ("", elsewhere) and time.monotonic() >= next_word:
-            elsewhere = found
-            next_word = time.monotonic() + _WORD_S
-            note(found)
+        plan = search.attempt(nodes)
+        if plan is not None:
+            return plan, {node.name: node for node in nodes}
+        search.note_state(node_state())
         if is_stopped():
             raise RunError(
-                f"Asked to stop while node {names} was lost.",
+                f"Asked to stop while node {search.names} was lost.",
                 remedy="Resume the run from its last checkpoint.",
                 exit_status=ExitStatus.preempted,
             )
-        if time.monotonic() >= end:
-            raise _gave_up(names, wait_s, refusal)
+        search.check_time()
         mark_alive()
         time.sleep(_POLL_S)
+
+
+class _PlanSearch:
+    """Attempts to plan a run without its lost nodes, which remember what was refused and what was noted."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        old: Plan,
+        lost: Collection[str],
+        measure: Callable[[Sequence[RayNode]], Inventory],
+        note: Callable[[str], None],
+    ):
+        self.names = ", ".join(sorted(lost))
+        self._config = config
+        self._old = old
+        self._lost = lost
+        self._measure = measure
+        self._note = note
+        self._wait_s = config.recovery.node_wait_s
+        self._end = time.monotonic() + self._wait_s
+        self._tried: set[str] = set()  # node ids of the last attempt
+        self._refusal: RunError | None = None
+        self._noted: set[str] = set()
+        self._last_state = ""
+        self._next_state_at = time.monotonic()
+
+    def attempt(self, nodes: Sequence[RayNode]) -> Plan | None:
+        """Return the plan on these nodes; None if they are those of the last attempt, or do not suffice."""
+        node_ids = {node.node_id for node in nodes}
+        if node_ids == self._tried:
+            return None
+        self._tried = node_ids
+        try:
+            return replanned(self._config, self._old, self._measure(nodes), self._lost)
+        except RunError as error:
+            self._refused(error)
+        return None
+
+    def _refused(self, error: RunError) -> None:
+        if error.exit_status is not ExitStatus.placement:
+            self._tried = set()  # a node left while it was measured: try again
+            self._note_once(f"and the others are not measured yet: {error.message}; again")
+        elif self._refusal is None or self._refusal.exit_status is not ExitStatus.placement:
+            self._note_once(f"and without it: {error.message} Waiting up to {self._wait_s:.0f} s for it")
+        self._refusal = error
+
+    def _note_once(self, text: str) -> None:
+        if text not in self._noted and self._wait_s > 0:
+            self._noted.add(text)
+            self._note(f"node {self.names} is lost, {text}")
+
+    def note_state(self, state: str) -> None:
+        """Note the state of the lost nodes when it changes, at most once in `_WORD_S`."""
+        if self._wait_s > 0 and state not in ("", self._last_state) and time.monotonic() >= self._next_state_at:
+            self._last_state = state
+            self._next_state_at = time.monotonic() + _WORD_S
+            self._note(state)
+
+    def check_time(self) -> None:
+        """Raise RunError once `recovery.node_wait_s` has passed."""
+        if time.monotonic() >= self._end:
+            raise _gave_up(self.names, self._wait_s, self._refusal)
 
 
 def _gave_up(names: str, wait_s: float, refusal: RunError | None) -> RunError:

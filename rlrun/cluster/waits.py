@@ -74,41 +74,81 @@ def wait_for(
     lifelines: references that end only with their workers, which show a death even without an open request.
     on_failure: receives every failure instead, and may raise; a failure then takes the place of its value.
     """
-    values: dict[ray.ObjectRef, Any] = {}
-    open_refs = list(labels)
-    watched = dict(lifelines or {})
-    began = time.monotonic()
-    end = began + deadline_s
-    is_slow = False
-    with owner.waiting(subject, lambda: _workers(open_refs, labels), deadline_s):
-        while open_refs:
-            left_s = deadline_s if check else end - time.monotonic()
+    wait = _Wait(labels, subject, deadline_s, check, dict(lifelines or {}))
+    with owner.waiting(subject, wait.late_workers, deadline_s):
+        while wait.open_refs:
             mark_alive()
-            enough = 1 + len(open_refs) // _AT_ONCE
-            timeout_s = min(_POLL_S, max(0.0, left_s))
-            ready, _ = ray.wait([*open_refs, *watched], num_returns=enough, timeout=timeout_s)
-            failures = []
-            for ref in ready:
-                value = _outcome(ref, labels.get(ref) or watched[ref], max(_POLL_S, left_s))
-                if ref in labels:
-                    values[ref] = value
-                watched.pop(ref, None)
-                failures += [value] if isinstance(value, RunError) else []
-            open_refs = [ref for ref in open_refs if ref not in values]
-            if not ready and check:
-                failures += _alarms(check, _workers(open_refs, labels))
-            elif not ready and not is_slow and time.monotonic() - began > SLOW_S:
-                is_slow = True
-                logger.warning("%s", slow(subject, [labels[ref] for ref in open_refs], SLOW_S, deadline_s))
-            elif not ready and left_s <= 0:
-                failures = [late([labels[ref] for ref in open_refs], subject, deadline_s)]
-                end = time.monotonic() + deadline_s
-            for failure in failures:
-                root = _root(failure, [*open_refs, *watched], labels | watched)
+            for failure in wait.poll():
+                root = _root(failure, wait.watched_refs, labels | wait.lifelines)
                 if on_failure is None:
                     raise root
                 on_failure(root)
-    return [values[ref] for ref in labels]
+    return [wait.values[ref] for ref in labels]
+
+
+class _Wait:
+    """References that are waited for: the values of those that have answered, and the refs that are open still."""
+
+    def __init__(
+        self,
+        labels: dict[ray.ObjectRef, str],
+        subject: str,
+        deadline_s: float,
+        check: Callable[[list[str]], None] | None,
+        lifelines: dict[ray.ObjectRef, str],
+    ):
+        self.values: dict[ray.ObjectRef, Any] = {}
+        self.open_refs = list(labels)
+        self.lifelines = lifelines
+        self._labels = labels
+        self._subject = subject
+        self._deadline_s = deadline_s
+        self._check = check
+        self._began = time.monotonic()
+        self._end = self._began + deadline_s
+        self._is_slow = False
+
+    @property
+    def watched_refs(self) -> list[ray.ObjectRef]:
+        return [*self.open_refs, *self.lifelines]
+
+    def late_workers(self) -> list[str]:
+        """Return the workers that have not answered. Example: "env/0" for "env/0.collect"."""
+        names = self._late_names()
+        return list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
+
+    def poll(self) -> list[RunError]:
+        """Wait a second for answers, and return the failures among them; without an answer, those of being late."""
+        left_s = self._deadline_s if self._check else self._end - time.monotonic()
+        num_returns = 1 + len(self.open_refs) // _AT_ONCE
+        timeout_s = min(_POLL_S, max(0.0, left_s))
+        ready, _ = ray.wait(self.watched_refs, num_returns=num_returns, timeout=timeout_s)
+        if not ready:
+            return self._lateness(left_s)
+        failures = []
+        for ref in ready:
+            value = _outcome(ref, self._labels.get(ref) or self.lifelines[ref], max(_POLL_S, left_s))
+            if ref in self._labels:
+                self.values[ref] = value
+            self.lifelines.pop(ref, None)
+            failures += [value] if isinstance(value, RunError) else []
+        self.open_refs = [ref for ref in self.open_refs if ref not in self.values]
+        return failures
+
+    def _lateness(self, left_s: float) -> list[RunError]:
+        """Return the failures of a second without an answer: the check's, else that of the limit; warn before it."""
+        if self._check:
+            return _alarms(self._check, self.late_workers())
+        if not self._is_slow and time.monotonic() - self._began > SLOW_S:
+            self._is_slow = True
+            logger.warning("%s", slow(self._subject, self._late_names(), SLOW_S, self._deadline_s))
+        elif left_s <= 0:
+            self._end = time.monotonic() + self._deadline_s
+            return [late(self._late_names(), self._subject, self._deadline_s)]
+        return []
+
+    def _late_names(self) -> list[str]:
+        return [self._labels[ref] for ref in self.open_refs]
 
 
 def _alarms(check: Callable[[list[str]], None], workers: list[str]) -> list[RunError]:
@@ -117,11 +157,6 @@ def _alarms(check: Callable[[list[str]], None], workers: list[str]) -> list[RunE
     except RunError as alarm:
         return [alarm]
     return []
-
-
-def _workers(refs: list[ray.ObjectRef], labels: dict[ray.ObjectRef, str]) -> list[str]:
-    """Return the workers of references. Example: "env/0" for "env/0.collect"."""
-    return list(dict.fromkeys(labels[ref].rpartition(".")[0] or labels[ref] for ref in refs))
 
 
 def _root(failure: RunError, others: Collection[ray.ObjectRef], labels: dict[ray.ObjectRef, str]) -> RunError:
@@ -146,8 +181,8 @@ def slow(subject: str, names: Collection[str], seconds: float, deadline_s: float
 
 
 @contextmanager
-def told_if_slow(subject: str, limit_s: float) -> Iterator[None]:
-    """Warn after 20 s of a call of Ray that may take `limit_s` and says nothing meanwhile."""
+def warn_if_slow(subject: str, limit_s: float) -> Iterator[None]:
+    """Warn after 20 s of a call of Ray that may take `limit_s` and reports no progress."""
     warning = f"{subject}: {SLOW_S:.0f} s so far, at most {limit_s:.0f} s"
     timer = threading.Timer(SLOW_S, logger.warning, ["%s", warning])
     timer.daemon = True

@@ -157,7 +157,7 @@ def numbers_in_range(section: Section, prefix: str = "") -> Faults:
         numbers = value if isinstance(value, list) else [] if value is None else [value]
         if not all(allowed.holds(number) for number in numbers):
             yield _out_of_range(f"{prefix}{name}", value, allowed, getattr(type(section)(), name))
-    parts = {one.name: getattr(section, one.name) for one in fields(section)}  # type: ignore[arg-type]
+    parts = {entry.name: getattr(section, entry.name) for entry in fields(section)}  # type: ignore[arg-type]
     if isinstance(section, KindSection):
         parts |= section.sections
     for name, part in parts.items():

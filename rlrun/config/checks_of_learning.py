@@ -112,7 +112,7 @@ def attention_has_a_policy(config: RunConfig) -> Faults:
             "flash-attn computes in half precision only.",
             key="policy.attention",
             value="flash",
-            cause=f"fp32 is what {' and '.join(exact)} say{'s' if len(exact) == 1 else ''}.",
+            cause=f"{' and '.join(f'{key}=fp32' for key in exact)}.",
             remedy=f"Set {' '.join(f'{key}=bf16' for key in exact)}, or policy.attention=sdpa.",
         )
 
@@ -120,7 +120,7 @@ def attention_has_a_policy(config: RunConfig) -> Faults:
 def demonstrations_have_an_expert(config: RunConfig) -> Faults:
     """A new policy that starts from demonstrations needs a dataset, or a simulator with an expert."""
     others = (config.placement.inventory, config.evaluation.checkpoint, config.evaluation.server)
-    is_run = all(one is None for one in others)  # a plan needs no policy
+    is_run = all(other is None for other in others)  # a plan needs no policy
     if is_run and not simulator_spec(config.env).has_expert(config.env) and _needs_demonstrations(config):
         yield RunError(
             f"A new policy needs demonstrations, and {config.env.simulator} has no expert to make them.",
@@ -285,7 +285,7 @@ def chosen_demonstrations_exist(config: RunConfig) -> Faults:
                 yield no_effect(f"demos.{name}", getattr(demos, name), "demos.path is null", remedy)
     episodes = demos.episodes
     is_range = isinstance(episodes, str) and re.fullmatch(r"\d{0,9}:\d{0,9}", episodes)
-    is_list = isinstance(episodes, list) and episodes and all(type(one) is int and one >= 0 for one in episodes)
+    is_list = isinstance(episodes, list) and episodes and all(type(index) is int and index >= 0 for index in episodes)
     if episodes is not None and not is_range and not is_list:
         yield RunError(
             "The episodes of a dataset are a list of numbers, or a range.",

@@ -178,14 +178,14 @@ def replays_need_no_demonstrations(config: RunConfig) -> Faults:
 
 def sglang_settings_have_an_engine(config: RunConfig) -> Faults:
     """Settings of SGLang have an effect only with its backend."""
-    own = config.rollout.sglang
+    settings = config.rollout.sglang
     default = SglangConfig()
     if config.rollout.backend is RolloutBackendKind.sglang:
         return
     for name in ("python", "attention_backend", "mem_fraction_static", "server_args"):
-        if getattr(own, name) != getattr(default, name):
+        if getattr(settings, name) != getattr(default, name):
             because = "rollout.backend is hf"
-            yield no_effect(f"rollout.sglang.{name}", getattr(own, name), because, "Add rollout=sglang.")
+            yield no_effect(f"rollout.sglang.{name}", getattr(settings, name), because, "Add rollout=sglang.")
 
 
 def servers_serve_robots(config: RunConfig) -> Faults:

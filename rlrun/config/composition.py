@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +21,7 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from yaml import YAMLError
 
 from rlrun.config import reference
-from rlrun.config.provenance import SHOWN, copy_of, missing, own_version, selected, spelled
+from rlrun.config.provenance import SHOWN, copy_of, format_value, missing, own_version, selected
 from rlrun.config.recorded import RecordedConfig, read_config, restoring
 from rlrun.config.reference import advice
 from rlrun.config.registry import REGISTRIES, schema_with
@@ -38,11 +39,11 @@ def groups(folders: list[Path]) -> dict[str, list[str]]:
 
     A file whose name begins with "_" is a part of others, and is not chosen by itself.
     """
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for folder in folders:
         for file in sorted(folder.glob("*/[!_]*.yaml")):
-            found.setdefault(file.parent.name, []).append(file.stem)
-    return found
+            names.setdefault(file.parent.name, []).append(file.stem)
+    return names
 
 
 def compose_config(
@@ -59,19 +60,15 @@ def compose_config(
     known_groups = groups(folders)
     parsed = [parse_override(text) for text in overrides]
     if recorded is not None:
-        _refuse_run(parsed, recorded)
-        _require_all_keys(recorded, schema)
-        emptied = [one for one in parsed if one.value() == {}]
-        recorded = recorded.without([one.key_or_group for one in emptied])
-        parsed = [one for one in parsed if one not in emptied or not reference.is_known(one.key_or_group, schema)]
+        recorded, parsed = _without_emptied(recorded, parsed, schema)
     lines = [_normalise(override, known_groups, schema) for override in parsed]
     try:
         config = _typed(lines, folders, schema, recorded)
         reference.resolve(config, overrides, folders, schema)
         reference.refuse_truth_values(config, overrides, folders, schema)
         reference.take_numbers(config, overrides, folders, schema)
-        own = [str(Path(folder).absolute()) for folder in config.python_path]  # for resuming in another folder, too
-        config.python_path = list(dict.fromkeys([*own, *found_in]))
+        absolute = [str(Path(folder).absolute()) for folder in config.python_path]  # to resume in another folder, too
+        config.python_path = list(dict.fromkeys([*absolute, *found_in]))
         return config
     except UnicodeDecodeError as error:
         raise (reference.misread(error, folders) or error) from error
@@ -86,6 +83,25 @@ def compose_config(
         raise misread or _explain(error, dict(zip(lines, parsed, strict=False)), schema, recorded) from error
 
 
+def _without_emptied(
+    recorded: RecordedConfig, parsed: list[Override], schema: reference.Schema
+) -> tuple[RecordedConfig, list[Override]]:
+    """Return a recorded configuration without the sections that overrides empty (`placement={}`), and the overrides.
+
+    An override of a section is left out, since it is done; one of a key with a mapping stays. Raises RunError for a
+    choice of `run`, and for a recorded configuration that lacks keys.
+    """
+    _refuse_run(parsed, recorded)
+    _require_all_keys(recorded, schema)
+    emptied = [override for override in parsed if override.value() == {}]
+    kept = [
+        override
+        for override in parsed
+        if override not in emptied or not reference.is_known(override.key_or_group, schema)
+    ]
+    return recorded.without([override.key_or_group for override in emptied]), kept
+
+
 def _marked(error: Exception, folders: list[Path]) -> RunError | None:
     """Return the error for the file that Hydra names if it begins with a byte order mark, which hides its header."""
     named = re.search(r"In '(.*?)'", str(error))
@@ -94,12 +110,12 @@ def _marked(error: Exception, folders: list[Path]) -> RunError | None:
 
 
 def _refuse_run(parsed: list[Override], recorded: RecordedConfig) -> None:
-    for one in parsed:
-        if one.key_or_group == "run":
+    for override in parsed:
+        if override.key_or_group == "run":
             raise RunError(
                 "The configuration comes from a run already.",
                 key="run",
-                value=str(one.value()),
+                value=str(override.value()),
                 cause=f"It is that of {recorded.file}.",
                 remedy="Leave out run=…, and write the keys that differ.",
             )
@@ -166,15 +182,15 @@ def schema_for(
     places = [*(Path(folder) for folder in (recorded.tree.get("python_path") or [] if recorded else [])), Path.cwd()]
     if extra_folder is not None:
         places += [extra_folder, *sorted(folder for folder in extra_folder.iterdir() if folder.is_dir())]
-    found = [folder_of(location, places) for location in named.values()]
-    folders = [str(folder) for folder in found if folder is not None]
+    module_folders = [folder_of(location, places) for location in named.values()]
+    folders = [str(folder) for folder in module_folders if folder is not None]
     put_on_path(folders)
     return schema_with(tuple(named.items())), folders
 
 
 def _recorded_kinds(recorded: RecordedConfig | None) -> dict[str, str]:
     """Return the values of `env.simulator`, `policy.kind` and `algorithm.name` in the configuration of a run."""
-    chosen = {one.key: one.in_tree(recorded.tree) for one in REGISTRIES} if recorded is not None else {}
+    chosen = {registry.key: registry.in_tree(recorded.tree) for registry in REGISTRIES} if recorded is not None else {}
     return {key: name for key, name in chosen.items() if name is not None}
 
 
@@ -185,19 +201,21 @@ def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str
     """
     keys = [registry.key for registry in REGISTRIES]
     parsed = [parse_override(text) for text in overrides]
-    names = {one.key_or_group: str(one.value()) for one in parsed if one.key_or_group in keys}
+    names = {override.key_or_group: str(override.value()) for override in parsed if override.key_or_group in keys}
     if extra_folder is None:
         return names
     folders = yaml_folders(extra_folder)
     known_groups = groups(folders)
     lines = []
-    for one in parsed:
-        is_choice = one.key_or_group in known_groups and isinstance(one.value(), str)
-        line = (one.input_line or "").lstrip("+")
-        lines.append(f"{'' if one.key_or_group == 'run' or not is_choice else '+'}{line}" if is_choice else f"++{line}")
+    for override in parsed:
+        is_choice = override.key_or_group in known_groups and isinstance(override.value(), str)
+        line = (override.input_line or "").lstrip("+")
+        lines.append(
+            f"{'' if override.key_or_group == 'run' or not is_choice else '+'}{line}" if is_choice else f"++{line}"
+        )
     try:
         untyped = _compose(lines, folders, {})
-        found = {key: OmegaConf.select(untyped, key) for key in keys}
+        chosen = {key: OmegaConf.select(untyped, key) for key in keys}
     except (
         YAMLError,
         HydraException,
@@ -205,7 +223,7 @@ def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str
         UnicodeDecodeError,
     ):  # composing with the schema gives a better message
         return names
-    return {key: str(name) for key, name in found.items() if name is not None} | names
+    return {key: str(name) for key, name in chosen.items() if name is not None} | names
 
 
 def _typed(
@@ -267,11 +285,11 @@ def parse_override(text: str) -> Override:
 
 def spelled_out(overrides: list[str]) -> list[str]:
     """Return overrides of which each names one key. Example: ["algorithm={gamma:1}"] -> ["algorithm.gamma=1"]."""
-    found = []
+    spelled = []
     for text in overrides:
         value = parse_override(text).value() if "{" in text else None
-        found += _below(text.partition("=")[0], value) if isinstance(value, dict) and value else [text]
-    return found
+        spelled += _below(text.partition("=")[0], value) if isinstance(value, dict) and value else [text]
+    return spelled
 
 
 def _below(path: str, value: Any) -> list[str]:
@@ -345,6 +363,16 @@ def unknown_key(
     )
 
 
+@dataclass(frozen=True)
+class _Source:
+    """Where Hydra read a key that it refuses: a file if it names one, else an argument."""
+
+    description: str  # for the cause of an error
+    file: str | None  # without .yaml
+    override: Override | None  # the argument that Hydra quotes
+    recorded: RecordedConfig | None  # the configuration of a run, if that is the file
+
+
 def _explain(
     error: Exception, sources: dict[str, Override], schema: reference.Schema, recorded: RecordedConfig | None
 ) -> RunError:
@@ -352,10 +380,7 @@ def _explain(
     fault = _omegaconf_fault(error)
     text = str(error)
     if isinstance(fault, GrammarParseError):
-        key = str(fault.full_key or fault.key or "")
-        given = next((one.input_line or "" for one in sources.values() if "${" in (one.input_line or "")), "")
-        where = f"the argument '{given}'" if given else "a configuration file"
-        return reference.unresolved(key, given.partition("=")[2] or "${…", fault, where, schema)
+        return _malformed_interpolation(fault, sources, schema)
     if isinstance(error, MissingConfigException):
         return RunError(
             "A configuration file is missing.",
@@ -368,29 +393,61 @@ def _explain(
             cause=text.strip(),
             remedy="See --info and --help.",
         )
+    return _explain_key(fault, _source_of(text, sources, recorded), schema)
+
+
+def _malformed_interpolation(
+    fault: GrammarParseError, sources: dict[str, Override], schema: reference.Schema
+) -> RunError:
+    """Return the error for an interpolation that OmegaConf cannot parse."""
+    lines = [override.input_line or "" for override in sources.values()]
+    argument = next((line for line in lines if "${" in line), "")
+    where = f"the argument '{argument}'" if argument else "a configuration file"
+    key = str(fault.full_key or fault.key or "")
+    return reference.unresolved(key, argument.partition("=")[2] or "${…", fault, where, schema)
+
+
+def _source_of(text: str, sources: dict[str, Override], recorded: RecordedConfig | None) -> _Source:
+    """Return where the key of a message of Hydra was read."""
     override = next((source for line, source in sources.items() if line in text), None)
-    file = re.search(r"In '(.*?)'", text)
-    source = f"the file {file.group(1)}.yaml" if file else f"the argument '{override.input_line if override else text}'"
-    is_recorded = recorded is not None and file is not None and file.group(1) == RECORDED
+    named = re.search(r"In '(.*?)'", text)
+    if named is None:
+        return _Source(f"the argument '{override.input_line if override else text}'", None, override, None)
+    file = named.group(1)
+    if recorded is not None and file == RECORDED:
+        return _Source(f"the file {recorded.file}", file, override, recorded)
+    return _Source(f"the file {file}.yaml", file, override, None)
+
+
+def _explain_key(fault: OmegaConfBaseException, source: _Source, schema: reference.Schema) -> RunError:
+    """Return the error for a key that does not exist, or whose value is of a wrong type."""
     key = re.sub(r"\[\d+\]$", "", fault.full_key or str(fault.key or ""))
-    if recorded is not None and is_recorded:
-        source = f"the file {recorded.file}"
-        if recorded.origin.is_newer:
-            return _of_newer(recorded, key)
+    if source.recorded is not None and source.recorded.origin.is_newer:
+        return _of_newer(source.recorded, key)
     if not reference.is_known(key, schema):
-        remedy = UNKNOWN_REMEDY if not is_recorded else "Take the rlrun that wrote the file, or delete the key from it."
-        if file and key == file.group(1).partition("/")[0]:  # Hydra puts the file's content below its folder's name
-            remedy = "Make '# @package _global_' the first line of the file."
-        return unknown_key(key, None if override is None else override.value(), source, schema, remedy)
-    value: str | None
-    if override is not None:
-        value = override.get_value_element_as_str()
-    elif recorded is not None and is_recorded:
-        value = spelled(selected(recorded.whole, key))
-    else:
-        quoted = re.search(r"[Vv]alue '(.*?)'", str(fault.msg))
-        value = quoted.group(1) if quoted else "null" if "not Optional" in str(fault.msg) else None
-    return _wrong_type(key, value, source, schema)
+        value = None if source.override is None else source.override.value()
+        return unknown_key(key, value, source.description, schema, _remedy_of_unknown(key, source))
+    return _wrong_type(key, _refused_value(key, fault, source), source.description, schema)
+
+
+def _remedy_of_unknown(key: str, source: _Source) -> str:
+    """Return what to do about an unknown key that resembles no known one."""
+    if source.file is not None and key == source.file.partition("/")[0]:
+        return "Make '# @package _global_' the first line of the file."  # else Hydra nests it in its folder's name
+    if source.recorded is not None:
+        return "Take the rlrun that wrote the file, or delete the key from it."
+    return UNKNOWN_REMEDY
+
+
+def _refused_value(key: str, fault: OmegaConfBaseException, source: _Source) -> str | None:
+    """Return the value of a wrong type as it is written; None if OmegaConf does not quote it."""
+    if source.override is not None:
+        return source.override.get_value_element_as_str()
+    if source.recorded is not None:
+        return format_value(selected(source.recorded.whole, key))
+    if quoted := re.search(r"[Vv]alue '(.*?)'", str(fault.msg)):
+        return quoted.group(1)
+    return "null" if "not Optional" in str(fault.msg) else None
 
 
 def _of_newer(recorded: RecordedConfig, key: str) -> RunError:
@@ -398,7 +455,7 @@ def _of_newer(recorded: RecordedConfig, key: str) -> RunError:
     return RunError(
         f"The configuration {recorded.file} was written by a newer version, {writer}.",
         key=key,
-        value=spelled(selected(recorded.whole, key)),
+        value=format_value(selected(recorded.whole, key)),
         cause=f"This is rlrun {own_version()}, which does not know this key or value.",
         remedy=f"Install {writer} or newer: what an older version makes of the rest would be another run.",
         exit_status=ExitStatus.bad_input,

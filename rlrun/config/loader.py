@@ -17,7 +17,7 @@ from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import freeze
 from rlrun.system import process_io
-from rlrun.system.errors import ExitStatus, HangingFormatter, RunError, RunErrors, fault_report, hanging
+from rlrun.system.errors import ExitStatus, IndentingFormatter, RunError, RunErrors, fault_report, indent
 from rlrun.system.import_path import close_folder
 from rlrun.system.local_files import require_bounded
 from rlrun.system.process_io import PreemptedError
@@ -129,12 +129,12 @@ def entry_point(
     def decorate(main: Callable[[RunConfig], ExitStatus | int | None]) -> Callable[..., None]:
         @functools.wraps(main)
         def program(arguments: list[str] | None = None) -> None:
-            own = (description, positional, aliases or {}, resumes, uses_policy, reads_inputs, sweep)
-            line = CommandLine(_name(main), *own)
+            options = (description, positional, aliases or {}, resumes, uses_policy, reads_inputs, sweep)
+            line = CommandLine(_name(main), *options)
             process_io.protect_standard_streams()
             sys.excepthook = _show_exception
             if logging.lastResort is not None:  # prints warnings where no log is open
-                logging.lastResort.setFormatter(HangingFormatter())
+                logging.lastResort.setFormatter(IndentingFormatter())
             sys.exit(line.run(main, sys.argv[1:] if arguments is None else arguments))
 
         return program
@@ -147,25 +147,8 @@ class CommandLine(Program):
 
     def run(self, main: Callable[[RunConfig], ExitStatus | int | None], arguments: list[str]) -> int:
         """Run `main` with the configuration that `arguments` describe. Returns its exit status."""
-        from rlrun.config.checks import OF_INPUTS, OF_TRAINING, check
-
         try:
-            options, overrides = self._split(arguments)
-            if "--help" in options or "-h" in options:
-                from rlrun.config.program import help_text
-
-                print(help_text(self, overrides, _folder_of(options)), flush=True)
-                return ExitStatus.ok
-            if "--multirun" in options:
-                self._close_opened(overrides)
-                return self._start_sweep(options, overrides)
-            self._close_opened(overrides)
-            recorded, overrides = self._readable(overrides)
-            config = compose_only(overrides, options.get("--config-dir"), recorded)
-            if "--cfg" in options or "--info" in options:
-                self._print(config, options, overrides)
-            check(config, OF_TRAINING if self.uses_policy else OF_INPUTS if not self.reads_inputs else frozenset())
-            return ExitStatus.ok if "--cfg" in options or "--info" in options else self._call(main, config)
+            return self._dispatch(main, arguments)
         except RunError as error:
             print(f"{self.name}: {self._in_own_words(error)}", file=sys.stderr)
             return int(error.exit_status)
@@ -182,30 +165,53 @@ class CommandLine(Program):
             print(f"\n{self.name}: {fault_report(error)}", file=sys.stderr)
             return int(ExitStatus.unexpected)
 
+    def _dispatch(self, main: Callable[[RunConfig], ExitStatus | int | None], arguments: list[str]) -> int:
+        """Print the help or the configuration, start a sweep, or call `main`, as the options say. Raises RunError."""
+        from rlrun.config.checks import OF_INPUTS, OF_TRAINING, check
+
+        options, overrides = self._split(arguments)
+        if "--help" in options or "-h" in options:
+            from rlrun.config.program import help_text
+
+            print(help_text(self, overrides, _folder_of(options)), flush=True)
+            return ExitStatus.ok
+        self._close_opened(overrides)
+        if "--multirun" in options:
+            return self._start_sweep(options, overrides)
+        recorded, overrides = self._readable(overrides)
+        config = compose_only(overrides, options.get("--config-dir"), recorded)
+        is_shown = "--cfg" in options or "--info" in options
+        if is_shown:
+            self._print(config, options, overrides)
+        check(config, OF_TRAINING if self.uses_policy else OF_INPUTS if not self.reads_inputs else frozenset())
+        return ExitStatus.ok if is_shown else self._call(main, config)
+
     def _start_sweep(self, options: dict[str, str], overrides: list[str]) -> int:
         """Check the configurations of all runs, then start them."""
         from rlrun.config.program import SweepRequest, expand
 
-        folder = [one for one in overrides if one.partition("=")[0] == "output_dir"]
-        own = [one for one in overrides if one not in folder]
+        folder = [override for override in overrides if override.partition("=")[0] == "output_dir"]
+        shared = [override for override in overrides if override not in folder]
         config_dir = options.get("--config-dir")
-        for run in expand(own, ""):
+        for run in expand(shared, ""):
             recorded, arguments = self._readable(list(run.arguments))
             config = load(arguments, config_dir, recorded)
         output_dir = _unquoted(folder[-1].partition("=")[2]) if folder else None
         more = [] if config_dir is None else [f"--config-dir={Path(config_dir).absolute()}"]
         if "--cfg" in options or "--info" in options:
-            print("\n".join(f"{run.label}: {' '.join(run.arguments)}" for run in expand(own, config.name)), flush=True)
+            print(
+                "\n".join(f"{run.label}: {' '.join(run.arguments)}" for run in expand(shared, config.name)), flush=True
+            )
             return ExitStatus.ok
-        request = SweepRequest(self.name, config.name, output_dir, expand(own, config.name), more)
+        request = SweepRequest(self.name, config.name, output_dir, expand(shared, config.name), more)
         assert self.sweep is not None
         return self.sweep(request, options.get("--sbatch"))
 
     @staticmethod
     def _close_opened(overrides: list[str]) -> None:
         """Import nothing from the working folder if it is, or lies in, a folder that an argument opens."""
-        for one in overrides:
-            key, _, value = one.lstrip("+").partition("=")
+        for override in overrides:
+            key, _, value = override.lstrip("+").partition("=")
             if key in OPENED and value:
                 close_folder(_unquoted(value))
 
@@ -221,9 +227,9 @@ class CommandLine(Program):
 
     def _recorded(self, overrides: list[str]) -> tuple[RecordedConfig | None, list[str]]:
         """Return the configuration of the run that the arguments name, and the overrides on top of it."""
-        given = dict(one.lstrip("+").partition("=")[::2] for one in overrides)
+        given = dict(override.lstrip("+").partition("=")[::2] for override in overrides)
         is_trusted = (self.resumes or self.uses_policy) and _is_true(given.pop(TRUST, "false"))
-        overrides = [one for one in overrides if one.lstrip("+").partition("=")[0] in given]
+        overrides = [override for override in overrides if override.lstrip("+").partition("=")[0] in given]
         if self.uses_policy and given.get("evaluation.checkpoint"):
             recorded = config_of_policy(Path(_unquoted(given["evaluation.checkpoint"])), is_trusted, set(given))
             if recorded is not None and recorded.remark is not None:
@@ -231,10 +237,10 @@ class CommandLine(Program):
             return recorded, overrides
         if not self.resumes or RESUME not in given:
             return None, overrides
-        found = resumption(_unquoted(given[RESUME]), is_trusted)
+        resumed = resumption(_unquoted(given[RESUME]), is_trusted)
         output_dir = given.get("output_dir")
-        own = [one for one in overrides if one.lstrip("+").partition("=")[0] != RESUME]
-        return found.recorded, [*found.overrides(output_dir and _unquoted(output_dir)), *own]
+        kept = [override for override in overrides if override.lstrip("+").partition("=")[0] != RESUME]
+        return resumed.recorded, [*resumed.overrides(output_dir and _unquoted(output_dir)), *kept]
 
     def _in_own_words(self, error: RunError) -> RunError:
         """Name a key as this program's short form, which a person has typed."""
@@ -307,7 +313,7 @@ def _quoted_once(value: str) -> str:
 
 def _show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print a traceback as Python does, but no control codes that its message may hold."""
-    print(hanging("".join(traceback.format_exception(kind, error, trace)).rstrip()), file=sys.stderr)
+    print(indent("".join(traceback.format_exception(kind, error, trace)).rstrip()), file=sys.stderr)
 
 
 def _is_true(value: str) -> bool:

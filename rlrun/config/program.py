@@ -171,13 +171,13 @@ def _values(argument: str) -> list[str]:
 
 def _short_keys(keys: Sequence[str]) -> list[str]:
     """Return the last parts of keys, as many as make them differ. Example: lr, seed for actor.lr, seed."""
-    found = []
+    short_keys = []
     for key in keys:
         parts = key.split(".")
         tails = (".".join(parts[-count:]) for count in range(1, len(parts) + 1))
         others = [other for other in keys if other != key]
-        found.append(next(tail for tail in tails if not any(f".{other}".endswith(f".{tail}") for other in others)))
-    return found
+        short_keys.append(next(tail for tail in tails if not any(f".{other}".endswith(f".{tail}") for other in others)))
+    return short_keys
 
 
 def _label(differs: Sequence[str], number: int) -> str:

@@ -148,14 +148,14 @@ def signed(text: str) -> str:
 def origin_of(file: Path) -> Origin:
     """Return who wrote a file of `signed`; provenance.json and the checksums of a policy folder count too."""
     text = file.read_text(encoding="utf-8", errors="replace")
-    found = _WRITTEN_BY.search(text[:_HEAD])
+    header = _WRITTEN_BY.search(text[:_HEAD])
     checksum = None
-    said = [found[1]] if found else []
+    said = [header[1]] if header else []
     with suppress(OSError, ValueError, LookupError, TypeError):
         said.append(str(json.loads((file.parent / PROVENANCE).read_text())["packages"]["rlrun"]))
     with suppress(OSError, ValueError, LookupError, TypeError):
         checksum = json.loads((file.parent / "checksums.json").read_text())["files"][file.name]["sha256"]
-    is_fitting = found is not None and _text_digest(text[found.end() :]) == found[2]
+    is_fitting = header is not None and _text_digest(text[header.end() :]) == header[2]
     return Origin(max(said, key=_order, default=None), is_fitting or checksum == [_text_digest(text)])
 
 
@@ -176,12 +176,12 @@ def missing(tree: Mapping[str, Any], known: Sequence[str], sections: Sequence[st
 
 def selected(tree: Mapping[str, Any], key: str, default: Any = None) -> Any:
     """Return the value of a key such as "actor.lr"; `default` if there is none."""
-    found: Any = tree
+    value: Any = tree
     for part in key.split("."):
-        if not isinstance(found, Mapping) or part not in found:
+        if not isinstance(value, Mapping) or part not in value:
             return default
-        found = found[part]
-    return found
+        value = value[part]
+    return value
 
 
 def changes(
@@ -198,15 +198,15 @@ def changes(
         if isinstance(value, Mapping) and isinstance(was[name], Mapping) and key not in free:
             yield from changes(was[name], value, free, f"{key}.")
         else:
-            yield key, f"{key} was {spelled(was[name])}, is {spelled(value)}"
+            yield key, f"{key} was {format_value(was[name])}, is {format_value(value)}"
 
 
-def spelled(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as written on the command line. Example: ["a", None] -> "[a,null]"."""
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}: {spelled(item)}' for key, item in value.items())}}}"
+        return f"{{{','.join(f'{key}: {format_value(item)}' for key, item in value.items())}}}"
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(spelled, value))}]"
+        return f"[{','.join(map(format_value, value))}]"
     return (
         {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
     )
@@ -278,9 +278,9 @@ def as_tree(config: RunConfig) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return plain data. OmegaConf cannot do this for frozen mappings, such as the node groups of a placement."""
     if is_dataclass(value):
-        own = [field.name for field in fields(value) if not field.metadata.get(NO_KEY)]
+        names = [field.name for field in fields(value) if not field.metadata.get(NO_KEY)]
         kinds = value.sections if isinstance(value, KindSection) else {}
-        return {name: _plain(getattr(value, name)) for name in own} | {name: _plain(kinds[name]) for name in kinds}
+        return {name: _plain(getattr(value, name)) for name in names} | {name: _plain(kinds[name]) for name in kinds}
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -309,15 +309,15 @@ def origin() -> dict[str, Any]:
 
 
 def _difference(tree: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    differing: dict[str, Any] = {}
     for key, value in tree.items():
         default = defaults.get(key)
         if isinstance(value, dict) and isinstance(default, dict):
             if below := _difference(value, default):
-                found[key] = below
+                differing[key] = below
         elif value != default:
-            found[key] = value
-    return found
+            differing[key] = value
+    return differing
 
 
 def _yaml(tree: dict[str, Any]) -> str:

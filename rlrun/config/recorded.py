@@ -157,7 +157,7 @@ def _leaves(section: type, tree: dict[Any, Any], chosen: set[str], prefix: str =
         elif hint is None or (isinstance(hint, type) and issubclass(hint, Section)):
             yield _Leaf(path, value)  # of a newer rlrun, or of a kind that is not installed
         else:
-            is_of_kind = any(path.startswith(f"{one}.") for one in chosen)
+            is_of_kind = any(path.startswith(f"{kind}.") for kind in chosen)
             default = getattr(defaults, key)
             is_default = value == (default.name if isinstance(default, Enum) else default)
             is_plain_type = _is_plain_type(hint) or (key in auto_names(section) and _is_number_or_auto(value))
@@ -196,7 +196,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _refused(file: Path, key: str, value: str, cause: str) -> RunError:
     return RunError(
-        f"What {file} says is not obeyed, since no run of yours wrote it.",
+        f"{key} in {file} is refused: the file was not written by a run of yours.",
         key=key,
         value=shown(value),
         cause=f"{cause} A policy's folder is data.",
@@ -251,15 +251,15 @@ def config_of_policy(folder: Path, is_trusted: bool = False, given: Collection[s
     word that the folder is the user's own. given: the keys that the user sets. Raises RunError.
     """
     place = folder.absolute()
-    own = [place / POLICY_CONFIG, place / "policy" / POLICY_CONFIG]
+    recorded = [place / POLICY_CONFIG, place / "policy" / POLICY_CONFIG]
     if (place / CONFIG).is_file() and not (place / "config.json").is_file():
-        own.insert(0, place / CONFIG)
+        recorded.insert(0, place / CONFIG)
     beside = [parent.parent / CONFIG for parent in (place, *place.parents[:2]) if parent.name == CHECKPOINTS]
-    found = next((file for file in [*own, *beside] if file.is_file()), None)
-    if found is None:
+    config_file = next((file for file in [*recorded, *beside] if file.is_file()), None)
+    if config_file is None:
         return None
     holds_policy = place if (place / "config.json").is_file() else place / "policy"
-    return read_config(found).of_policy(holds_policy, is_trusted, given)
+    return read_config(config_file).of_policy(holds_policy, is_trusted, given)
 
 
 @dataclass(frozen=True)
@@ -347,7 +347,7 @@ def read_config(file: Path) -> RecordedConfig:
         ) from error
     if unresolved is not None:
         raise RunError(
-            f"No run wrote this value of '{unresolved[0]}' into {file}.",
+            f"'{unresolved[0]}' in {file} is an interpolation or ???; recorded values are literal.",
             key=unresolved[0],
             value=shown(unresolved[1]),
             cause="A run records values, and neither ${…}, which would read them from elsewhere, nor ???.",

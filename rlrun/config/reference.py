@@ -147,11 +147,11 @@ def _type_name(hint: Any, annotation: str) -> str:
 @cache
 def _comments(section: type) -> dict[str, str]:
     """Return field -> the comment after it in the source of its class or a base class."""
-    found: dict[str, str] = {}
-    for one in reversed(section.__mro__):
-        if is_dataclass(one):
-            found |= _comments_in(one)
-    return found
+    comments: dict[str, str] = {}
+    for base in reversed(section.__mro__):
+        if is_dataclass(base):
+            comments |= _comments_in(base)
+    return comments
 
 
 def _comments_in(one: type) -> dict[str, str]:
@@ -160,14 +160,14 @@ def _comments_in(one: type) -> dict[str, str]:
         source = inspect.getsource(one)
     except (OSError, TypeError):
         return {}
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     name = ""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.NAME and token.start[1] == 4 and token.line[token.end[1] : token.end[1] + 1] == ":":
             name = token.string
         elif token.type == tokenize.COMMENT and name and token.start[1] > 4:
-            found[name] = token.string.lstrip("# ")
-    return found
+            comments[name] = token.string.lstrip("# ")
+    return comments
 
 
 def advice(key: Key, value: str) -> str:
@@ -184,14 +184,19 @@ def advice(key: Key, value: str) -> str:
         return f"Write true or false{', a share such as 0.5' if 'float' in kinds else ''}{or_auto}."
     if kind == "str" or kind.startswith("dict["):
         return f"The default is {key.default}."
+    return _advice_on_choice(key, kinds, value)
+
+
+def _advice_on_choice(key: Key, names: list[str], value: str) -> str:
+    """Return a sentence on a key that takes one of some names."""
     familiar = FAMILIAR.get(value.lower())
-    if familiar in kinds:
+    if familiar in names:
         return f"{value} is {familiar} here: {key.path}={familiar}."
     former, remark = FORMER.get(value, ("", ""))
-    if former in kinds:
+    if former in names:
         return f"What earlier versions computed under this name is {key.path}={former}; {remark}."
-    close = difflib.get_close_matches(value, kinds, n=1)
-    return f"Did you mean {close[0]}?" if close else f"Choose one of {', '.join(kinds)}; the default is {key.default}."
+    close = difflib.get_close_matches(value, names, n=1)
+    return f"Did you mean {close[0]}?" if close else f"Choose one of {', '.join(names)}; the default is {key.default}."
 
 
 def _example(key: Key) -> str:
@@ -268,14 +273,14 @@ def refuse_truth_values(config: DictConfig, sources: Sequence[str], folders: Seq
         if "str" not in key.type or key.is_free:
             continue
         value = OmegaConf.select(config, key.path)
-        found = value if isinstance(value, str) else next((one for one in value or () if one in _TRUTH), None)
-        if found in _TRUTH:
+        text = value if isinstance(value, str) else next((item for item in value or () if item in _TRUTH), None)
+        if text in _TRUTH:
             name = key.path.rpartition(".")[2]
             where = _where(f"{name}:", sources, folders, among=f"{name}=")
             raise RunError(
                 f"'{key.path}' takes text, and YAML read a truth value.",
                 key=key.path,
-                value=found,
+                value=text,
                 cause=f"It comes from {where}; YAML takes no, off, yes, on, true and false without quotes for those.",
                 remedy=f'Write null for none, or quote the text: {name}: "no".',
             )
@@ -334,9 +339,9 @@ def misread(error: BaseException, folders: Sequence[Path]) -> RunError | None:
     if seen is None:
         return None
     files = [file for folder in folders for file in sorted(folder.glob("**/*.yaml"))]
-    found = [(file, fault) for file in files if (fault := misread_file(file)) is not None]
-    exact = [fault for file, fault in found if seen.object in file.read_bytes()]
-    return next(iter(exact), found[0][1] if found else None)
+    faults = [(file, fault) for file in files if (fault := misread_file(file)) is not None]
+    exact = [fault for file, fault in faults if seen.object in file.read_bytes()]
+    return next(iter(exact), faults[0][1] if faults else None)
 
 
 def _where(text: str, sources: Sequence[str], folders: Sequence[Path], among: str | None = None) -> str:

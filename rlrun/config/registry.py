@@ -79,11 +79,11 @@ class Registry(Generic[S]):
 
     @cached_property
     def _entry_points(self) -> dict[str, list[EntryPoint]]:
-        found: dict[str, list[EntryPoint]] = {}
-        for one in sorted(entry_points(group=self.group)):
-            if one not in found.setdefault(one.name, []):
-                found[one.name].append(one)
-        return found
+        by_name: dict[str, list[EntryPoint]] = {}
+        for entry in sorted(entry_points(group=self.group)):
+            if entry not in by_name.setdefault(entry.name, []):
+                by_name[entry.name].append(entry)
+        return by_name
 
     @cached_property
     def _specs(self) -> dict[str, S]:
@@ -142,17 +142,17 @@ class Registry(Generic[S]):
                 yield folder
 
     def _entry_point(self, name: str) -> EntryPoint:
-        found = self._entry_points.get(name, [])
-        if len(found) == 1:
-            return found[0]
-        if found:
-            packages = ", ".join(one.dist.name if one.dist else one.value for one in found)
+        entries = self._entry_points.get(name, [])
+        if len(entries) == 1:
+            return entries[0]
+        if entries:
+            packages = ", ".join(entry.dist.name if entry.dist else entry.value for entry in entries)
             raise RunError(
                 f"Two packages bring a {self.noun} of the name '{name}'.",
                 key=self.key,
                 value=name,
                 cause=f"They are {packages}.",
-                remedy=f"Uninstall one, or name the spec itself: {self.key}={found[0].value}.",
+                remedy=f"Uninstall one, or name the spec itself: {self.key}={entries[0].value}.",
             )
         close = difflib.get_close_matches(name, self.names(), n=1)
         known = ", ".join(self.names()) or f"none: `pip install -e .` declares those of rlrun in group {self.group}"
@@ -228,14 +228,16 @@ def _composed(name: str, section: Any) -> list[tuple[str, Any, Any]]:
     """Return the fields of a section that take more while it is composed, for make_dataclass: null, or `auto`."""
     words = auto_names(section)
     counts = CHOSEN.get(name, ())
-    found: list[tuple[str, Any, Any]] = []
-    for one in fields(section):
-        if one.name in counts:
-            kind: Any = int | str | None if one.name in words else int | None
-            found.append((one.name, kind, field(default=None, metadata=one.metadata)))
-        elif one.name in words:
-            found.append((one.name, bool | float | int | str, field(default=one.default, metadata=one.metadata)))
-    return found
+    composed: list[tuple[str, Any, Any]] = []
+    for entry in fields(section):
+        if entry.name in counts:
+            kind: Any = int | str | None if entry.name in words else int | None
+            composed.append((entry.name, kind, field(default=None, metadata=entry.metadata)))
+        elif entry.name in words:
+            composed.append(
+                (entry.name, bool | float | int | str, field(default=entry.default, metadata=entry.metadata))
+            )
+    return composed
 
 
 def fill_counts(config: RunConfig) -> None:
@@ -276,16 +278,16 @@ def envs_together(algorithm: AlgorithmConfig) -> int:
 
 def with_usual_numbers(config: RunConfig) -> RunConfig:
     """Return a frozen copy of a configuration in which keys of `auto` have the numbers that null stands for."""
-    found = replace(config, auto=[])
+    filled = replace(config, auto=[])
     for name in ("env", "rollout", "actor"):
         section = replace(getattr(config, name))
         for key in auto_names(type(section)):
             if f"{name}.{key}" in config.auto:
                 setattr(section, key, None)
-        setattr(found, name, section)
-    fill_counts(found)
-    freeze(found)
-    return found
+        setattr(filled, name, section)
+    fill_counts(filled)
+    freeze(filled)
+    return filled
 
 
 def _take_auto(config: RunConfig) -> list[str]:
@@ -294,16 +296,16 @@ def _take_auto(config: RunConfig) -> list[str]:
     On Ray null chooses the number of actor ranks too, since ranks beyond the accelerators are refused.
     """
     config.actor.activation_checkpointing = _share(config.actor.activation_checkpointing)
-    found = []
+    replaced = []
     for name in ("env", "rollout", "actor"):
         section = getattr(config, name)
         for key in auto_names(type(section)):
             value = getattr(section, key)
             is_null = value is None and (name, key) == ("actor", "num_workers")
             if value == AUTO or (is_null and config.cluster.kind is ClusterKind.ray):
-                found.append(f"{name}.{key}")
+                replaced.append(f"{name}.{key}")
                 setattr(section, key, None)
-    return found
+    return replaced
 
 
 def _share(value: Any) -> Any:
@@ -325,7 +327,7 @@ def _fill(section: Any, key: str, value: object) -> None:
 
 def _divisor(at_most: int, *numbers: int) -> int:
     """Return the largest number up to `at_most` that divides all others."""
-    return next(one for one in range(at_most, 0, -1) if not any(number % one for number in numbers))
+    return next(divisor for divisor in range(at_most, 0, -1) if not any(number % divisor for number in numbers))
 
 
 @cache
@@ -349,8 +351,8 @@ def schema_with(chosen: tuple[tuple[str, str], ...] = ()) -> type[RunConfig]:
 
 def _with_kinds(parent: type[Section], specs: Mapping[str, KindSpec], path: str) -> type[Section]:
     """Return `parent` with a field for every spec that has a section."""
-    own = {one.name for one in fields(parent)}  # type: ignore[arg-type]
-    for name in own & set(specs):
+    names = {entry.name for entry in fields(parent)}  # type: ignore[arg-type]
+    for name in names & set(specs):
         raise RunError(
             f"The name '{name}' of a kind is a key of the section '{path}' already.",
             key=f"{path}.{name}",
@@ -370,7 +372,9 @@ def finalize(composed: RunConfig) -> RunConfig:
 
     Chosen keys that are null get their numbers.
     """
-    values = {one.name: getattr(composed, one.name) for one in fields(RunConfig) if not one.metadata.get(NO_KEY)}
+    values = {
+        entry.name: getattr(composed, entry.name) for entry in fields(RunConfig) if not entry.metadata.get(NO_KEY)
+    }
     for registry in REGISTRIES:
         values[registry.parent] = _finalize(values[registry.parent], registry.chosen(composed))
     for name in _chosen_sections():
@@ -425,7 +429,7 @@ def require_read_keys(overrides: Iterable[str], config: RunConfig) -> None:
 
 def _finalize(section: Any, spec: KindSpec | None = None) -> Section:
     kind = type(section).__bases__[0]
-    values = {one.name: getattr(section, one.name) for one in fields(kind)}
+    values = {entry.name: getattr(section, entry.name) for entry in fields(kind)}
     if spec is not None and spec.section is not None:
         values["sections"] = {spec.name: getattr(section, spec.name)}
     return kind(**values)

@@ -206,7 +206,7 @@ class Aggregation(Enum):
 
 
 class MinibatchOf(Enum):
-    """What a minibatch is counted in; those that are learned from are drawn evenly into all minibatches."""
+    """The unit of a minibatch's size; units that are learned from are drawn evenly into all minibatches."""
 
     chunk_steps = "chunk_steps"  # those learned from: the shorter episodes are, the fewer minibatches
     collected_steps = "collected_steps"  # also resting ones and groups left out: always as many minibatches
@@ -223,7 +223,7 @@ class KlKind(Enum):
 
 
 class GroupMetric(Enum):
-    """What the episodes of a group are compared by."""
+    """The measure by which the episodes of a group are compared."""
 
     episode_return = "episode_return"
     success = "success"

@@ -67,8 +67,8 @@ def freeze(section: Section) -> None:
     """Freeze a configuration dataclass and everything below it, in place; frozen parts stay as they are."""
     if section.__dict__.get("_frozen"):
         return
-    for one in fields(section):  # type: ignore[arg-type]
-        setattr(section, one.name, _frozen(getattr(section, one.name)))
+    for entry in fields(section):  # type: ignore[arg-type]
+        setattr(section, entry.name, _frozen(getattr(section, entry.name)))
     section.__dict__["_frozen"] = True
 
 
@@ -170,19 +170,19 @@ def named(default: Any) -> Any:
 
 def bounds_of(section: type) -> Iterator[tuple[str, Range]]:
     """Yield name and range of each bounded field of a configuration dataclass."""
-    for one in fields(section):
-        if _KEY in one.metadata:
-            yield one.name, one.metadata[_KEY]
+    for entry in fields(section):
+        if _KEY in entry.metadata:
+            yield entry.name, entry.metadata[_KEY]
 
 
 def auto_names(section: type) -> tuple[str, ...]:
     """Return the fields of a configuration dataclass that take the word `auto`."""
-    return tuple(one.name for one in fields(section) if one.metadata.get(_AUTO))
+    return tuple(entry.name for entry in fields(section) if entry.metadata.get(_AUTO))
 
 
 def names_of(section: type) -> set[str]:
     """Return the fields of a configuration dataclass that `named` made."""
-    return {one.name for one in fields(section) if _NAMED in one.metadata}
+    return {entry.name for entry in fields(section) if _NAMED in entry.metadata}
 
 
 def _field(default: Any, metadata: dict[str, Any]) -> Any:
@@ -226,28 +226,30 @@ def from_dict(kind: type[SectionType], data: dict[str, Any], sections: Mapping[s
         raise KeyError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
     values = {name: _typed(hints[name], value) for name, value in data.items()}
     if issubclass(kind, KindSection):
-        values["sections"] = {name: from_dict(sections[name], own) for name, own in data.get("sections", {}).items()}
+        values["sections"] = {
+            name: from_dict(sections[name], content) for name, content in data.get("sections", {}).items()
+        }
     section = kind(**values)
     freeze(section)
     return section
 
 
 def _typed(hint: Any, value: Any) -> Any:
-    for one in (hint, *get_args(hint)):
-        if isinstance(one, type) and issubclass(one, Section) and isinstance(value, dict):
-            return from_dict(one, value)
-        if isinstance(one, type) and issubclass(one, Enum) and value is not None:
-            return [one(item) for item in value] if isinstance(value, list) else one(value)
+    for kind in (hint, *get_args(hint)):
+        if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, dict):
+            return from_dict(kind, value)
+        if isinstance(kind, type) and issubclass(kind, Enum) and value is not None:
+            return [kind(item) for item in value] if isinstance(value, list) else kind(value)
     return value
 
 
 def load_object(location: str) -> Any:
     """Return the attribute of "module:ATTRIBUTE". Raises ImportError, AttributeError, or an exception of the module."""
     module, _, attribute = location.partition(":")
-    found = import_module(module)
+    value = import_module(module)
     for part in attribute.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def put_on_path(folders: list[str]) -> None:

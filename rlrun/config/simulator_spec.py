@@ -97,7 +97,7 @@ class SimulatorTime:
 
 @dataclass(frozen=True)
 class Splits:
-    """Where the episodes of training, validation and test begin, for people, and what differs from a benchmark.
+    """Descriptions of the start states of training, validation and test, and of deviations from a benchmark.
 
     A simulator gets a reset seed, and `rlrun.edges.starts.split_of` returns the split it belongs to.
     """
@@ -120,7 +120,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Conventions:
-    """What a world's cameras and numbers are called in vla-eval's specs, so that they mean the same over its wire.
+    """Names of a world's cameras and numbers in vla-eval's specs, so that they mean the same over its wire.
 
     Example: Conventions((Component("joints", 23, "joint_positions_r1pro"),), cameras={"zed_link": "head"})
     """

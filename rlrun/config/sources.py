@@ -32,7 +32,7 @@ def computing_digest(config: RunConfig) -> str:
         for file in sorted((_OWN / "rlrun" / package).rglob("*.py")):
             digest.update(f"{file.relative_to(_OWN)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     kinds = (POLICIES.location(config.policy.kind), ALGORITHMS.location(config.algorithm.name))
-    for name in sorted({one.partition(".")[0].partition(":")[0] for one in kinds} - {"rlrun"}):
+    for name in sorted({kind.partition(".")[0].partition(":")[0] for kind in kinds} - {"rlrun"}):
         digest.update(_digest_of(name))
     return digest.hexdigest()
 
@@ -59,7 +59,9 @@ def _modules(env: dict[str, Any]) -> set[str]:
     simulator = str(env.get("simulator"))
     texts = [*_texts(env), SIMULATORS.location(simulator) if simulator in SIMULATORS.names() else ""]
     modules = {text.partition(":")[0] for text in texts if _LOCATION.fullmatch(text)}
-    return {one.rpartition(".")[0] if one.startswith("rlrun.") else one.partition(".")[0] for one in modules}
+    return {
+        module.rpartition(".")[0] if module.startswith("rlrun.") else module.partition(".")[0] for module in modules
+    }
 
 
 def _texts(tree: Any) -> Iterator[str]:
@@ -72,8 +74,8 @@ def _texts(tree: Any) -> Iterator[str]:
 
 def _sources(name: str) -> Iterator[tuple[str, bytes]]:
     """Yield (place, content or size) of the files of a top module or of a package of rlrun; none if it is not here."""
-    own = name.startswith("rlrun.")
-    spec = PathFinder.find_spec(name, [str(_OWN.joinpath(*name.split(".")[:-1]))] if own else None)
+    is_of_rlrun = name.startswith("rlrun.")
+    spec = PathFinder.find_spec(name, [str(_OWN.joinpath(*name.split(".")[:-1]))] if is_of_rlrun else None)
     if spec is None:
         return
     for folder in sorted(spec.submodule_search_locations or ()):
@@ -96,7 +98,7 @@ def _beside(file: Path, found: set[Path]) -> set[Path]:
     except (SyntaxError, ValueError):  # the simulator will say so
         return found
     for node in ast.walk(tree):
-        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
         for name in names:
             _beside(file.with_name(name.partition(".")[0] + ".py"), found)

@@ -67,26 +67,45 @@ def match_cameras(wanted: Sequence[str], there: Sequence[str], renamed: Mapping[
     renamed: names of `wanted` -> names of `there`, which take precedence. Raises ValueError naming the cameras without
     a match.
     """
-    asked = list(wanted)
-    for name, other in (renamed or {}).items():
-        at = _matching_index(name, wanted)
-        if at is None or _matching_index(other, there) is None:
-            unknown, known = (name, wanted) if at is None else (other, there)
-            raise ValueError(f"there is no camera {unknown} among {', '.join(known) or 'none'}")
-        asked[at] = other
-    found: list[int | None] = [_matching_index(name, there) for name in asked]
-    twice = [there[at] for at, count in Counter(at for at in found if at is not None).items() if count > 1]
-    if twice:
-        raise ValueError(f"{twice[0]} would stand for several cameras of {', '.join(wanted)}")
-    rest = [at for at in range(len(there)) if at not in found]
-    missing = [name for name, at in zip(wanted, found, strict=True) if at is None]
-    if missing and len(missing) != len(rest):
-        names = ", ".join(there[at] for at in rest) or "none"
-        have = "has" if len(missing) == 1 else "have"
-        raise ValueError(f"{', '.join(missing)} {have} no partner by name; left: {names}")
+    names = _renamed(wanted, there, renamed or {})
+    matched = [_matching_index(name, there) for name in names]
+    rest = [at for at in range(len(there)) if at not in matched]
+    _require_partners(wanted, there, matched, rest)
     places = iter(rest)
-    order = tuple(next(places) if at is None else at for at in found)
-    return CameraMatch(tuple(wanted), tuple(there), order, tuple(at is not None for at in found))
+    order = tuple(next(places) if at is None else at for at in matched)
+    return CameraMatch(tuple(wanted), tuple(there), order, tuple(at is not None for at in matched))
+
+
+def _require_partners(
+    wanted: Sequence[str], there: Sequence[str], matched: Sequence[int | None], rest: Sequence[int]
+) -> None:
+    """Raise ValueError if two cameras match one, or if not as many are left without a match on both sides."""
+    counts = Counter(at for at in matched if at is not None)
+    repeated = [there[at] for at, count in counts.items() if count > 1]
+    if repeated:
+        raise ValueError(f"{repeated[0]} would stand for several cameras of {', '.join(wanted)}")
+    missing = [name for name, at in zip(wanted, matched, strict=True) if at is None]
+    if missing and len(missing) != len(rest):
+        left = ", ".join(there[at] for at in rest) or "none"
+        have = "has" if len(missing) == 1 else "have"
+        raise ValueError(f"{', '.join(missing)} {have} no partner by name; left: {left}")
+
+
+def _renamed(wanted: Sequence[str], there: Sequence[str], renamed: Mapping[str, str]) -> list[str]:
+    """Return the wanted names, the renamed ones as `there` has them. Raises ValueError for a name that is unknown."""
+    names = list(wanted)
+    for name, other in renamed.items():
+        at = _matching_index(name, wanted)
+        if at is None:
+            raise _no_camera(name, wanted)
+        if _matching_index(other, there) is None:
+            raise _no_camera(other, there)
+        names[at] = other
+    return names
+
+
+def _no_camera(name: str, known: Sequence[str]) -> ValueError:
+    return ValueError(f"there is no camera {name} among {', '.join(known) or 'none'}")
 
 
 def short_name(name: str) -> str:
@@ -150,7 +169,7 @@ class World:
 
 
 @dataclass
-class Fit:
+class CompatibilityReport:
     """Result of the comparison: a table, and sentences on mismatches."""
 
     rows: list[tuple[str, str, str, str]] = field(default_factory=list)  # what, data set, world, policy
@@ -177,9 +196,9 @@ def compare(
     world: World,
     policy: PolicySpaces | None = None,
     renamed: Mapping[str, str] | None = None,
-) -> Fit:
+) -> CompatibilityReport:
     """Compare a data set, the world and the policy. renamed: policy.cameras."""
-    fit = Fit()
+    fit = CompatibilityReport()
     if data is None and policy is not None and policy.cameras and (world.cameras or world.num_images is not None):
         try:
             match = match_policy_cameras(policy.cameras, world.cameras, world.num_images or 0, renamed or {})
@@ -235,7 +254,7 @@ def match_dataset_cameras(data: DatasetInfo, world: World) -> CameraMatch | None
     return match_cameras(wanted, data.cameras)
 
 
-def _compare_cameras(fit: Fit, data: DatasetInfo, world: World) -> None:
+def _compare_cameras(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:
     try:
         match = match_dataset_cameras(data, world)
     except ValueError as error:
@@ -259,7 +278,7 @@ def _compare_cameras(fit: Fit, data: DatasetInfo, world: World) -> None:
 
 
 def _compare_vector(
-    fit: Fit, what: str, data: tuple[int, tuple[str, ...]], world: tuple[int | None, tuple[str, ...]]
+    fit: CompatibilityReport, what: str, data: tuple[int, tuple[str, ...]], world: tuple[int | None, tuple[str, ...]]
 ) -> None:
     key = "demos.keys.state" if what == "state" else "demos.keys.action"
     (number, names) = data
@@ -285,7 +304,7 @@ def _compare_vector(
         fit.warnings.append(f"{what} have other names in the data set than in the world: {_shortened(pairs)}")
 
 
-def _compare_range(fit: Fit, data: DatasetInfo, world: World) -> None:
+def _compare_range(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:
     if data.actions is None or len(world.action_low) != data.num_actions or not len(data.actions):
         return
     low = np.array(world.action_low)
@@ -307,7 +326,7 @@ def _compare_range(fit: Fit, data: DatasetInfo, world: World) -> None:
         fit.warnings.append(f"{found}: the simulator will clip what the policy learns of them")
 
 
-def _compare_rate(fit: Fit, data: DatasetInfo, world: World) -> None:
+def _compare_rate(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:
     if data.fps is None or world.control_hz is None:
         return
     if abs(data.fps - world.control_hz) <= RATE_TOLERANCE * world.control_hz:
@@ -320,7 +339,7 @@ def _compare_rate(fit: Fit, data: DatasetInfo, world: World) -> None:
         fit.refusals.append(_mismatch("rate", cause, "env.action_hz", remedy))
 
 
-def _compare_sentences(fit: Fit, data: DatasetInfo, world: World) -> None:
+def _compare_sentences(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:
     if not data.sentences:
         return
     if not all(sentence.strip() for sentence in data.sentences):
@@ -333,7 +352,7 @@ def _compare_sentences(fit: Fit, data: DatasetInfo, world: World) -> None:
         )
 
 
-def _add_columns(fit: Fit, data: DatasetInfo | None, world: World, policy: PolicySpaces | None) -> None:
+def _add_columns(fit: CompatibilityReport, data: DatasetInfo | None, world: World, policy: PolicySpaces | None) -> None:
     def numbers(count: int | None, names: Sequence[str] = ()) -> str:
         shown = _informative_names(tuple(names))
         return "" if count is None else f"{count}: {_shortened(shown)}" if shown else str(count)

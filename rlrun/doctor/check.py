@@ -104,7 +104,7 @@ class Check:
 
     @property
     def purpose(self) -> str:
-        """What `run` checks, as its first sentence says."""
+        """The first sentence of the docstring of `run`."""
         return inspect.cleandoc(self.run.__doc__ or "").partition("\n\n")[0].replace("\n", " ").rstrip(".")
 
     @property

@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 
 from rlrun.doctor.check import ClusterState, Finding, Status, size
 from rlrun.doctor.collective import NO_ANSWER, NOT_THERE
-from rlrun.doctor.facts import LinkFacts, PairFacts
+from rlrun.doctor.facts import LinkFacts, NodeFacts, PairFacts
 
 MAX_SKEW_S = 5.0  # above it the nodes' timelines do not align, and certificates begin to fail
 STRICT = ("rlrun", "rlrun sources", "ray", "torch", "transformers")  # pickled objects and collectives cross nodes
@@ -25,25 +25,31 @@ def versions(cluster: ClusterState) -> Iterator[Finding]:
     """Check that nodes have the same Python, torch, ray, transformers, rlrun and sources of it, where they use them."""
     nodes = cluster.facts.nodes
     for package in dict.fromkeys(name for node in nodes for name in node.versions):
-        users = nodes
-        if package in LEARNERS_ONLY:
-            users = tuple(n for n in nodes if set(cluster.request(n.node).workers) != {"env"})
-        found = {node.node: node.versions.get(package, "missing") for node in users}
-        odd, usual = _odd(found)
         if package == "rlrun sources" and any(_differs(node.versions, "rlrun", nodes[0].versions) for node in nodes):
             continue  # the different version is reported already
+        installed = {node.node: node.versions.get(package, "missing") for node in _users(cluster, package)}
+        odd, usual = _odd(installed)
         for node in odd:
-            status = Status.failed if package in STRICT or not _same_minor(found[node], usual) else Status.warning
-            fix = (
-                f"pip install '{package}=={usual}'"
-                if not package.startswith(("python", "rlrun"))
-                else (
-                    "install the same commit of rlrun there" if package.startswith("rlrun") else f"use Python {usual}"
-                )
-            )
-            cause = f"{package} is {found[node]}, elsewhere {usual}"
-            yield Finding("versions", status, node, cause, fix, found[node])
+            version = installed[node]
+            status = Status.failed if package in STRICT or not _same_minor(version, usual) else Status.warning
+            cause = f"{package} is {version}, elsewhere {usual}"
+            yield Finding("versions", status, node, cause, _to_equal(package, usual), version)
     yield from _unfit(cluster)
+
+
+def _users(cluster: ClusterState, package: str) -> tuple[NodeFacts, ...]:
+    """Return the nodes whose workers need a package."""
+    nodes = cluster.facts.nodes
+    if package not in LEARNERS_ONLY:
+        return nodes
+    return tuple(node for node in nodes if set(cluster.request(node.node).workers) != {"env"})
+
+
+def _to_equal(package: str, version: str) -> str:
+    """Return how a node gets the version of a package that the other nodes have."""
+    if package.startswith("rlrun"):
+        return "install the same commit of rlrun there"
+    return f"use Python {version}" if package.startswith("python") else f"pip install '{package}=={version}'"
 
 
 def _unfit(cluster: ClusterState) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlrun.data.fit import Fit
+from rlrun.data.fit import CompatibilityReport
 from rlrun.doctor.optional_packages import PackageFacts
 from rlrun.placement.network import PathMtu
 
@@ -155,7 +155,7 @@ class ClusterFacts:
     paths: tuple[PathFacts, ...] = ()
     unresponsive: Mapping[str, str] = field(default_factory=dict)  # node that did not answer -> reason
     driver_packages: tuple[PackageFacts, ...] = ()  # optional ones that the driver needs
-    fit: Fit | None = None  # of data set, policy folder and world; None: not compared
+    fit: CompatibilityReport | None = None  # of data set, policy folder and world; None: not compared
     driver_load: float = 0.0  # runnable processes per core of the driver's host, after the trials
 
     @property

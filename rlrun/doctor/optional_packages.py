@@ -128,7 +128,7 @@ def _opened(python: str, requests: list[PackageRequest], limit_s: float) -> list
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program in another interpreter found. Example: Answer({"kind": "egl"}), Answer(error="killed by …")."""
+    """Result of a program in another interpreter. Example: Answer({"kind": "egl"}), Answer(error="killed by …")."""
 
     value: Any = None  # of the JSON in its last line
     error: str = ""  # why there is none; "" if there is one, or none in time

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlrun.doctor.check import ClusterState, Finding, Status
 from rlrun.doctor.checks import row_of
 from rlrun.doctor.cross_node_checks import matrix
-from rlrun.system.errors import TROUBLESHOOTING, hanging, visible
+from rlrun.system.errors import TROUBLESHOOTING, escape_control, indent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,9 +42,9 @@ def show(console: Console, cluster: ClusterState, findings: list[Finding]) -> No
             console.print(_matrix_table(backend, rows))
     for finding in findings:
         if finding.fix:
-            place = f" ({visible(finding.where)})" if finding.where else ""
+            place = f" ({escape_control(finding.where)})" if finding.where else ""
             console.print(f"{finding.check}{place}:", style=_STYLES[finding.status], highlight=False, markup=False)
-            console.print(f"  {hanging(finding.fix)}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"  {indent(finding.fix)}", highlight=False, markup=False, soft_wrap=True)
             console.print(f"  see {TROUBLESHOOTING}#{row_of(finding)}", style="dim", highlight=False, soft_wrap=True)
     console.print(summary(findings), highlight=False)
 
@@ -74,4 +74,4 @@ def _matrix_table(backend: str, rows: list[list[str]]) -> Any:
 def _plain(text: str) -> str:
     from rich.markup import escape
 
-    return escape(visible(text))
+    return escape(escape_control(text))

@@ -125,8 +125,8 @@ def make_here(
 
 def _versions(spec: SimulatorSpec) -> dict[str, str]:
     """Return the versions of this interpreter's packages on which a simulator's results depend."""
-    found = {"simulator": spec.name}
+    versions = {"simulator": spec.name}
     for package in ("numpy", *spec.packages):
         with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+            versions[package] = metadata.version(package)
+    return versions

@@ -98,12 +98,12 @@ def _cuda_numbers() -> list[int | None]:
     query = _function("eglQueryDeviceAttribEXT", ctypes.c_void_p, ctypes.c_int, attribute)
     if query is None:
         return []
-    found: list[int | None] = []
+    numbers: list[int | None] = []
     for device in _devices() or []:
         number = ctypes.c_ssize_t(-1)
         has_number = query(device, _CUDA_DEVICE, ctypes.byref(number))
-        found.append(number.value if has_number else None)
-    return found
+        numbers.append(number.value if has_number else None)
+    return numbers
 
 
 def _function(name: str, *arguments: Any) -> Callable[..., int] | None:

@@ -30,11 +30,11 @@ def picture_of(drawn: Any) -> np.ndarray:
     """Return the picture of an environment's render(), uint8 [H, W, 3]. Raises ValueError if that is no picture."""
     if drawn is None:
         raise ValueError("render() returns None")
-    found = np.asarray(drawn)
-    if found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] not in (3, 4):
-        kind = "a list" if isinstance(drawn, (list, tuple)) else f"an array of {found.dtype} {list(found.shape)}"
+    picture = np.asarray(drawn)
+    if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] not in (3, 4):
+        kind = "a list" if isinstance(drawn, (list, tuple)) else f"an array of {picture.dtype} {list(picture.shape)}"
         raise ValueError(f"render() returns {kind}, not uint8 [H, W, 3]")
-    return found[:, :, :3]
+    return picture[:, :, :3]
 
 
 def draw_without_display(wanted: Renderer) -> None:
@@ -77,9 +77,9 @@ def switch_shadows_off(env: Any) -> None:
     """
     inner = getattr(env, "unwrapped", env)
     for path in _MODELS:
-        found = inner
+        model = inner
         for name in path.split("."):
-            found = getattr(found, name, None)
-        casts = getattr(found, "light_castshadow", None)
+            model = getattr(model, name, None)
+        casts = getattr(model, "light_castshadow", None)
         if isinstance(casts, np.ndarray):
             casts[:] = 0

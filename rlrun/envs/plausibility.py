@@ -62,8 +62,8 @@ def check_result(
     flags = ("terminated", "truncated", "success", "infra_fault")
     shapes |= dict.fromkeys((*flags, "q_score"), (num_rows,))
     for name, shape in shapes.items():
-        if (found := np.shape(getattr(result, name))) != shape:
-            raise SimulatorFault(f"{name} are {found}, expected {shape}")
+        if (actual := np.shape(getattr(result, name))) != shape:
+            raise SimulatorFault(f"{name} are {actual}, expected {shape}")
     for name in ("step_valid", *flags):
         if (dtype := getattr(result, name).dtype).kind != "b":
             raise SimulatorFault(f"{name} are {dtype}, expected bool")

@@ -58,8 +58,8 @@ class RemoteEnv(VectorEnv):
             raise _lacking(python, error) from error
         except SimulatorFault as fault:
             self.close()
-            found = output.new_causes(simulator_spec(config).failure_log(process.pid))
-            raise SimulatorFault("\n".join([str(fault), *found])) from fault
+            causes = output.new_causes(simulator_spec(config).failure_log(process.pid))
+            raise SimulatorFault("\n".join([str(fault), *causes])) from fault
         except BaseException:
             self.close()
             raise

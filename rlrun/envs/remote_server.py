@@ -57,9 +57,9 @@ class Server:
         """Make the environment."""
         with process_kept():
             import_from(spec.partition(".")[0].partition(":")[0], package)
-            found: SimulatorSpec = load_object(spec)
-            sections = {} if found.section is None else {found.name: found.section}
-            self._env = env = make_here(found, from_dict(EnvConfig, config, sections), num_envs, self._progress)
+            simulator: SimulatorSpec = load_object(spec)
+            sections = {} if simulator.section is None else {simulator.name: simulator.section}
+            self._env = env = make_here(simulator, from_dict(EnvConfig, config, sections), num_envs, self._progress)
         return {
             "num_actions": env.num_actions,
             "num_choices": env.num_choices,

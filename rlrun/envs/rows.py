@@ -203,11 +203,11 @@ class RowsEnv(VectorEnv):
 def as_float32(proprio: np.ndarray) -> np.ndarray:
     """Return the numbers as float32. Raises SimulatorFault, with the first one that is NaN, infinite or too large."""
     with np.errstate(over="ignore"):
-        found = np.asarray(proprio, np.float32)
-    if not np.isfinite(found).all():
-        number = int(np.flatnonzero(~np.isfinite(found))[0])
+        numbers = np.asarray(proprio, np.float32)
+    if not np.isfinite(numbers).all():
+        number = int(np.flatnonzero(~np.isfinite(numbers))[0])
         raise SimulatorFault(float32_fault(f"proprioception {number}", float(np.ravel(proprio)[number])))
-    return found
+    return numbers
 
 
 def float32_fault(name: str, value: float) -> str:

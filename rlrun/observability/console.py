@@ -24,7 +24,7 @@ from rich.text import Text
 from rlrun.config.schema import RunConfig, Verbosity
 from rlrun.observability.dashboard import STARTUP_PHASES, Dashboard, GpuSampler
 from rlrun.observability.step_line import duration, step_line
-from rlrun.system.errors import hanging
+from rlrun.system.errors import indent
 from rlrun.system.process_io import lasting_stream, release_terminal
 from rlrun.system.status import WorkerStatus
 
@@ -217,4 +217,4 @@ class Console:
 
     def _print(self, text: str, style: str = "") -> None:
         self._printed_s = time.monotonic()
-        self._terminal.print(Text(hanging(text), style=style))
+        self._terminal.print(Text(indent(text), style=style))

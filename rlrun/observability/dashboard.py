@@ -22,7 +22,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.observability.step_line import duration, memory, quantity
 from rlrun.observability.timeline import ROLE_ORDER, is_work
 from rlrun.system import nvidia_smi
-from rlrun.system.errors import visible
+from rlrun.system.errors import escape_control
 from rlrun.system.nvidia_smi import UnansweredError
 from rlrun.system.status import WorkerStatus
 
@@ -130,8 +130,10 @@ class Dashboard:
         fresh: dict[str, _WorkerState] = {}
         for status in statuses:
             worker = self._workers.get(status.worker, _WorkerState(status))
-            counters = {visible(name): value for name, value in status.counters.items()}
-            worker.status = replace(status, host=visible(status.host), phase=visible(status.phase), counters=counters)
+            counters = {escape_control(name): value for name, value in status.counters.items()}
+            worker.status = replace(
+                status, host=escape_control(status.host), phase=escape_control(status.phase), counters=counters
+            )
             worker.expected = (expectations or {}).get(status.worker, "")
             worker.samples.append((now, counters))
             while len(worker.samples) > 2 and now - worker.samples[0][0] > RATE_WINDOW_S:

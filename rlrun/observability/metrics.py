@@ -18,7 +18,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.observability.records import EvaluationRecord, evaluation_metrics
 from rlrun.observability.run_files import METRICS, NOTES, VIDEOS, JsonLines
 from rlrun.observability.video import write_mp4
-from rlrun.system.errors import visible
+from rlrun.system.errors import escape_control
 
 
 class MetricGroup(Enum):
@@ -343,7 +343,7 @@ class MetricSinks:
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Log the metrics of one training step. Raises TypeError, naming the metric, for a value that is no number."""
-        numbers = {visible(name): _as_float(name, value) for name, value in metrics.items()}
+        numbers = {escape_control(name): _as_float(name, value) for name, value in metrics.items()}
         self._jsonl.log(step, numbers)
         for tracker in self._trackers:
             tracker.log(step, {training_tag(name): value for name, value in numbers.items()})
@@ -356,7 +356,7 @@ class MetricSinks:
 
     def video(self, step: int, name: str, frames: np.ndarray, fps: float) -> Path:
         """Encode uint8 [L, H, W, 3] into videos/NAME-step-N.mp4 and pass it to every sink. Returns the path."""
-        name = visible(name)
+        name = escape_control(name)
         path = self._run_dir / VIDEOS / f"{name.replace('/', '-')}-step-{step:06d}.mp4"
         write_mp4(path, frames, fps)
         for sink in self._sinks:
@@ -366,12 +366,12 @@ class MetricSinks:
     def text(self, step: int, name: str, text: str) -> None:
         """Log a text that belongs to a step."""
         for sink in self._sinks:
-            sink.text(step, visible(name), visible(text))
+            sink.text(step, escape_control(name), escape_control(text))
 
     def alert(self, title: str, text: str) -> None:
         """Send an alert, which a person should look at now."""
         for sink in self._sinks:
-            sink.alert(visible(title), visible(text))
+            sink.alert(escape_control(title), escape_control(text))
 
     def resumed(self, step: int) -> None:
         """Record that the run continues after training step `step`, from a checkpoint."""

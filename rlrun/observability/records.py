@@ -211,7 +211,7 @@ def record_episodes(run_dir: Path, step: int, reports: Iterable[EpisodeReport]) 
 
 
 class During(Enum):
-    """What episodes were for."""
+    """The purpose of episodes."""
 
     training = "training"
     evaluation = "evaluation"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rlrun.config.schema import Verbosity
-from rlrun.system.errors import HangingFormatter
+from rlrun.system.errors import IndentingFormatter
 from rlrun.system.local_files import parse_json
 from rlrun.system.storage_error import is_storage_error
 
@@ -144,7 +144,7 @@ def open_worker_log(run_dir: Path, worker: str, verbosity: Verbosity) -> Path:
     stream: TextIO = path.open("a", encoding="utf-8")
     handler = _LogFile(stream)
     pattern = f"%(asctime)s.%(msecs)03d {worker:<10} %(levelname)-7s %(name)s: %(message)s"
-    handler.setFormatter(HangingFormatter(pattern, datefmt="%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(IndentingFormatter(pattern, datefmt="%Y-%m-%d %H:%M:%S"))
     handler.setLevel(_LOG_LEVELS[verbosity])
     _handlers.append(handler)
     root = logging.getLogger()

@@ -9,7 +9,7 @@ import statistics
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median
@@ -260,23 +260,35 @@ class Stragglers:
         since, before = self._seen[0]
         if now - since < STRAGGLER_WINDOW_S:
             return
-        is_minute_over = now >= self._minute_ends
-        if is_minute_over:
+        took = {role: dict(self._took(role, before)) for role in _WORK_COUNTERS}
+        if now >= self._minute_ends:
             self._minute_ends = now + STRAGGLER_WINDOW_S
-        for role in _WORK_COUNTERS:
-            took = dict(self._took(role, before))
-            for worker, (busy_us, units) in took.items():
-                first = self._first.setdefault((worker, self._seen[-1][1][worker][0]), [])
-                if is_minute_over and len(first) < _NUM_FIRST_MINUTES:
-                    first.append(busy_us / units)
+            self._keep_first_minute(took)
+        for role, of_workers in took.items():
+            for worker, (busy_us, _) in of_workers.items():
                 is_busy = busy_us >= _MIN_BUSY_SHARE * 1e6 * (now - since)
-                if not is_busy or now - self._said.get(worker, -_REPEAT_WARNING_S) < _REPEAT_WARNING_S:
-                    continue
-                peers = [us / count for peer, (us, count) in took.items() if peer != worker]
-                text = _straggler_text(worker, _UNIT_NAMES[role], busy_us / units, peers, first, now - since)
+                is_named = now - self._said.get(worker, -_REPEAT_WARNING_S) < _REPEAT_WARNING_S
+                text = self._text(role, worker, of_workers, now - since) if is_busy and not is_named else None
                 if text:
                     self._said[worker] = now
                     yield text
+
+    def _keep_first_minute(self, took: Mapping[str, Mapping[str, tuple[int, int]]]) -> None:
+        """Keep the time for a unit of work of each process, as long as these are its first minutes."""
+        for of_workers in took.values():
+            for worker, (busy_us, units) in of_workers.items():
+                first = self._first_minutes(worker)
+                if len(first) < _NUM_FIRST_MINUTES:
+                    first.append(busy_us / units)
+
+    def _first_minutes(self, worker: str) -> list[float]:
+        return self._first.setdefault((worker, self._seen[-1][1][worker][0]), [])
+
+    def _text(self, role: str, worker: str, took: Mapping[str, tuple[int, int]], window_s: float) -> str | None:
+        """Return a sentence if a worker is slow. took: microseconds and units of the workers of its role."""
+        own_us, units = took[worker]
+        peers = [us / count for peer, (us, count) in took.items() if peer != worker]
+        return _straggler_text(worker, _UNIT_NAMES[role], own_us / units, peers, self._first_minutes(worker), window_s)
 
     def _took(self, role: str, before: dict[str, tuple[int, int, int]]) -> Iterator[tuple[str, tuple[int, int]]]:
         """Yield (worker, (microseconds, units)) of the window, for processes that worked and lived through it."""

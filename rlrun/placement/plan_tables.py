@@ -15,7 +15,7 @@ from rlrun.placement.weight_ways import weight_ways
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rlrun.data.fit import Fit
+    from rlrun.data.fit import CompatibilityReport
     from rlrun.placement.budget import Budget
     from rlrun.placement.fitting import Fitting
     from rlrun.placement.inventory import Inventory
@@ -39,7 +39,7 @@ class PlanPage:
         self._budget = fitting.budget
         self._console = Console(width=_width())
 
-    def show(self, fit: Fit | None) -> None:
+    def show(self, fit: CompatibilityReport | None) -> None:
         """Print verdict, what does not fit, who runs where, memory, suggestions; then the details, if asked for."""
         config = self._config
         plan = self._plan
@@ -65,7 +65,7 @@ class PlanPage:
         else:
             self._say("Reasons, environment variables, host memory and links: add details=true.")
 
-    def _inputs(self, fit: Fit | None) -> None:
+    def _inputs(self, fit: CompatibilityReport | None) -> None:
         """Print whether data set and policy fit, as far as they are on this machine."""
         if fit is None:
             return

@@ -10,7 +10,7 @@ from pathlib import Path
 from rlrun.config.registry import envs_together
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.fit import DatasetInfo, Fit, World, compare
+from rlrun.data.fit import CompatibilityReport, DatasetInfo, World, compare
 from rlrun.data.lerobot.reader import dataset_info
 from rlrun.edges.spaces import PolicySpaces
 from rlrun.placement.budget import Budget, budget
@@ -188,7 +188,7 @@ def suggestions(config: RunConfig, plan: Plan, inventory: Inventory) -> Iterator
         yield f"{words}; an update in {duration(times.update_s)} instead of {duration(present.update_s)}"
 
 
-def planned_fit(config: RunConfig) -> Fit | None:
+def planned_fit(config: RunConfig) -> CompatibilityReport | None:
     """Return the comparison; None: the run brings neither, or they are not on this machine."""
     spec = policy_spec(config)
     data = None
@@ -201,7 +201,7 @@ def planned_fit(config: RunConfig) -> Fit | None:
         try:
             data = dataset_info(config.demos, demos)
         except RunError as error:
-            return Fit(refusals=[error])
+            return CompatibilityReport(refusals=[error])
         policy = _of_new(config, data)
     if policy is None:
         return None

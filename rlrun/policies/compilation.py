@@ -177,8 +177,8 @@ def prepare_blocks(
         return
     torch.compiler.config.recompile_limit = max(torch.compiler.config.recompile_limit, MAX_GRAPHS)
     for part in blocks or [policy.module]:
-        own = inspect.unwrap(type(part).forward)  # transformers wraps all layers in one function
-        forward = _recomputed(own) if id(part) in chosen else own
+        plain_forward = inspect.unwrap(type(part).forward)  # transformers wraps all layers in one function
+        forward = _recomputed(plain_forward) if id(part) in chosen else plain_forward
         plain = forward.__get__(part)
         compiled = torch.compile(plain, backend=backend.value)
         counted = compiled if progress is None else _counted(compiled, progress)

@@ -268,10 +268,10 @@ def _num_sent(policy: Policy, config: RunConfig) -> int:
     lora = config.actor.lora
     parameters = dict(policy.module.named_parameters())
     adapters = {name for name in parameters if is_adapter_name(name)}
-    own = {plain_name(name): parameter.numel() for name, parameter in parameters.items() if name not in adapters}
+    sizes = {plain_name(name): parameter.numel() for name, parameter in parameters.items() if name not in adapters}
     adapted = {f"{name.partition('.lora_')[0]}.weight" for name in adapters}
-    unsent = unchanging_names(own, adapted, policy.frozen_names(), lora)
-    return sum(number for name, number in own.items() if name not in unsent)
+    unsent = unchanging_names(sizes, adapted, policy.frozen_names(), lora)
+    return sum(number for name, number in sizes.items() if name not in unsent)
 
 
 def main() -> None:
@@ -281,10 +281,10 @@ def main() -> None:
     sys.stdout = sys.stderr
     config = pickle.load(sys.stdin.buffer)
     try:
-        found: PolicyCounts | RunError = count(config)
+        counts: PolicyCounts | RunError = count(config)
     except RunError as error:
-        found = error
-    answer.buffer.write(pickle.dumps(found))
+        counts = error
+    answer.buffer.write(pickle.dumps(counts))
     answer.buffer.flush()
 
 

@@ -1,4 +1,4 @@
-"""What a pass of a policy computes, reads and keeps, as counted from its class; without torch."""
+"""Work and memory of a policy's pass: computations, reads and kept tensors, counted from its class; without torch."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ class PolicyCounts:
         fully = self.recompute
         return PassCount(
             *(
-                getattr(without, one.name) + share * (getattr(fully, one.name) - getattr(without, one.name))
-                for one in fields(PassCount)
+                getattr(without, entry.name) + share * (getattr(fully, entry.name) - getattr(without, entry.name))
+                for entry in fields(PassCount)
             )
         )
 
@@ -134,7 +134,7 @@ class PolicyCounts:
     @classmethod
     def from_json(cls, text: str) -> PolicyCounts:
         """Read counts. Raises ValueError, KeyError or TypeError for another text."""
-        found = json.loads(text)
+        values = json.loads(text)
         stacks = tuple(
             StackCount(
                 tuple(stack["block_parameters"]),
@@ -142,7 +142,7 @@ class PolicyCounts:
                 stack["num_tokens"],
                 stack["width"],
             )
-            for stack in found["stacks"]
+            for stack in values["stacks"]
         )
-        passes = {name: PassCount(**found[name]) for name in ("act", "update", "recompute")}
-        return cls(**{**found, **passes, "stacks": stacks})
+        passes = {name: PassCount(**values[name]) for name in ("act", "update", "recompute")}
+        return cls(**{**values, **passes, "stacks": stacks})

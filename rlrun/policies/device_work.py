@@ -1,4 +1,4 @@
-"""What operators would do on a GPU, counted on torch's meta device, whose tensors have sizes and no memory."""
+"""Work of operators on a GPU, counted on torch's meta device, whose tensors have sizes and no memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KNOWN: dict[tuple, _Operation] = {}  # by operator and arguments; the blocks of
 
 @dataclass(frozen=True)
 class _Operation:
-    """What an operator does with tensors of some sizes, remembered since torch takes a millisecond to find it out."""
+    """Work of an operator on tensors of some sizes, remembered since torch takes a millisecond to find it out."""
 
     made: Any  # its result, with `_Made` in the place of tensors; None: it must run, as its result is no new memory
     num_kernels: int

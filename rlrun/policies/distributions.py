@@ -85,7 +85,7 @@ class Bins(ActionDistribution):
     def entropy(self) -> Tensor:
         return entropy(self.logits, self._temperature)
 
-    def first(self, num_rows: int) -> Bins:
+    def slice_rows(self, num_rows: int) -> Bins:
         return Bins(self.logits[:num_rows], self._temperature)
 
 
@@ -110,7 +110,7 @@ class Gaussian(ActionDistribution):
     def entropy(self) -> Tensor:
         return 0.5 * math.log(2 * math.pi * math.e) + self._log_std
 
-    def first(self, num_rows: int) -> Gaussian:
+    def slice_rows(self, num_rows: int) -> Gaussian:
         if num_rows == len(self.mean):
             return self
         return Gaussian(self.mean[:num_rows], self._log_std[:num_rows], temperature=1.0)
@@ -163,7 +163,7 @@ class Squashed(ActionDistribution):
     def entropy(self) -> Tensor:
         return squashed_entropy(self.mean, self.log_std)
 
-    def first(self, num_rows: int) -> Squashed:
+    def slice_rows(self, num_rows: int) -> Squashed:
         return Squashed(self.mean[:num_rows], self.log_std[:num_rows], temperature=1.0)
 
 

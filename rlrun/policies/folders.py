@@ -81,12 +81,12 @@ def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
             return wanted
     if described is None:
         raise without_description(folder)
-    found: PolicySpec | None = next((spec for spec in POLICIES.installed() if _recognizes(spec, described)), None)
-    if found is None:
+    kind: PolicySpec | None = next((spec for spec in POLICIES.installed() if _recognizes(spec, described)), None)
+    if kind is None:
         raise _of_no_kind(folder, described)
     if run is not None:
-        raise unfit(folder, "policy.kind", run.policy.kind, found.name, f"It is of {type_in(described)}.")
-    return found
+        raise unfit(folder, "policy.kind", run.policy.kind, kind.name, f"It is of {type_in(described)}.")
+    return kind
 
 
 def type_in(described: Mapping[str, Any]) -> str:
@@ -113,10 +113,10 @@ def _described(file: Path) -> dict[str, Any] | None:
     """Return config.json; None: there is none. Raises RunError for a damaged one."""
 
     def read() -> dict[str, Any]:
-        found = read_json(file)
-        if not isinstance(found, dict):
-            raise ValueError(f"it holds a {type(found).__name__}, not an object")
-        return found
+        content = read_json(file)
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}, not an object")
+        return content
 
     return readable(file, read) if file.is_file() else None
 

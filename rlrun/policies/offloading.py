@@ -6,7 +6,7 @@
 | host | have none; their bytes are in (pinned) host buffers, or with the caller | another role's worker |
 
 Moving empties the storages and leaves every tensor object as it is, so that optimizers, FSDP and all kinds of views
-stay valid. On a CPU the same code runs: the bytes go to another buffer, and the storage really is empty meanwhile.
+stay valid. On a CPU the same code runs: the bytes go to another buffer, and the storage really is empty until then.
 """
 
 from __future__ import annotations

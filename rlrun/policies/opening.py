@@ -81,9 +81,9 @@ def open_unfilled(
         files = AdaptedFiles(folder) if has_only_adapters(folder) else WeightFiles(folder)
         policy = kind.from_folder(folder, files, run)
         if run is not None and policy.num_action_chunks != run.policy.num_action_chunks:
-            found = policy.num_action_chunks
+            num_chunks = policy.num_action_chunks
             wanted = run.policy.num_action_chunks
-            raise unfit(folder, "policy.num_action_chunks", wanted, found)
+            raise unfit(folder, "policy.num_action_chunks", wanted, num_chunks)
         new = policy.new_parts(folder, seed)
         shapes = {name: tuple(tensor.shape) for name, tensor in policy.module.state_dict().items()}
         check_tensors(folder, shapes, files.shapes, optional=new)

@@ -114,8 +114,8 @@ class Policy(ABC):
     def observe(self, proprio: np.ndarray, reduce: Callable[[Tensor], Tensor]) -> None:  # noqa: B027  most keep nothing
         """Add float32 [M, P], the proprioception of a training step, to running statistics, after the step's update.
 
-        Thus an update uses its rollout's statistics, and new statistics are sent with the new weights. A collective:
-        `reduce` sums a tensor over all ranks.
+        Normalisation is frozen during an update; new statistics are sent with the new weights. A collective: `reduce`
+        sums a tensor over all ranks.
         """
 
 

@@ -62,15 +62,15 @@ class StoredSizes:
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read config.json. Raises KeyError for a missing entry, and ValueError for one that is no whole number."""
-        found = read_json(folder / CONFIG_FILE)
+        content = read_json(folder / CONFIG_FILE)
         values: dict[str, Any] = {}
         for field in fields(cls):  # type: ignore[arg-type]
             name = field.name
-            if field.default is not MISSING and name not in found:
+            if field.default is not MISSING and name not in content:
                 continue
-            if field.type == "int" and type(found[name]) is not int:
-                raise ValueError(f"{name} is {found[name]!r}")
-            values[name] = tuple(found[name]) if isinstance(found[name], list) else found[name]
+            if field.type == "int" and type(content[name]) is not int:
+                raise ValueError(f"{name} is {content[name]!r}")
+            values[name] = tuple(content[name]) if isinstance(content[name], list) else content[name]
         return cls(**values)
 
 

@@ -61,8 +61,8 @@ class RolloutBackend(ABC):
     def offload(self) -> None:
         """Free the accelerator for the actor. `apply` still works, `act` does not. May be called twice.
 
-        What is applied meanwhile stays where it is until `onload`, and after it: the sender changes those payloads only
-        for the next version. Weights that the next version replaces anyway may be dropped.
+        While offloaded, and after `onload`, buckets stay in the sender's memory until it sends the next version.
+        Weights that the next version replaces anyway may be dropped.
         """
 
     @abstractmethod

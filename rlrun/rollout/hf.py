@@ -150,4 +150,4 @@ class HFBackend(RolloutBackend):
         num_acting = len(batch.acting)
         distribution, values = self.policy(frames.images, frames.instructions, frames.proprio, batch.temperature or 1.0)
         values = torch.zeros(len(frames)) if values is None else values
-        return distribution.first(num_acting), values[:num_acting], values[num_acting:]
+        return distribution.slice_rows(num_acting), values[:num_acting], values[num_acting:]

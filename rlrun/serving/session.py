@@ -26,7 +26,7 @@ Act = Callable[[Observation], ActionChunk]
 
 
 class Session(Protocol):
-    """What the server holds for one client; `answer` is called on another thread, one message after another."""
+    """State that the server holds for one client; `answer` is called on another thread, one message after another."""
 
     @property
     def greeting(self) -> bytes | None:

@@ -30,7 +30,7 @@ _SHOWN_CHARACTERS = 500  # of another program's text
 
 
 class Kind(Enum):
-    """What a message is."""
+    """The type of a message."""
 
     hello = "hello"
     observation = "observation"

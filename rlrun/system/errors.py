@@ -1,8 +1,8 @@
 """RunError, the error type that users see, the exit statuses of all commands, and reports of unexpected errors.
 
 Texts from simulators, workers, policies and data sets may hold control codes, which a terminal obeys: they retitle
-windows, erase lines, and reverse the order of letters. Each edge where text leaves rlrun calls `visible` or `hanging`
-once: the console, errors, logs, metric sinks, the report.
+windows, erase lines, and reverse the order of letters. Each edge where text leaves rlrun calls `escape_control` or
+`indent` once: the console, errors, logs, metric sinks, the report.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def markdown_table() -> str:
     return "\n".join(["| status | name | meaning |", "|---|---|---|", *rows])
 
 
-def visible(text: str) -> str:
+def escape_control(text: str) -> str:
     r"""Return `text` without colours, and with every other control code spelled out; newlines and tabs stay.
 
     Example: ESC becomes the four characters "\x1b".
@@ -82,17 +82,17 @@ def visible(text: str) -> str:
     return _CONTROL_CODES.sub(lambda found: _escape(ord(found.group())), _COLOUR.sub("", text).replace("\r\n", "\n"))
 
 
-def hanging(text: str, indent: int = 2) -> str:
-    """Return `visible` text with its later lines indented, so that none of them looks like a line of rlrun."""
-    return visible(text).replace("\n", "\n" + " " * indent)
+def indent(text: str, width: int = 2) -> str:
+    """Return an escaped text with its later lines indented, so that none of them looks like a line of rlrun."""
+    return escape_control(text).replace("\n", "\n" + " " * width)
 
 
-class HangingFormatter(logging.Formatter):
-    """Log formatter that makes control codes visible and indents the later lines of a record."""
+class IndentingFormatter(logging.Formatter):
+    """Log formatter that escapes control codes and indents the later lines of a record."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text of a record."""
-        return hanging(super().format(record))
+        return indent(super().format(record))
 
 
 def _escape(code: int) -> str:
@@ -149,10 +149,10 @@ class RunError(Exception):
             value = repr(self.value).lower()  # as YAML has it
         rows = [("key", self.key), ("value", value), ("cause", self.cause), ("remedy", self.remedy)]
         rows += [("resume", self.resume), ("see", self.link)]
-        lines = [hanging(self.message)]
+        lines = [indent(self.message)]
         for label, text in rows:
             if text is not None:
-                lines.append(f"  {label + ':':<8}{hanging(text, 10)}")
+                lines.append(f"  {label + ':':<8}{indent(text, 10)}")
         return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What a worker has to tell the person who started the run, although it goes on: told once in the driver's console.
+"""Notices: warnings of a worker that goes on, each shown once in the driver's console.
 
 It is a module of its own, since every room below the workers may have something to tell, and only the workers know the
 driver. `Telemetry.status` carries the notices to the watchdog.

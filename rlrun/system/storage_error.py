@@ -169,21 +169,31 @@ def probe_write(folder: Path, num_bytes: int = 0) -> OSError | None:
 
 def _explained_errno(error: BaseException, folders: Sequence[str], is_own: bool) -> int | None:
     """Return the key in `_CAUSES` for an exception or one of its causes."""
-    for one in _exception_chain(error):
-        number = _errno_of(one)
-        if number in (errno.ENOENT, errno.ENOTDIR):
-            number = errno.ENOENT if any(_is_below(one, f) and not Path(f).exists() for f in folders) else None
-        elif number in (errno.EACCES, errno.EPERM, errno.EBUSY):
-            number = number if any(_is_refused(one, folder) for folder in folders) else None
-        elif number == errno.EAGAIN and any(_is_below(one, folder) for folder in folders):
-            number = LOCKED
-        elif number == errno.EAGAIN:  # also raised by a socket that has no data
-            number = number if "thread" in str(one) or (is_own and not _can_start_thread()) else None
-        elif number == errno.ENOSPC and any(_lacks_inodes(place) for place in (_file_name(one), *folders) if place):
-            number = NO_INODES
+    for cause in _exception_chain(error):
+        number = _cause_number(cause, folders, is_own)
         if number in _CAUSES:
             return number
     return None
+
+
+def _cause_number(error: BaseException, folders: Sequence[str], is_own: bool) -> int | None:
+    """Return the errno of one exception, by which of its causes it is; None: it does not concern the run."""
+    number = _errno_of(error)
+    match number:
+        case errno.ENOENT | errno.ENOTDIR:
+            is_gone = any(_is_below(error, folder) and not Path(folder).exists() for folder in folders)
+            return errno.ENOENT if is_gone else None
+        case errno.EACCES | errno.EPERM | errno.EBUSY:
+            return number if any(_is_refused(error, folder) for folder in folders) else None
+        case errno.EAGAIN:
+            if any(_is_below(error, folder) for folder in folders):
+                return LOCKED
+            lacks_threads = "thread" in str(error) or (is_own and not _can_start_thread())
+            return number if lacks_threads else None  # a socket without data raises it as well
+        case errno.ENOSPC:
+            places = [place for place in (_file_name(error), *folders) if place]
+            return NO_INODES if any(map(_lacks_inodes, places)) else number
+    return number
 
 
 def _exception_chain(error: BaseException | None) -> Iterator[BaseException]:

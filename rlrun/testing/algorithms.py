@@ -25,7 +25,7 @@ from rlrun.algorithms.algorithm import (
     Reduction,
     Targets,
 )
-from rlrun.algorithms.losses import aggregation_counts, at_level
+from rlrun.algorithms.losses import aggregate_logprobs, aggregation_counts
 from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
 from rlrun.config.schema import AlgorithmConfig, RunConfig
 from rlrun.testing import Breach, broken
@@ -57,13 +57,13 @@ class FakeDistribution(ActionDistribution):
     def entropy(self) -> Tensor:
         return -self._logprobs
 
-    def matched(self, tokens: Tensor) -> MatchedVelocities:
+    def flow_matching_terms(self, tokens: Tensor) -> MatchedVelocities:
         """Return velocities that move towards the chosen actions where log-probabilities rise."""
         velocity = self._logprobs.unflatten(1, (CHUNK, 1, CHOICES // CHUNK))
         acting = velocity.detach()
         return MatchedVelocities(velocity, acting, acting + 1.0, torch.ones(len(acting), 1))
 
-    def first(self, num_rows: int) -> FakeDistribution:
+    def slice_rows(self, num_rows: int) -> FakeDistribution:
         return FakeDistribution(self._logprobs[:num_rows])
 
 
@@ -97,7 +97,7 @@ class AlgorithmContract:
         row_mask = torch.arange(num_rows) % 4 != 3
         token_mask = row_mask[:, None].repeat(1, CHOICES)
         token_mask[0, CHOICES // 2 :] = False
-        old, unit_mask = at_level(logprobs, token_mask, self.config.ratio_level.value, CHUNK)
+        old, unit_mask = aggregate_logprobs(logprobs, token_mask, self.config.ratio_level.value, CHUNK)
         advantages = torch.where(torch.arange(num_rows) % 2 == 0, 1.0, -1.0)
         tokens = torch.zeros(num_rows, CHOICES)
         returns = values + 1.0
@@ -108,7 +108,7 @@ class AlgorithmContract:
 
     def outputs(self, logprobs: Tensor, values: Tensor, targets: Targets) -> Outputs:
         """Return the outputs as the learner makes them."""
-        units = at_level(logprobs, targets.token_mask, self.config.ratio_level.value, CHUNK)[0]
+        units = aggregate_logprobs(logprobs, targets.token_mask, self.config.ratio_level.value, CHUNK)[0]
         return Outputs(FakeDistribution(logprobs), logprobs, units, values, None, logprobs.detach() - 0.1)
 
     def total(self, losses: Losses) -> Tensor:
@@ -222,18 +222,23 @@ def _loss(contract: AlgorithmContract) -> Iterator[str]:
         return
     total.backward()
     policy = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-    if not policy.isfinite().all():
-        yield "gradients of log-probabilities are not finite"
-    if policy.eq(0).all():
-        yield "no gradient reaches the log-probabilities"
-    elif (policy * targets.advantages[:, None])[targets.token_mask].sum() > 0:
-        yield "log-probabilities fall where advantages are positive"
-    if policy[~targets.token_mask].ne(0).any():
-        yield "masked choices get a gradient"
+    yield from _faults_of_gradient(policy, targets)
     has_value_gradient = valued.grad is not None and bool(valued.grad.ne(0).any())
     if has_value_gradient != contract.spec.has_critic:
         what = "get a" if has_value_gradient else "get no"
         yield f"has_critic is {contract.spec.has_critic}, but values {what} gradient"
+
+
+def _faults_of_gradient(gradient: torch.Tensor, targets: Targets) -> Iterator[str]:
+    """Check the gradient of log-probabilities: finite, against the advantages, and 0 where they are masked."""
+    if not gradient.isfinite().all():
+        yield "gradients of log-probabilities are not finite"
+    if gradient.eq(0).all():
+        yield "no gradient reaches the log-probabilities"
+    elif (gradient * targets.advantages[:, None])[targets.token_mask].sum() > 0:
+        yield "log-probabilities fall where advantages are positive"
+    if gradient[~targets.token_mask].ne(0).any():
+        yield "masked choices get a gradient"
 
 
 def _masked_entries(contract: AlgorithmContract) -> Iterator[str]:

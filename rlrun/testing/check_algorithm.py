@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
-from rlrun.system.errors import ExitStatus, hanging
+from rlrun.system.errors import ExitStatus, indent
 
 if TYPE_CHECKING:
     from rlrun.testing.algorithms import AlgorithmContract
@@ -19,7 +19,7 @@ def main(config: RunConfig) -> ExitStatus:
     contract = _contract(config)
     breaches = contract.breaches()
     for breach in breaches:
-        print(f"broken: {breach.rule.replace('_', ' ')}: {hanging(breach.what)}")
+        print(f"broken: {breach.rule.replace('_', ' ')}: {indent(breach.what)}")
     if breaches:
         print(f"{config.algorithm.name} breaks its contract in {len(breaches)} places")
         return ExitStatus.bad_input

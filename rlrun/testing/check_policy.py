@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
-from rlrun.system.errors import ExitStatus, hanging
+from rlrun.system.errors import ExitStatus, indent
 
 if TYPE_CHECKING:
     from rlrun.testing.policies import PolicyContract
@@ -18,12 +18,12 @@ def main(config: RunConfig) -> ExitStatus:
     contract = policy_contract(config)
     breaches = contract.breaches()
     for breach in breaches:
-        print(f"broken: {breach.rule.replace('_', ' ')}: {hanging(breach.what)}")
+        print(f"broken: {breach.rule.replace('_', ' ')}: {indent(breach.what)}")
     if breaches:
         print(f"{config.policy.kind} breaks its contract in {len(breaches)} places")
         return ExitStatus.bad_input
     for sentence in contract.unused():
-        print(f"warning: {hanging(sentence)}")
+        print(f"warning: {indent(sentence)}")
     speed = contract.speed()
     print(f"{config.policy.kind} keeps its contract")
     memory = f"{speed.peak_memory_bytes / 1e6:,.0f} MB"

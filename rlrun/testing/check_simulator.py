@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from rlrun.config.loader import entry_point, load
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.system.errors import ExitStatus, hanging
+from rlrun.system.errors import ExitStatus, indent
 
 
 @entry_point("Print what a simulator breaks of the contract, its steps per second, and its memory.", "env.simulator")
@@ -39,7 +39,7 @@ def check(config: RunConfig) -> ExitStatus:
         for name, found in findings(subject):
             num_faults += not isinstance(found, Note)
             kind = "note" if isinstance(found, Note) else "broken"
-            print(f"{kind}: {name.replace('_', ' ')}: {hanging(str(found))}")
+            print(f"{kind}: {name.replace('_', ' ')}: {indent(str(found))}")
     subject.env.close()
     if num_faults:
         return ExitStatus.bad_input
@@ -49,7 +49,7 @@ def check(config: RunConfig) -> ExitStatus:
     playing.run()
     subject.env.close()
     for sentence in playing.facts():
-        print(f"note: by random actions: {hanging(sentence)}")
+        print(f"note: by random actions: {indent(sentence)}")
     print(f"the contract holds; {playing.steps_per_s:.0f} control steps per second in {NUM_ENVS} envs, "
           f"episodes of at most {played.max_control_steps}")  # fmt: skip
     return ExitStatus.ok

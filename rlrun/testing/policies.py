@@ -202,9 +202,9 @@ def _log_probabilities(contract: PolicyContract) -> Iterator[str]:
         yield f"log-probabilities of acting and learning differ by up to {gap:.3g}"
     policy.module.eval()
     with torch.inference_mode():
-        first = contract.forward(policy)[0].first(2).logprobs(tokens[:2])
+        first = contract.forward(policy)[0].slice_rows(2).logprobs(tokens[:2])
     if not torch.allclose(first, acted[:2], rtol=TOLERANCE, atol=TOLERANCE):
-        yield "first(2) of a distribution has other log-probabilities"
+        yield "slice_rows(2) of a distribution has other log-probabilities"
 
 
 def _actions(contract: PolicyContract) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from rlrun.algorithms.spec import passes_over
+from rlrun.algorithms.spec import num_epochs
 from rlrun.config import provenance
 from rlrun.config.registry import ALGORITHMS
 from rlrun.controller.collection import Collection
@@ -78,7 +78,7 @@ class Run:
     # --- start ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start or resume. If an actor worker is lost meanwhile, replace all actor workers and start again.
+        """Start or resume. If an actor worker is lost during that, replace all actor workers and start again.
 
         Writes config.yaml only after the checkpoints accepted the configuration.
         Raises StopRequested after a signal.
@@ -169,8 +169,8 @@ class Run:
         self._began_s = machine_load.steady_time()
         self._began = time.monotonic()
 
-    def is_followed(self) -> bool:
-        """Return whether, as far as is known now, another step follows the present one."""
+    def has_next_step(self) -> bool:
+        """Return whether another step follows the present one, unless a stop is requested later."""
         return self.progress.step + 1 < self.config.num_steps and not self.session.stop.is_requested
 
     def start_collection(self, step: int) -> Collection:
@@ -192,7 +192,7 @@ class Run:
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on the batch, which completes one step and makes one policy version. Returns metrics."""
-        total = self.num_chunk_steps * passes_over(self.config.algorithm)
+        total = self.num_chunk_steps * num_epochs(self.config.algorithm)
         self.actor_version = None
         with self.session.phase("update", "actor/learned_chunk_steps", total):
             metrics = self.controller.update(self.progress.step, batch)
@@ -263,7 +263,7 @@ class Run:
 
     # --- between two steps ------------------------------------------------------------------
 
-    def evaluate_if_owed(self) -> None:
+    def run_pending_evaluation(self) -> None:
         """Evaluate the first policy, or the one whose evaluation a signal interrupted before the run was resumed."""
         if self.progress.step == 0 and self.progress.first_success_rate < 0:
             self.progress.first_success_rate = self.evaluate(has_video=True)
@@ -351,7 +351,7 @@ class Run:
         before = self.config.actor
         now = lowered.actor
         changed = [
-            f"actor.{key}={provenance.spelled(one)} instead of {provenance.spelled(old)}"
+            f"actor.{key}={provenance.format_value(one)} instead of {provenance.format_value(old)}"
             for key in ("replicate_frozen", "micro_batch_size", "activation_checkpointing")
             if (one := getattr(now, key)) != (old := getattr(before, key))
         ]

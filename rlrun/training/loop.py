@@ -1,4 +1,4 @@
-"""The training loop: each step learns only from the actions of the newest policy.
+"""The synchronous and the asynchronous training loop; this is a step of the synchronous one.
 
 | | env workers | rollout workers | actor workers |
 |---|---|---|---|
@@ -19,7 +19,7 @@ def synchronous(run: Run) -> ExitStatus:
     """Train until all steps are done. Raises StopRequested after a signal, and RunError."""
     while True:
         try:
-            run.evaluate_if_owed()
+            run.run_pending_evaluation()
             if run.is_over():
                 return run.finish()
             run.begin_step()
@@ -38,7 +38,7 @@ def asynchronous(run: Run) -> ExitStatus:
     ahead: Batch | None = None  # the batch that was collected during the last update
     while True:
         try:
-            run.evaluate_if_owed()
+            run.run_pending_evaluation()
             if run.is_over():
                 return run.finish()
             run.begin_step()
@@ -49,7 +49,7 @@ def asynchronous(run: Run) -> ExitStatus:
                 ahead = run.finish_collection(collection)
             batch = ahead
             ahead = None
-            following = run.start_collection(step + 1) if run.is_followed() else None
+            following = run.start_collection(step + 1) if run.has_next_step() else None
             run.sync_weights()
             metrics = run.update(batch)
             if following is not None:

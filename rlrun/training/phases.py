@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Stopwatch:
-    """The duration of a phase in seconds, known once it has ended, without time in which the driver was stopped."""
+    """The duration of a phase that has ended, in seconds; it excludes the time in which the driver was suspended."""
 
     seconds: float = 0.0
 

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlrun.algorithms.spec import passes_over
+from rlrun.algorithms.spec import num_epochs
 from rlrun.config import provenance
-from rlrun.config.provenance import changes, selected, spelled
+from rlrun.config.provenance import changes, format_value, selected
 from rlrun.config.schema import RunConfig
 from rlrun.controller.workers import WorkerGroup
 from rlrun.data.message_files import MessageFileError, check_message, write_json
@@ -109,11 +109,11 @@ def _require_shapes(was: dict[str, Any], now: dict[str, Any]) -> None:
     wrong = [key for key in _NEEDED if selected(was, key) != selected(now, key)]
     if wrong:
         raise RunError(
-            f"The recording is of another run: {wrong[0]} was {spelled(selected(was, wrong[0]))}.",
+            f"The recording is of another run: {wrong[0]} was {format_value(selected(was, wrong[0]))}.",
             key=wrong[0],
-            value=spelled(selected(now, wrong[0])),
+            value=format_value(selected(now, wrong[0])),
             cause="What is replayed must have the shapes of the recorded run.",
-            remedy=f"Give the recorded run's: {' '.join(f'{key}={spelled(selected(was, key))}' for key in wrong)}",
+            remedy=f"Give the recorded run's: {' '.join(f'{key}={format_value(selected(was, key))}' for key in wrong)}",
         )
 
 
@@ -163,7 +163,7 @@ def _replay_step(session: Session, folder: Path, step: int) -> int:
     """Replay a step, tell what differs, and return the number of differences. No lost worker is replaced."""
     config = session.config
     actors: WorkerGroup[ReplayedActorWorker] = WorkerGroup(session.controller.workers, "actor")
-    total = config.samples_per_step * passes_over(config.algorithm)
+    total = config.samples_per_step * num_epochs(config.algorithm)
     subject = f"replay of step {step}"
     with session.phase("update", "actor/learned_chunk_steps", total):
         parts = actors.call(lambda actor: actor.replay(str(folder), step), subject, config.cluster.step_deadline_s)

@@ -57,7 +57,7 @@ class RunFolder:
 
     @property
     def place(self) -> Path | None:
-        """Where the folder is now; None: it is deleted, or where it is cannot be told."""
+        """The present path of the folder; None: it is deleted, or its path is unknown."""
         with suppress(FileNotFoundError, NotADirectoryError):
             if os.path.samestat(os.fstat(self._file), os.stat(self.path)):
                 return self.path
@@ -132,7 +132,7 @@ def new_folder(wanted: Path) -> Path:
     return folder.absolute()
 
 
-def set_aside(run_dir: Path, config: RunConfig) -> str | None:
+def archive_previous_run(run_dir: Path, config: RunConfig) -> str | None:
     """Move the files of a former run into former_<N> of the run folder, if this run starts anew. Returns a sentence.
 
     Returns None if the run resumes, or if there is nothing that it could mix with. Raises OSError.

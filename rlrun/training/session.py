@@ -33,7 +33,7 @@ from rlrun.system.run_lock import RunLock
 from rlrun.system.status import Span
 from rlrun.system.storage_error import storage_failure
 from rlrun.system.telemetry import Telemetry
-from rlrun.training.run_folder import RunFolder, new_folder, set_aside
+from rlrun.training.run_folder import RunFolder, archive_previous_run, new_folder
 from rlrun.training.stop_signal import StopSignal
 from rlrun.training.throughput import Throughput
 from rlrun.watchdog.guard import Guard
@@ -129,7 +129,7 @@ def open_session(
         console = Console(config, run_dir)
         lock = _locked(run_dir, console)
         closing.callback(lock.release)
-        former = set_aside(run_dir, config) if resumed_by is not None else None
+        former = archive_previous_run(run_dir, config) if resumed_by is not None else None
         if checkpoint_folder.latest(run_dir / CHECKPOINTS) is None:  # else once the run has resumed, see `Run.start`
             provenance.write(config, run_dir)
         (run_dir / PLAN).write_text(planned.to_json())

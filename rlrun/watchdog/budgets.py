@@ -226,7 +226,7 @@ class Budgets:
         return self.step_s if usual is None else min(self.step_s, factor * max(self._floor_s, 2 * usual))
 
     def unresponsive_s(self, role: str, phase: str, is_first: bool, factor: float = 1.0) -> float:
-        """Return the budget of a worker that does not answer; it may have entered another phase meanwhile."""
+        """Return the budget of a worker that does not answer; its phase may have changed since its last answer."""
         usual = self.usual(role, phase, is_first)
         if usual is None and is_first:
             return self._ceiling_s[True]

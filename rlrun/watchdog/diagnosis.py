@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, Transit, transit
 
+_NAMES_BY_STATE = {"Z": "process-ended", "gone": "process-ended", "T": "stopped", "t": "stopped"}  # of a process
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -228,7 +230,7 @@ def _nodes_involved(node: NodeFacts, data: Transit | None, stall: Stall) -> list
 def _priority(leaf: Leaf, stall: Stall) -> tuple[int, float]:
     process = stall.processes.get(leaf.worker)
     facts = stall.facts.get(leaf.worker, ProcessFacts())
-    if process is None or facts.state in ("T", "t", "Z", "gone"):
+    if process is None or facts.state in _NAMES_BY_STATE:
         weight = 0
     elif not process.is_answering:
         weight = 1
@@ -240,20 +242,17 @@ def _priority(leaf: Leaf, stall: Stall) -> tuple[int, float]:
 
 
 def _problem_name(leaf: Leaf, process: Process | None, facts: ProcessFacts, node: NodeFacts, stall: Stall) -> str:
+    """Return the name of the row of `ALARMS` that fits the evidence."""
     if process is None:
         return "never-started"
-    if facts.state in ("Z", "gone"):
-        return "process-ended"
-    if facts.state in ("T", "t"):
-        return "stopped"
+    if facts.state in _NAMES_BY_STATE:
+        return _NAMES_BY_STATE[facts.state]
     data = transit(leaf, stall.processes)
     is_full = any(each.full_disks for each in _nodes_involved(node, data, stall))
     if is_full and (process.phase == IDLE or facts.state == "D"):
         return "disk-full"
-    if facts.holds_gil and not process.is_answering:
-        return "gil-held"
     if not process.is_answering:
-        return "unresponsive"
+        return "gil-held" if facts.holds_gil else "unresponsive"
     if data is not None:
         return "on-its-way"
     if leaf.is_cycle:

@@ -26,7 +26,7 @@ from pathlib import Path
 from rlrun.config.recorded import CHECKPOINTS
 from rlrun.data import checkpoint_folder
 from rlrun.observability.run_files import BOARD, LOGS, last_object
-from rlrun.system.errors import TROUBLESHOOTING, hanging
+from rlrun.system.errors import TROUBLESHOOTING, indent
 from rlrun.system.local_files import folder_for_ray
 from rlrun.system.machine_load import local_load_factor, num_oom_kills
 from rlrun.system.run_queue import QueueTime, queue_seconds
@@ -162,7 +162,7 @@ class DriverMonitor:
 
 def print_report(run_dir: Path, lines: list[str]) -> threading.Thread:
     """Print to the driver's console. Returns the thread that then appends to the driver's log if its disk responds."""
-    text = hanging("\n".join(lines))
+    text = indent("\n".join(lines))
     clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # the live view has its cursor in the middle of a line
     with suppress(OSError):  # the terminal is gone
         print(f"{clear}rlrun: {text}", file=sys.stderr, flush=True)

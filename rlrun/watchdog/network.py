@@ -1,7 +1,7 @@
 """The network to other nodes, as a run sees it: the one voice for all that notice a trouble of it.
 
 Paths that lose packets, links that break, nodes without answers, data on its way and connections that were lost are
-often one trouble. Who notices it first is told; what others say of the same nodes within a minute is in the log only.
+often one trouble. The first report is shown; later ones on the same nodes within a minute are in the log only.
 """
 
 from __future__ import annotations

@@ -128,18 +128,20 @@ def leaves(pending: Collection[str], processes: Mapping[str, Process]) -> list[L
 def waits_for(worker: str, pending: Collection[str], processes: Mapping[str, Process]) -> list[str]:
     """Return the workers that a worker waits for now; empty if it works or does not answer."""
     process = processes.get(worker)
-    if process is None or not process.is_answering:
-        return []
-    if process.incoming is not None:
+    if process is None or not process.is_answering or process.incoming is not None:
         return []
     on = [other for wait in process.waits for other in wait.on if other != worker]
-    if not on and process.phase != IDLE and process.is_collective:  # a collective will wait for its peers
-        on = [peer.worker for peer in processes.values() if peer.role == process.role and peer.incoming is not None]
-    if on or process.phase != IDLE:
+    if process.phase != IDLE:
+        if not on and process.is_collective:  # a collective will wait for its peers
+            on = [peer.worker for peer in processes.values() if peer.role == process.role and peer.incoming is not None]
         return list(dict.fromkeys(on))
-    # Idle with an open request: the request has not started, because other workers still produce its arguments.
-    busy = [other for other in sorted(pending) if other != worker and other in processes]
-    return [other for other in busy if not _is_idle(processes[other])]
+    return list(dict.fromkeys(on)) or _producing(worker, pending, processes)
+
+
+def _producing(worker: str, pending: Collection[str], processes: Mapping[str, Process]) -> list[str]:
+    """Return the workers that still produce the arguments of an idle worker's request, which thus has not started."""
+    others = [other for other in sorted(pending) if other != worker and other in processes]
+    return [other for other in others if not _is_idle(processes[other])]
 
 
 def _is_idle(process: Process) -> bool:

@@ -17,8 +17,8 @@ import torch
 
 from rlrun.algorithms.losses import (
     aggregate,
+    aggregate_logprobs,
     aggregation_counts,
-    at_level,
     behavior_weights,
     explained_variance,
     imitation_loss,
@@ -108,8 +108,8 @@ def test_ratio_levels_equal_rlinf_without_a_mask(case: str) -> None:
     logprobs = x["logprobs"].flatten(1).clone().requires_grad_()
     values = x["values"].clone().requires_grad_()
     mask = torch.ones_like(logprobs, dtype=torch.bool)
-    new, unit_mask = at_level(logprobs, mask, level, num_action_chunks=4)
-    old, _ = at_level(x["old_logprobs"].flatten(1), mask, level, num_action_chunks=4)
+    new, unit_mask = aggregate_logprobs(logprobs, mask, level, num_action_chunks=4)
+    old, _ = aggregate_logprobs(x["old_logprobs"].flatten(1), mask, level, num_action_chunks=4)
     policy, metrics = ppo_policy_loss(
         new, old, x["advantages"], unit_mask, 0.2, 0.28, params["clip_ratio_c"], "token-mean"
     )
@@ -260,7 +260,7 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="aggregation='mean' is unknown; choose one of token-mean"):
         aggregate(x, x.bool(), "mean")
     with pytest.raises(ValueError, match="ratio_level='step' is unknown; choose one of token"):
-        at_level(x, x.bool(), "step", 2)
+        aggregate_logprobs(x, x.bool(), "step", 2)
     with pytest.raises(ValueError, match="kl_kind='k9' is unknown; choose one of k1"):
         kl_penalty(x, x, "k9")
 
@@ -268,9 +268,9 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
 def test_levels_sum_only_valid_tokens() -> None:
     logprobs = torch.arange(12.0).view(1, 12)
     mask = torch.tensor([[True] * 6 + [False] * 6])
-    action, action_mask = at_level(logprobs, mask, "action", 4)
+    action, action_mask = aggregate_logprobs(logprobs, mask, "action", 4)
     assert action.tolist() == [[3.0, 12.0, 0.0, 0.0]] and action_mask.tolist() == [[True, True, False, False]]
-    chunk, chunk_mask = at_level(logprobs, mask, "chunk", 4)
+    chunk, chunk_mask = aggregate_logprobs(logprobs, mask, "chunk", 4)
     assert chunk.tolist() == [[15.0]] and chunk_mask.tolist() == [[True]]
 
 

@@ -105,15 +105,11 @@ def read_frames(files: DatasetFiles, episodes: list[EpisodeRow]) -> FrameTable:
     columns = _Columns(num_rows, num_proprio, roles.action.size)
     indices = np.array([episode.index for episode in episodes])
     for number, path in enumerate(paths):
-        for found in _read_file(files, path, indices):
-            columns.add(found | {"file": np.full(len(found["episode"]), number, np.int32)})
+        for arrays in _read_file(files, path, indices):
+            columns.add(arrays | {"file": np.full(len(arrays["episode"]), number, np.int32)})
     columns.ordered()
     lengths = np.bincount(columns.episode, minlength=len(episodes))
-    for episode, length in zip(episodes, lengths, strict=True):
-        if length != (episode.length or length) or not length:
-            said = "" if episode.length is None else f", its table says {episode.length}"
-            cause = f"episode {episode.index} has {length} frames{said}"
-            raise DatasetError(episode.data_file or files.path("data"), cause, COPY_AGAIN)
+    _require_lengths(files, episodes, lengths)
     frames = FrameTable(
         columns.state,
         columns.action,
@@ -121,10 +117,19 @@ def read_frames(files: DatasetFiles, episodes: list[EpisodeRow]) -> FrameTable:
         *(columns.task, columns.success, columns.reward, columns.done, lengths, tuple(episodes)),
         *(tuple(paths), columns.file, columns.row),
     )
-    for key, values in ((roles.state, frames.state), (roles.action, frames.action)):
-        if key is not None:
-            _require_finite(key.key, values, frames)
+    if roles.state is not None:
+        _require_finite(roles.state.key, frames.state, frames)
+    _require_finite(roles.action.key, frames.action, frames)
     return frames
+
+
+def _require_lengths(files: DatasetFiles, episodes: list[EpisodeRow], lengths: np.ndarray) -> None:
+    """Raise DatasetError if an episode has no frames, or another number than the table of episodes says."""
+    for episode, length in zip(episodes, lengths, strict=True):
+        if length != (episode.length or length) or not length:
+            remark = "" if episode.length is None else f", its table says {episode.length}"
+            cause = f"episode {episode.index} has {length} frames{remark}"
+            raise DatasetError(episode.data_file or files.path("data"), cause, COPY_AGAIN)
 
 
 def _data_files(files: DatasetFiles, episodes: list[EpisodeRow]) -> list[Path]:

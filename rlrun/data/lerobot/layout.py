@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,13 +235,8 @@ def _find_cameras(
 ) -> tuple[tuple[Camera, ...], tuple[str, ...]]:
     """Return the cameras, and sentences on pictures that are not used."""
     pictures = {key: spec for key, spec in features.items() if spec["dtype"] in ("image", "video")}
-    left_out = {}
-    for key, spec in pictures.items():
-        because = _camera_fault(key, spec, is_named=named is not None)
-        if because:
-            left_out[key] = f"{key} is left out: {because}."
-        elif named is not None and key not in named:
-            left_out[key] = f"{key} is left out: demos.keys.images does not name it."
+    reasons = {key: _reason_to_omit(key, spec, named) for key, spec in pictures.items()}
+    left_out = {key: f"{key} is left out: {reason}." for key, reason in reasons.items() if reason}
     for key in named or ():
         if key not in pictures or key in left_out:
             cause = left_out.get(key) or f"there is no such feature of pictures; it has {_listing(features)}"
@@ -248,10 +244,24 @@ def _find_cameras(
                 path, f"demos.keys.images names {key}: {cause}", "name features of colour pictures there"
             )
     taken = list(named) if named is not None else [key for key in pictures if key not in left_out]
-    short = [key.removeprefix(IMAGE_PREFIX) for key in taken]
-    names = [name if short.count(name) == 1 else key for key, name in zip(taken, short, strict=True)]
-    cameras = (Camera(k, name, pictures[k]["dtype"] == "video") for k, name in zip(taken, names, strict=True))
-    return tuple(cameras), tuple(left_out.values())
+    names = _camera_names(taken)
+    cameras = tuple(Camera(key, names[key], pictures[key]["dtype"] == "video") for key in taken)
+    return cameras, tuple(left_out.values())
+
+
+def _camera_names(keys: Sequence[str]) -> dict[str, str]:
+    """Return the name of each camera: its key without the usual prefix, if no other camera has the same name then."""
+    short = {key: key.removeprefix(IMAGE_PREFIX) for key in keys}
+    times = Counter(short[key] for key in keys)
+    return {key: name if times[name] == 1 else key for key, name in short.items()}
+
+
+def _reason_to_omit(key: str, spec: dict[str, Any], named: Sequence[str] | None) -> str | None:
+    """Return why the pictures of a feature are not used; None: they are. named: demos.keys.images."""
+    fault = _camera_fault(key, spec, is_named=named is not None)
+    if fault is None and named is not None and key not in named:
+        return "demos.keys.images does not name it"
+    return fault
 
 
 def _camera_fault(key: str, spec: dict[str, Any], is_named: bool) -> str | None:

@@ -198,20 +198,14 @@ def read_chosen_episodes(files: DatasetFiles, demos: DemosConfig) -> tuple[Frame
     """Read the frames of the chosen episodes. Returns them and sentences on the others. Raises DatasetError."""
     rows = select_episodes(files, demos.episodes)
     remarks = [] if len(rows) == len(files.episodes) else [_omitted(len(files.episodes) - len(rows), "demos.episodes")]
-    is_known = all(row.success is not None for row in rows)
-    if is_known and demos.only_successful:
-        rows, failed = [row for row in rows if row.success], [row for row in rows if not row.success]
-        remarks += [_omitted(len(failed), "demos.only_successful=true")] if failed else []
-        _require_some(files, rows)
+    is_in_table = all(row.success is not None for row in rows)
+    if is_in_table and demos.only_successful:
+        rows = _successful(files, rows, remarks)
     frames = read_frames(files, rows)
-    if not is_known:
+    if not is_in_table:
         frames = _success_from_frames(files, frames, is_needed=demos.only_successful)
         if demos.only_successful and not all(row.success for row in frames.episodes):
-            failed = [row for row in frames.episodes if not row.success]
-            remarks.append(_omitted(len(failed), "demos.only_successful=true"))
-            successful = [row for row in frames.episodes if row.success]
-            _require_some(files, successful)
-            frames = read_frames(files, successful)
+            frames = read_frames(files, _successful(files, frames.episodes, remarks))
     num_failed = sum(row.success is False for row in frames.episodes)
     if num_failed:
         remarks.append(
@@ -219,6 +213,15 @@ def read_chosen_episodes(files: DatasetFiles, demos: DemosConfig) -> tuple[Frame
             "demos.only_successful=true leaves them out."
         )
     return frames, remarks
+
+
+def _successful(files: DatasetFiles, rows: Sequence[EpisodeRow], remarks: list[str]) -> list[EpisodeRow]:
+    """Return the episodes that succeeded, and append a sentence on the others. Raises DatasetError without any."""
+    successful = [row for row in rows if row.success]
+    if len(successful) < len(rows):
+        remarks.append(_omitted(len(rows) - len(successful), "demos.only_successful=true"))
+    _require_some(files, successful)
+    return successful
 
 
 def select_episodes(files: DatasetFiles, episodes: Sequence[int] | str | None) -> list[EpisodeRow]:

@@ -63,12 +63,12 @@ class MujocoVectorEnv(VectorEnv):
         self.num_images = len(config.cameras)
         self.cameras = tuple(config.cameras)
         self.control_hz = float(config.action_hz)
-        self._own = own = config.section(EmbeddedConfig)
-        is_reworded = own.perturbation is Perturbation.wording
+        self._own = settings = config.section(EmbeddedConfig)
+        is_reworded = settings.perturbation is Perturbation.wording
         self._instruction = WORDINGS[config.activity] if is_reworded else self.activity.instruction
         self.instructions = (self._instruction,)
-        self._spread = own.reset_spread * (POSE_SPREAD if own.perturbation is Perturbation.pose else 1.0)
-        self._is_delayed = own.perturbation is Perturbation.delay
+        self._spread = settings.reset_spread * (POSE_SPREAD if settings.perturbation is Perturbation.pose else 1.0)
+        self._is_delayed = settings.perturbation is Perturbation.delay
         self.action_names = self._controllers.names
         self.action_low = self._controllers.low
         self.action_high = self._controllers.high

@@ -33,10 +33,10 @@ def numbers(values) -> str:
 
 def part_of(root: Element, name: str) -> Element:
     """Return a section of an MJCF document, such as "worldbody". Raises KeyError if there is none."""
-    found = root.find(name)
-    if found is None:
+    section = root.find(name)
+    if section is None:
         raise KeyError(name)
-    return found
+    return section
 
 
 def add_geom(body: Element, shape: str, size, rgba: str, pos=(0, 0, 0), **attributes: str) -> Element:

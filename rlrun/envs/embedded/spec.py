@@ -17,7 +17,7 @@ ACTIVITIES = ("turning_on_radio", "picking_up_trash")
 
 
 class Perturbation(Enum):
-    """What differs from the world of training, to test a policy in (rlrun.certify); none: nothing."""
+    """The change of the training world in which a policy is tested (rlrun.certify)."""
 
     none = "none"
     camera = "camera"  # cameras moved by 3 cm, turned by 4 degrees, with a wider field of view
@@ -53,13 +53,13 @@ def checks(config: RunConfig) -> Iterator[RunError]:
 
 def _perturbed_worlds(env: EnvConfig) -> dict[str, EnvConfig]:
     """Return the world in each of its perturbations, by name."""
-    own = env.section(EmbeddedConfig)
+    settings = env.section(EmbeddedConfig)
     return {
-        one.value: dataclasses.replace(
-            env, sections={**env.sections, "embedded": dataclasses.replace(own, perturbation=one)}
+        perturbation.value: dataclasses.replace(
+            env, sections={**env.sections, "embedded": dataclasses.replace(settings, perturbation=perturbation)}
         )
-        for one in Perturbation
-        if one is not Perturbation.none
+        for perturbation in Perturbation
+        if perturbation is not Perturbation.none
     }
 
 

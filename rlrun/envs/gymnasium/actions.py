@@ -83,11 +83,11 @@ class Actions:
 
     def of_policy(self, native: Any) -> np.ndarray:
         """Return an action of env.step as that of a policy, float32 [A]. Raises ValueError if it is none."""
-        found = np.asarray(native, np.float32).reshape(-1) - np.float32(self._first_choice or 0)
+        numbers = np.asarray(native, np.float32).reshape(-1) - np.float32(self._first_choice or 0)
         expected = int(np.prod(self._space.shape or ()))
-        if len(found) != expected or not np.isfinite(found).all():
+        if len(numbers) != expected or not np.isfinite(numbers).all():
             raise ValueError(f"{native!r} is no action of {self._space}")
-        return found
+        return numbers
 
 
 class Expert:
@@ -158,20 +158,20 @@ def flag(value: Any, what: str, name: str) -> bool:
     """Return a flag, which may be an array of one. Raises RunError for anything else."""
     if type(value) is bool:
         return value
-    found = np.asarray(value)
-    if found.size != 1 or found.dtype.kind not in "bui":
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "bui":
         raise _not_gymnasium(name, f"its flag {what} is no single one", f"It is {_described(value)}.")
-    return bool(found.item())
+    return bool(array.item())
 
 
 def number(value: Any, what: str, name: str) -> float:
     """Return a number, which may be an array of one. Raises RunError for anything else."""
     if type(value) is float:
         return value
-    found = np.asarray(value)
-    if found.size != 1 or found.dtype.kind not in "biuf":
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf":
         raise _not_gymnasium(name, f"its {what} is no number", f"It is {_described(value)}.")
-    return float(found.item())
+    return float(array.item())
 
 
 def success_of(info: Mapping, name: str) -> bool | None:

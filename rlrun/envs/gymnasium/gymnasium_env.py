@@ -48,14 +48,14 @@ class GymnasiumEnv(SingleEnv):
 
     def spaces(self) -> Spaces:
         """Spaces of observations and actions."""
-        found = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
+        actions = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
         hz = (self._env.metadata or {}).get(
             "render_fps"
         )  # by convention the rate of control steps; nothing depends on it
         seen = self._reader.instruction_key is not None  # then each observation has its own
         sentence = self._wanted.instruction or ("" if seen else task_of(self._env))
         return dataclasses.replace(
-            found,
+            actions,
             observed=self._reader.guess,
             cameras=self._reader.cameras,
             control_hz=float(hz) if isinstance(hz, (int, float)) and hz > 0 else None,
@@ -124,5 +124,5 @@ def no_pixels(name: str, error: Exception) -> RunError:
 def task_of(env: gymnasium.Env | None) -> str:
     """Return the instruction that an environment has as an attribute; "" if it has none."""
     inner = None if env is None else env.unwrapped
-    found = (getattr(inner, name, None) for name in INSTRUCTION_NAMES)
-    return next((text for text in found if isinstance(text, str)), "")
+    attributes = (getattr(inner, name, None) for name in INSTRUCTION_NAMES)
+    return next((text for text in attributes if isinstance(text, str)), "")

@@ -102,23 +102,23 @@ def of_maker(own: GymnasiumConfig, num_envs: int) -> Any:
             remedy="Name module:FUNCTION of a function make_env(n_envs, use_async_envs, cfg).",
             exit_status=ExitStatus.bad_config,
         ) from error
-    found = _flat(made)
+    by_task = _flat(made)
     wanted = own.maker_task or ""
-    if wanted not in found and len(found) == 1 and own.maker_task is None:
-        (wanted,) = found
-    if wanted not in found:
+    if wanted not in by_task and len(by_task) == 1 and own.maker_task is None:
+        (wanted,) = by_task
+    if wanted not in by_task:
         raise RunError(
-            f"{own.maker} makes {len(found)} environments, and none is '{wanted}'.",
+            f"{own.maker} makes {len(by_task)} environments, and none is '{wanted}'.",
             key="env.gymnasium.maker_task",
             value=own.maker_task,
-            cause=f"They are {', '.join(found)}.",
+            cause=f"They are {', '.join(by_task)}.",
             remedy="Name one of them.",
             exit_status=ExitStatus.bad_config,
         )
-    for name, env in found.items():
+    for name, env in by_task.items():
         if name != wanted:
             env.close()
-    return found[wanted]
+    return by_task[wanted]
 
 
 def _flat(made: Any, prefix: str = "") -> dict[str, Any]:
@@ -141,24 +141,24 @@ def _cause(error: Exception) -> str:
 def make_gymnasium(config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None) -> VectorEnv:
     """Make the `num_envs` rows of `env.gymnasium`. Raises RunError if they cannot be made or their actions differ."""
     draw_without_display(config.renderer)
-    own = config.section(GymnasiumConfig)
-    if own.maker is not None:
-        made = of_maker(own, num_envs)
+    settings = config.section(GymnasiumConfig)
+    if settings.maker is not None:
+        made = of_maker(settings, num_envs)
         if isinstance(made, GymnasiumVectorEnv):
             return VectorRows(made, config, progress)
         close_or_warn(made.close, "the first environment")
-        return _singles(config, num_envs, progress, lambda: of_maker(own, 1))
-    if own.vectorization is not None:
-        return VectorRows(vector_of_id(own, num_envs), config, progress)
-    return _singles(config, num_envs, progress, lambda: single_of_id(own))
+        return _singles(config, num_envs, progress, lambda: of_maker(settings, 1))
+    if settings.vectorization is not None:
+        return VectorRows(vector_of_id(settings, num_envs), config, progress)
+    return _singles(config, num_envs, progress, lambda: single_of_id(settings))
 
 
 def _singles(
     config: EnvConfig, num_envs: int, progress: Callable[[], None], make: Callable[[], gymnasium.Env]
 ) -> VectorEnv:
     probe = GymnasiumEnv(config, make())
-    found = probe.spaces()
+    spaces = probe.spaces()
     close_or_warn(probe.close, "the first environment")
-    names = [f"action/{i}" for i in range(found.num_actions)]
+    names = [f"action/{i}" for i in range(spaces.num_actions)]
     limit = config.max_control_steps
-    return RowsEnv(lambda: GymnasiumEnv(config, make()), num_envs, found, names, config.image_size, limit, progress)
+    return RowsEnv(lambda: GymnasiumEnv(config, make()), num_envs, spaces, names, config.image_size, limit, progress)

@@ -18,6 +18,8 @@ SMALLEST_GRID = 8  # of a picture of bytes that nobody has named
 SMALLEST_GREY = 16  # likewise, in two dimensions
 KNOWN = "uint8 [H, W, 3], [H, W, 1], [3, H, W], [1, H, W] or [H, W], or float [H, W, 3] or [3, H, W] of 0..1 or 0..255"
 
+BYTE_LIMITS = (0, 0, 255, 255)  # least and greatest lower limit, and upper limit, of a space of pixels
+FLOAT_LIMITS = ((0, 0, 1, 1), BYTE_LIMITS)
 FLAT = "Box, Discrete, MultiBinary, MultiDiscrete, and Tuples of them"
 WHOLE = ""  # the key of an observation that is not a Dict
 
@@ -56,18 +58,24 @@ def camera_of(key: str, space: spaces.Space) -> Camera | None:
     is_bytes = space.dtype == np.uint8
     if is_bytes and shape[2:] == (3,):
         return Camera(key)
-    is_last = len(shape) == 3 and shape[2] in (1, 3)
-    is_first = len(shape) == 3 and shape[0] in (1, 3)
-    sides = shape[:2] if is_last else shape[1:] if is_first else shape
-    if len(sides) != 2 or min(sides) < (SMALLEST if is_last or is_first else SMALLEST_GREY):
+    axis = _channel_axis(shape)
+    sides = tuple(size for at, size in enumerate(shape) if at != axis)
+    if len(sides) != 2 or min(sides) < (SMALLEST_GREY if axis is None else SMALLEST):
         return None
     limits = float(space.low.min()), float(space.low.max()), float(space.high.min()), float(space.high.max())
-    if is_bytes and limits == (0, 0, 255, 255):
-        return Camera(key, is_first=is_first and not is_last)
-    is_colour = shape[2 if is_last else 0] == 3 and (is_last or is_first)  # one channel of floats may be a depth
-    if space.dtype.kind == "f" and is_colour and limits in ((0, 0, 1, 1), (0, 0, 255, 255)):
-        return Camera(key, is_first=not is_last, scale=255.0 / limits[-1])
+    if is_bytes and limits == BYTE_LIMITS:
+        return Camera(key, is_first=axis == 0)
+    is_colour = axis is not None and shape[axis] == 3  # one channel of floats may be a depth
+    if space.dtype.kind == "f" and is_colour and limits in FLOAT_LIMITS:
+        return Camera(key, is_first=axis == 0, scale=255.0 / limits[-1])
     return None
+
+
+def _channel_axis(shape: tuple[int, ...]) -> int | None:
+    """Return the dimension of a picture that holds its 1 or 3 channels, the last or the first; None: it has none."""
+    if len(shape) != 3:
+        return None
+    return next((axis for axis in (2, 0) if shape[axis] in (1, 3)), None)
 
 
 def may_hold_pixels(space: spaces.Space) -> bool:
@@ -114,11 +122,8 @@ class ObservationReader:
     def __init__(self, space: spaces.Space, wanted: GymnasiumConfig, image_size: int):
         self._size = image_size
         self._leaves = dict(_leaves(space, WHOLE))
-        cameras = {key: camera for key, below in self._leaves.items() if (camera := camera_of(key, below))}
-        is_sure = lambda key: cameras[key].scale is None and not is_small_grid(self._leaves[key])  # noqa: E731
-        is_fit = lambda key: key in cameras and (wanted.image_keys is not None or is_sure(key))  # noqa: E731
-        self.image_keys = self._chosen("image_keys", wanted.image_keys, is_fit)
-        self._cameras = [cameras[key] for key in self.image_keys]
+        self._cameras = self._chosen_cameras(wanted.image_keys)
+        self.image_keys = [camera.key for camera in self._cameras]
         texts = self._chosen("instruction_key", _listed(wanted.instruction_key), self._is_text)
         self.instruction_key = texts[0] if len(texts) == 1 else None
         rest = [key for key in self._leaves if key not in self.image_keys and key not in texts]
@@ -128,8 +133,20 @@ class ObservationReader:
         self.num_proprio = sum(spaces.flatdim(self._leaves[key]) for key in self.state_keys)  # P
         self._no_images = np.zeros((0, image_size, image_size, 3), np.uint8)
         self._is_plain = self.state_keys == [WHOLE] and isinstance(space, spaces.Box) and len(space.shape) == 1
-        guessed = wanted.image_keys is None or wanted.state_keys is None or wanted.instruction_key is None
-        self.guess = self.describe() if guessed and isinstance(space, spaces.Dict) else ""
+        is_guessed = None in (wanted.image_keys, wanted.state_keys, wanted.instruction_key)
+        self.guess = self.describe() if is_guessed and isinstance(space, spaces.Dict) else ""
+
+    def _chosen_cameras(self, named: list[str] | None) -> list[Camera]:
+        """Return the named cameras, else those that may be used without their names. Raises RunError."""
+        possible = [camera_of(key, space) for key, space in self._leaves.items()]
+        cameras = {camera.key: camera for camera in possible if camera is not None}
+        if named is None:
+            return [camera for camera in cameras.values() if self._is_sure(camera)]
+        return [cameras[key] for key in self._chosen("image_keys", named, lambda key: key in cameras)]
+
+    def _is_sure(self, camera: Camera) -> bool:
+        """Return whether a camera may be used without its name: pictures of bytes, and no small grid of numbers."""
+        return camera.scale is None and not is_small_grid(self._leaves[camera.key])
 
     def describe(self) -> str:
         """Describe the roles of the keys. Example: "image -> camera, state -> proprioception, task -> instruction"."""
@@ -148,22 +165,31 @@ class ObservationReader:
         return named
 
     def _states(self, named: list[str] | None, rest: list[str], image_keys: list[str] | None) -> list[str]:
-        for key in named or ():
-            space = self._leaves.get(key)
-            is_picture = space is not None and (holds_bytes(space) or camera_of(key, space) is not None)
-            if space is None or not is_flat(space) or (is_picture and not is_small_grid(space)):
-                raise self._refused("state_keys", key, "numbers that are no picture")
+        """Return the keys of the proprioception: those named, else all the rest. Raises RunError for an unfit one."""
         if named is not None:
+            for key in named:
+                self._require_numbers(key)
             return named
-        dropped = [key for key in rest if image_keys is not None and camera_of(key, self._leaves[key])]
-        found = [key for key in rest if not self._is_text(key) and key not in dropped]
-        for key in found:
+        states = [key for key in rest if not self._is_text(key) and not (image_keys is not None and self._shows(key))]
+        for key in states:
             if not is_flat(self._leaves[key]):
                 raise self._no_state(key, "has no fixed number of numbers", f"rlrun flattens {FLAT}")
             if may_hold_pixels(self._leaves[key]):
                 what = "may be a picture, and would be flattened into the proprioception"
                 raise self._no_state(key, what, f"cameras are {KNOWN}")
-        return found
+        return states
+
+    def _shows(self, key: str) -> bool:
+        """Return whether a key is a camera's, so that it is left out if cameras are named and it is not."""
+        return camera_of(key, self._leaves[key]) is not None
+
+    def _require_numbers(self, key: str) -> None:
+        """Raise RunError if a key that the user names as state holds no numbers, or a picture."""
+        space = self._leaves.get(key)
+        is_numbers = space is not None and is_flat(space)
+        is_picture = space is not None and (holds_bytes(space) or self._shows(key)) and not is_small_grid(space)
+        if not is_numbers or is_picture:
+            raise self._refused("state_keys", key, "numbers that are no picture")
 
     def _no_state(self, key: str, what: str, known: str) -> RunError:
         return RunError(

@@ -59,28 +59,28 @@ def planned_spaces(env: EnvConfig) -> PlannedSpaces:
 
 def checks(config: RunConfig) -> Iterator[RunError]:
     """Yield an error for each key that would have no effect."""
-    own = config.env.section(GymnasiumConfig)
-    if own.maker is not None and own.vectorization not in (None, Vectorization.sync, Vectorization.async_):
+    settings = config.env.section(GymnasiumConfig)
+    if settings.maker is not None and settings.vectorization not in (None, Vectorization.sync, Vectorization.async_):
         yield RunError(
             "A maker's environments are sync or async.",
             key="env.gymnasium.vectorization",
-            value=own.vectorization.value if own.vectorization else None,
+            value=settings.vectorization.value if settings.vectorization else None,
             cause="It is called with use_async_envs, which is true or false.",
             remedy="Take sync or async.",
         )
-    if own.maker_task is not None and own.maker is None:
+    if settings.maker_task is not None and settings.maker is None:
         yield RunError(
             "'env.gymnasium.maker_task' would have no effect.",
             key="env.gymnasium.maker_task",
-            value=own.maker_task,
+            value=settings.maker_task,
             cause="env.gymnasium.maker is null.",
             remedy="Name a maker, or drop it.",
         )
-    if own.is_observed_as_pixels and (own.image_keys or own.state_keys):
+    if settings.is_observed_as_pixels and (settings.image_keys or settings.state_keys):
         yield RunError(
             "Keys of the observation would have no effect.",
             key="env.gymnasium.image_keys",
-            value=own.image_keys,
+            value=settings.image_keys,
             cause="env.gymnasium.is_observed_as_pixels=true takes a rendered frame in place of the observation.",
             remedy="Drop one of them.",
         )
@@ -102,24 +102,24 @@ def own_limit(env: EnvConfig) -> int | None:
     """Return the registered time limit. None: there is none, or its module was not imported in this process."""
     import gymnasium  # here, since a plan reads this file and must start at once
 
-    own = env.section(GymnasiumConfig)
-    registered = None if own.maker is not None else gymnasium.registry.get(own.id.rpartition(":")[2])
+    settings = env.section(GymnasiumConfig)
+    registered = None if settings.maker is not None else gymnasium.registry.get(settings.id.rpartition(":")[2])
     return None if registered is None else registered.max_episode_steps
 
 
 def _deviations(env: EnvConfig) -> Iterator[str]:
-    own = env.section(GymnasiumConfig)
-    if own.maker is not None or ":" in own.id:
+    settings = env.section(GymnasiumConfig)
+    if settings.maker is not None or ":" in settings.id:
         return  # its registration is a module of somebody else, which only env workers import
     limit = own_limit(env)
     if limit is not None and env.max_control_steps < limit:
         yield f"episodes end after {env.max_control_steps} control steps, as registered after {limit}"
-    if own.kwargs:
-        yield f"made with {', '.join(f'{key}={value}' for key, value in own.kwargs.items())}"
-    if own.is_observed_as_pixels:
+    if settings.kwargs:
+        yield f"made with {', '.join(f'{key}={value}' for key, value in settings.kwargs.items())}"
+    if settings.is_observed_as_pixels:
         yield "observed as a picture"
-    if own.success_return is not None:
-        yield f"a return of {own.success_return:g} counts as success"
+    if settings.success_return is not None:
+        yield f"a return of {settings.success_return:g} counts as success"
 
 
 SPEC = SimulatorSpec(

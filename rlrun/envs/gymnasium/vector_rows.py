@@ -48,16 +48,16 @@ class VectorRows(VectorEnv):
         self._is_rendered = self._wanted.is_observed_as_pixels
         space = RENDERED if self._is_rendered else env.single_observation_space
         self._reader = ObservationReader(space, self._wanted, config.image_size)
-        found = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
-        self.num_actions = found.num_actions
-        self.num_choices = found.num_choices
-        self.num_proprio = found.num_proprio
-        self.num_images = found.num_images
+        space_sizes = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
+        self.num_actions = space_sizes.num_actions
+        self.num_choices = space_sizes.num_choices
+        self.num_proprio = space_sizes.num_proprio
+        self.num_images = space_sizes.num_images
         self.observed = self._reader.guess
         self.cameras = self._reader.cameras
-        self.action_names = tuple(f"action/{i}" for i in range(found.num_actions))
-        self.action_low = np.array(found.action_low, np.float32)
-        self.action_high = np.array(found.action_high, np.float32)
+        self.action_names = tuple(f"action/{i}" for i in range(space_sizes.num_actions))
+        self.action_low = np.array(space_sizes.action_low, np.float32)
+        self.action_high = np.array(space_sizes.action_high, np.float32)
         self._success = [Success(self._wanted, env.spec, self._max_steps) for _ in range(self.num_envs)]
         self._expert = Expert.of(self._wanted.expert, self._actions)
         self._is_over, self._has_ended = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
@@ -96,10 +96,10 @@ class VectorRows(VectorEnv):
         for i, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
             all_seeds[i] = seed_given(seed, self._wanted)
         with questions_told():
-            found = self._env.reset(seed=all_seeds, options={"reset_mask": mask})[0]
+            observations = self._env.reset(seed=all_seeds, options={"reset_mask": mask})[0]
         for env in () if self._wanted.has_shadows else self._singles():
             switch_shadows_off(env)
-        return found
+        return observations
 
     def _singles(self) -> Any:
         """Return the environments of this process; empty if they are in others, or are one."""
@@ -138,43 +138,54 @@ class VectorRows(VectorEnv):
 
     def _step(self, actions: np.ndarray, running: np.ndarray, chunk: ChunkBuilder, k: int) -> np.ndarray:
         """Run one control step. Returns bool [B]: the rows that end with it."""
-        if self._mode is AutoresetMode.DISABLED and self._has_ended.any():
-            ended = np.flatnonzero(self._has_ended)
-            self._reset(ended, ended)  # the environment refuses to step an ended row
-            self._has_ended[ended] = False
-        native = [self._actions.native(a if on else self._idle) for a, on in zip(actions, running, strict=True)]
-        batch = np.stack(native) if self._actions.is_box else np.asarray(native)
-        try:
-            with questions_told():
-                observation, rewards, terminated, truncated, info = self._env.step(batch)
-        except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
-            raise
-        except Exception as error:  # third-party code may raise anything; no row can be trusted afterwards
-            raise SimulatorFault(f"the vector environment broke: {type(error).__name__}: {error}") from error
+        self._restart_ended()
+        observation, rewards, terminated, truncated, info = self._step_env(actions, running)
         self._has_ended |= terminated | truncated
         observations = self._split(observation)
         pictures = self._pictures()
         ends = np.zeros(self.num_envs, bool)
         for i in np.flatnonzero(running).tolist():
             self._num_steps[i] += 1
-            is_ended = bool(terminated[i] or truncated[i])
-            is_kept = is_ended and self._mode is AutoresetMode.SAME_STEP
-            reward = number(rewards[i], "reward", self._wanted.id)
-            said = _said(info, i, is_kept)
-            before = self._seen[i]
-            self._seen[i] = observations[i] if pictures is None else pictures[i]
-            if is_kept and pictures is None:
-                self._seen[i] = self._last_of(info["final_obs"][i], observations[i], before)
-            late = self._num_steps[i] >= self._max_steps and not terminated[i]
-            success = self._success[i].after(reward, said, bool(terminated[i]), bool(truncated[i]))
-            cut = bool(truncated[i] or late) and not terminated[i]
-            step = Step(reward, bool(terminated[i]), cut, success)
-            if fault := float32_fault("reward", reward):
+            is_kept = bool(terminated[i] or truncated[i]) and self._mode is AutoresetMode.SAME_STEP
+            step = self._outcome(i, rewards[i], bool(terminated[i]), bool(truncated[i]), _said(info, i, is_kept))
+            if pictures is not None:
+                self._seen[i] = pictures[i]
+            elif is_kept:
+                self._seen[i] = self._last_of(info["final_obs"][i], observations[i], self._seen[i])
+            else:
+                self._seen[i] = observations[i]
+            if fault := float32_fault("reward", step.reward):
                 self._faults.setdefault(i, fault)
-            chunk.add(i, k, 0.0 if i in self._faults else reward, *step[1:])
+            chunk.add(i, k, 0.0 if i in self._faults else step.reward, *step[1:])
             chunk.infos[i] = step_info(int(self._num_steps[i]), step, step.truncated)
             ends[i] = self._is_over[i] = step.terminated or step.truncated
         return ends
+
+    def _restart_ended(self) -> None:
+        """Reset the rows that have ended if the environment does not, since it refuses to step them."""
+        if self._mode is AutoresetMode.DISABLED and self._has_ended.any():
+            ended = np.flatnonzero(self._has_ended)
+            self._reset(ended, ended)
+            self._has_ended[ended] = False
+
+    def _step_env(self, actions: np.ndarray, running: np.ndarray) -> Any:
+        """Step the environment; rows that do not run take the idle action. Raises SimulatorFault if it breaks."""
+        native = [self._actions.native(a if on else self._idle) for a, on in zip(actions, running, strict=True)]
+        batch = np.stack(native) if self._actions.is_box else np.asarray(native)
+        try:
+            with questions_told():
+                return self._env.step(batch)
+        except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
+            raise
+        except Exception as error:  # third-party code may raise anything; no row can be trusted afterwards
+            raise SimulatorFault(f"the vector environment broke: {type(error).__name__}: {error}") from error
+
+    def _outcome(self, row: int, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]) -> Step:
+        """Return the reward, end and success of a row, whose episode is cut at its limit of control steps."""
+        reward = number(reward, "reward", self._wanted.id)
+        success = self._success[row].after(reward, info, terminated, truncated)
+        is_late = bool(self._num_steps[row] >= self._max_steps)
+        return Step(reward, terminated, (truncated or is_late) and not terminated, success)
 
     def _last_of(self, last: Any, following: Any, before: Any) -> Any:
         """Return the last observation of an episode; that before it if `last` is the first of the next episode.
@@ -254,7 +265,7 @@ class VectorRows(VectorEnv):
             raise ValueError(
                 f"render() returns {'None' if drawn is None else len(drawn)}, not {self.num_envs} pictures"
             )
-        return [picture_of(one) for one in drawn]
+        return [picture_of(picture) for picture in drawn]
 
     def _split(self, observation: Any) -> list[Any]:
         return [_row(self._env.single_observation_space, observation, i) for i in range(self.num_envs)]
@@ -287,8 +298,8 @@ def _row(space: spaces.Space, observation: Any, row: int) -> Any:
         return {name: _row(below, observation[name], row) for name, below in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(_row(below, part, row) for below, part in zip(space.spaces, observation, strict=True))
-    found = observation[row]
-    return found.copy() if isinstance(found, np.ndarray) else found
+    value = observation[row]
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -304,8 +315,8 @@ def _said(info: dict[str, Any], row: int, is_kept: bool) -> dict[str, Any]:
 
     is_kept: its episode has ended under SAME_STEP, so that `final_info` has it; some environments leave it in `info`.
     """
-    for found in [info.get("final_info", {}), info] if is_kept else [info]:
-        said = {key: found[key][row] for key in SUCCESS_KEYS if key in found and _is_of(found, key, row)}
+    for source in [info.get("final_info", {}), info] if is_kept else [info]:
+        said = {key: source[key][row] for key in SUCCESS_KEYS if key in source and _is_of(source, key, row)}
         if said:
             return said
     return {}

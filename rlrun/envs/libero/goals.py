@@ -50,9 +50,9 @@ class Goal:
     """A conjunction of predicates. Raises ValueError for a predicate that LIBERO does not have."""
 
     def __init__(self, model: mujoco.MjModel, goal: Sequence[Sequence[str]], things: dict[str, dict[str, Any]]):
-        found = {name: _thing(model, about) for name, about in things.items() if "site" not in about}
-        regions = {name: _region(model, about, found) for name, about in things.items() if "site" in about}
-        self.things: dict[str, Thing | Region] = {**found, **regions}
+        plain_things = {name: _thing(model, about) for name, about in things.items() if "site" not in about}
+        regions = {name: _region(model, about, plain_things) for name, about in things.items() if "site" in about}
+        self.things: dict[str, Thing | Region] = {**plain_things, **regions}
         self.literals = tuple(tuple(literal) for literal in goal)
         self._predicates = [self._predicate(*literal) for literal in goal]
 
@@ -102,12 +102,12 @@ def _positions(model: mujoco.MjModel, joints: Sequence[str]) -> list[int]:
 
 
 def _intervals(about: dict[str, Any]) -> dict[str, Interval]:
-    found: dict[str, Interval] = {}
+    intervals: dict[str, Interval] = {}
     for name in ("open", "close", "turnon", "turnoff"):
         if name in about:
             low, high = about[name]
-            found[name] = (-np.inf if low is None else low, np.inf if high is None else high)
-    return found
+            intervals[name] = (-np.inf if low is None else low, np.inf if high is None else high)
+    return intervals
 
 
 def _any_joint(thing: Thing | Region, name: str, data: mujoco.MjData) -> bool:

@@ -36,9 +36,9 @@ def make_in_robosuite(config: EnvConfig, num_envs: int, progress: Callable[[], N
     tasks = chosen_tasks(config, suite_named(settings.suite).n_tasks)
     low, high = action_limits(settings)
     sizes = len(ACTION_NAMES), None, tuple(low.tolist()), tuple(high.tolist()), NUM_PROPRIO, len(config.cameras)
-    found = Spaces(*sizes, cameras=tuple(config.cameras), control_hz=float(config.action_hz))
+    spaces = Spaces(*sizes, cameras=tuple(config.cameras), control_hz=float(config.action_hz))
     make = lambda: RobosuiteEnv(config, tasks)  # noqa: E731
-    return RowsEnv(make, num_envs, found, ACTION_NAMES, config.image_size, config.max_control_steps, progress)
+    return RowsEnv(make, num_envs, spaces, ACTION_NAMES, config.image_size, config.max_control_steps, progress)
 
 
 @cache

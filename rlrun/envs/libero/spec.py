@@ -140,8 +140,8 @@ def start_texts(own: LiberoConfig) -> dict[Split, str]:
 
 def checks(config: RunConfig) -> Iterator[RunError]:
     """Yield an error for a range of starts that is none, and for an expert that would have no effect."""
-    own = config.env.section(LiberoConfig)
-    for split, text in start_texts(own).items():
+    settings = config.env.section(LiberoConfig)
+    for split, text in start_texts(settings).items():
         try:
             start_range(text)
         except ValueError as error:
@@ -152,11 +152,11 @@ def checks(config: RunConfig) -> Iterator[RunError]:
                 cause=str(error),
                 remedy='Write "0:40" for the first forty published starts of each task, quoted in YAML, or sampled.',
             )
-    if own.expert is not None and (own.backend is Backend.robosuite or is_warp(config.env)):
+    if settings.expert is not None and (settings.backend is Backend.robosuite or is_warp(config.env)):
         yield RunError(
             "'env.libero.expert' would have no effect.",
             key="env.libero.expert",
-            value=own.expert,
+            value=settings.expert,
             cause="Experts read the state of rlrun's own world on MuJoCo.",
             remedy="Set env.libero.backend=native env.libero.physics=mujoco, or drop it.",
         )
@@ -165,10 +165,10 @@ def checks(config: RunConfig) -> Iterator[RunError]:
 
 def _warp_checks(config: RunConfig) -> Iterator[RunError]:
     """Yield an error for settings that Warp cannot fulfil."""
-    own = config.env.section(LiberoConfig)
+    settings = config.env.section(LiberoConfig)
     if not is_warp(config.env):
         return
-    if own.backend is Backend.robosuite:
+    if settings.backend is Backend.robosuite:
         yield RunError(
             "robosuite's LIBERO does not run on MuJoCo Warp.",
             key="env.libero.physics",
@@ -176,7 +176,7 @@ def _warp_checks(config: RunConfig) -> Iterator[RunError]:
             cause="env.libero.backend=robosuite is LIBERO's own code, on MuJoCo.",
             remedy="Take env.libero.backend=native, or env.libero.physics=mujoco.",
         )
-    if own.pictures is Pictures.exact:
+    if settings.pictures is Pictures.exact:
         yield RunError(
             "MuJoCo Warp cannot draw LIBERO's pictures exactly.",
             key="env.libero.pictures",
@@ -197,9 +197,9 @@ def detail_of_pictures(env: EnvConfig) -> float | None:
 
 def splits(env: EnvConfig) -> Splits:
     """Return where episodes of each split begin, and what differs from LIBERO's protocol."""
-    own = env.section(LiberoConfig)
-    ranges = start_ranges(own)
-    words = {split: _words(one) for split, one in ranges.items()}
+    settings = env.section(LiberoConfig)
+    ranges = start_ranges(settings)
+    words = {split: _words(starts) for split, starts in ranges.items()}
     trained_on_test = ""
     if _overlap(ranges[Split.train], ranges[Split.test]):
         trained_on_test = f"Trained on test starts: training {words[Split.train]}, test {words[Split.test]}"
@@ -209,21 +209,21 @@ def splits(env: EnvConfig) -> Splits:
 
 def _deviations(env: EnvConfig, test: range | None) -> Iterator[str]:
     """Yield what differs from LIBERO's starts and pictures, and from OpenVLA's evaluation, which others repeat."""
-    own = env.section(LiberoConfig)
-    if own.pictures is Pictures.fast:
+    settings = env.section(LiberoConfig)
+    if settings.pictures is Pictures.fast:
         yield f"pictures have no reflections and shadows{'' if is_warp(env) else ', and coarser meshes'}"
     if is_warp(env):
         yield "physics in single precision, by MuJoCo Warp"
     if test != range(NUM_PUBLISHED):
         yield f"of each task's {NUM_PUBLISHED} published starts, the test takes {_words(test)}"
-    if own.task_ids:
-        yield f"of the suite {own.suite}, tasks {own.task_ids}"
+    if settings.task_ids:
+        yield f"of the suite {settings.suite}, tasks {settings.task_ids}"
     published = own_limit(env)
     if published not in (None, env.max_control_steps):
         yield f"episodes end after {env.max_control_steps} control steps, in OpenVLA's evaluation after {published}"
-    if own.settle_steps != PUBLISHED_SETTLE_STEPS:
+    if settings.settle_steps != PUBLISHED_SETTLE_STEPS:
         there = f"in OpenVLA's evaluation for {PUBLISHED_SETTLE_STEPS}"
-        yield f"objects settle for {own.settle_steps} control steps, {there}"
+        yield f"objects settle for {settings.settle_steps} control steps, {there}"
 
 
 def own_limit(env: EnvConfig) -> int | None:
@@ -244,9 +244,9 @@ def _overlap(one: range | None, other: range | None) -> bool:
 
 def perturbations(env: EnvConfig) -> dict[str, EnvConfig]:
     """Return LIBERO-PRO's suites of this suite by name; they must be exported as well."""
-    own = env.section(LiberoConfig)
+    settings = env.section(LiberoConfig)
     return {
-        name: replace(env, sections={**env.sections, "libero": replace(own, suite=f"{own.suite}_{name}")})
+        name: replace(env, sections={**env.sections, "libero": replace(settings, suite=f"{settings.suite}_{name}")})
         for name in PRO_SUITES
     }
 
@@ -269,14 +269,16 @@ def host_memory(env: EnvConfig) -> SimulatorMemory:
 
 def num_scenes(env: EnvConfig) -> int:
     """Return how many scenes the tasks of a run have at most: all tasks of libero_goal share one."""
-    own = env.section(LiberoConfig)
-    return 1 if own.suite.startswith("libero_goal") else len(own.task_ids) or NUM_TASKS.get(own.suite, 10)
+    settings = env.section(LiberoConfig)
+    return (
+        1 if settings.suite.startswith("libero_goal") else len(settings.task_ids) or NUM_TASKS.get(settings.suite, 10)
+    )
 
 
 def conventions(env: EnvConfig) -> Conventions:
     """Return the names and formats of vla-eval's LIBEROBenchmark, and its parameters for this very world."""
-    own = env.section(LiberoConfig)
-    gripper = GRIPPER_OPEN_01 if own.has_openness else "binary_close_positive"
+    settings = env.section(LiberoConfig)
+    gripper = GRIPPER_OPEN_01 if settings.has_openness else "binary_close_positive"
     actions = (
         Component("position", 3, "delta_xyz"),
         Component("rotation", 3, "axis_angle"),
@@ -284,7 +286,7 @@ def conventions(env: EnvConfig) -> Conventions:
     )
     # fixtures stand where LIBERO's seed puts them; the state has robosuite's axis-angle, also of more than half a turn
     same = {"seed": EVALUATION_SEED, "env_seed": EVALUATION_SEED, "quat_no_antipodal": True}
-    same |= {"absolute_action": False, "num_steps_wait": own.settle_steps}
+    same |= {"absolute_action": False, "num_steps_wait": settings.settle_steps}
     return Conventions(actions, "eef_pos3_axisangle3_gripper2", {"robot0_eye_in_hand": "wrist"}, same)
 
 

@@ -1,4 +1,4 @@
-"""What LIBERO's worlds of exported tasks share: spaces, the choice of tasks and starts, how actions are read."""
+"""Base of LIBERO's worlds of exported tasks: spaces, the choice of tasks and starts, reading of actions."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class SuiteEnv(VectorEnv):
 
     def native(self, actions: np.ndarray) -> np.ndarray:
         """Return actions [..., 7] as the controller reads them, float64: of the gripper, -1 opens and 1 closes."""
-        found = actions.astype(np.float64)
+        as_read = actions.astype(np.float64)
         if self._settings.has_openness:
-            found[..., -1] = np.where(found[..., -1] > 0.5, -1.0, 1.0)
-        return found
+            as_read[..., -1] = np.where(as_read[..., -1] > 0.5, -1.0, 1.0)
+        return as_read
 
     def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
         raise NotImplementedError(

@@ -1,4 +1,4 @@
-"""What both backends of LIBERO share: names, limits, the choice of tasks. robosuite's runs in another interpreter."""
+"""Names, limits and the choice of tasks, for both backends of LIBERO. robosuite's runs in another interpreter."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def environment_config(config: EnvConfig, robot_kind: dict[str, str], num_envs: 
 
     robot_kind: {"type": "R1Pro"} or {"model": "r1pro"}. num_envs: scenes of one Environment; None if it has only one.
     """
-    own = config.section(OmniGibsonConfig)
+    settings = config.section(OmniGibsonConfig)
     env: dict[str, Any] = {
         "action_frequency": config.action_hz,
         "rendering_frequency": config.action_hz,  # a headless simulator refuses any other
@@ -109,7 +109,7 @@ def environment_config(config: EnvConfig, robot_kind: dict[str, str], num_envs: 
         "flatten_obs_space": False,
     }
     if num_envs is not None:
-        env |= {"num_envs": num_envs, "num_rerenders_on_reset": own.renders_after_reset}
+        env |= {"num_envs": num_envs, "num_rerenders_on_reset": settings.renders_after_reset}
     return {
         "env": env,
         "scene": scene_config(config),
@@ -121,23 +121,23 @@ def environment_config(config: EnvConfig, robot_kind: dict[str, str], num_envs: 
 
 def scene_config(config: EnvConfig) -> dict[str, Any]:
     """Return the scene's keys, without those at OmniGibson's own default."""
-    own = config.section(OmniGibsonConfig)
-    rooms = own.load_room_types
+    settings = config.section(OmniGibsonConfig)
+    rooms = settings.load_room_types
     if rooms is None:
-        rooms = rooms_of(own.scene, config.activity, needed_rooms(config.activity, own.definition_id))
+        rooms = rooms_of(settings.scene, config.activity, needed_rooms(config.activity, settings.definition_id))
     optional = {
-        "load_room_types": sorted({*rooms, *own.extra_room_types}) if rooms else [],
-        "load_room_instances": list(own.load_room_instances),
-        "load_object_categories": list(own.load_object_categories),
-        "not_load_object_categories": list(own.not_load_object_categories),
-        "scene_file": own.scene_file,
+        "load_room_types": sorted({*rooms, *settings.extra_room_types}) if rooms else [],
+        "load_room_instances": list(settings.load_room_instances),
+        "load_object_categories": list(settings.load_object_categories),
+        "not_load_object_categories": list(settings.not_load_object_categories),
+        "scene_file": settings.scene_file,
     }
     return {
-        "type": own.scene_type,
-        "scene_model": own.scene,
-        "trav_map_resolution": own.trav_map_resolution,
-        "trav_map_with_objects": own.trav_map_with_objects,
-        "default_erosion_radius": own.default_erosion_radius,
+        "type": settings.scene_type,
+        "scene_model": settings.scene,
+        "trav_map_resolution": settings.trav_map_resolution,
+        "trav_map_with_objects": settings.trav_map_with_objects,
+        "default_erosion_radius": settings.default_erosion_radius,
         "include_robots": False,  # with a robot in the scene OmniGibson does not create the configured one
         **{name: value for name, value in optional.items() if value},
     }
@@ -172,20 +172,20 @@ def rooms_of(scene: str, activity: str, named: Sequence[str]) -> list[str]:
 
 def task_config(config: EnvConfig) -> dict[str, Any]:
     """Return the BehaviorTask. rlrun applies the time limit itself, first: OmniGibson's allows one step more."""
-    own = config.section(OmniGibsonConfig)
-    is_online = own.instances is Instances.online
+    settings = config.section(OmniGibsonConfig)
+    is_online = settings.instances is Instances.online
     reward: dict[str, Any] = {"r_potential": config.reward_potential}
     if config.reward is RewardMode.dense:
         reward |= {"reward_mode": "combined"}
-        reward |= {"task_specific_reward_name": own.task_reward} if own.task_reward else {}
+        reward |= {"task_specific_reward_name": settings.task_reward} if settings.task_reward else {}
     return {
         "type": "BehaviorTask",
         "activity_name": config.activity,
-        "activity_definition_id": own.definition_id,
+        "activity_definition_id": settings.definition_id,
         "activity_instance_id": 0,
         "online_object_sampling": is_online,
         "use_presampled_robot_pose": False,  # rlrun places the robot: in its own scene, and by the reset seed
-        "highlight_task_relevant_objects": own.highlight_task_relevant_objects,
+        "highlight_task_relevant_objects": settings.highlight_task_relevant_objects,
         "termination_config": {"max_steps": config.max_control_steps},
         "reward_config": reward,
         "include_obs": False,
@@ -194,8 +194,8 @@ def task_config(config: EnvConfig) -> dict[str, Any]:
 
 def robot_config(config: EnvConfig) -> dict[str, Any]:
     """Return the R1Pro as the challenge drives it: base velocities, absolute joint targets, smooth grippers."""
-    own = config.section(OmniGibsonConfig)
-    side = own.head_resolution
+    settings = config.section(OmniGibsonConfig)
+    side = settings.head_resolution
     unused = [link for link in r1pro.CAMERAS if link not in config.cameras]  # else rendered in every frame
     fields = r1pro.PROPRIO_256 if config.proprio is ProprioLayout.full_256 else r1pro.PROPRIO_61
     joints = {
@@ -219,8 +219,8 @@ def robot_config(config: EnvConfig) -> dict[str, Any]:
         "name": ROBOT,
         "action_normalize": False,
         "action_type": "continuous",
-        "grasping_mode": own.grasping.value,
-        "self_collisions": own.self_collisions,
+        "grasping_mode": settings.grasping.value,
+        "self_collisions": settings.self_collisions,
         "obs_modalities": ["proprio", "rgb"],
         "proprio_obs": list(fields),
         **({"exclude_sensor_names": unused} if unused else {}),

@@ -50,7 +50,7 @@ class Simulation(ABC):
 
     @abstractmethod
     def reset(self, rows: Sequence[int]) -> None:
-        """Start episodes in these rows alone, without rendering. Every row's scene runs a physics step meanwhile."""
+        """Start episodes in these rows alone, without rendering. Every row's scene runs a physics step during that."""
 
     @abstractmethod
     def step(self, actions: np.ndarray, is_rendered: bool) -> list[Stepped]:
@@ -189,8 +189,8 @@ class SeveralEnvironments(Simulation):
         tiled = getattr(self._vector, "tiled_sensor", None)  # later builds render the cameras of all rows at once
         if tiled is not None:
             for sensor, pictures in tiled.get_obs().items():
-                for row, one in zip(rows, seen, strict=True):
-                    one[ROBOT][sensor] = {modality: of_all[row] for modality, of_all in pictures.items()}
+                for row, observation in zip(rows, seen, strict=True):
+                    observation[ROBOT][sensor] = {modality: of_all[row] for modality, of_all in pictures.items()}
         return seen
 
     def resample(self, row: int, task: dict[str, Any]) -> bool:

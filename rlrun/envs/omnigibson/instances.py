@@ -88,7 +88,7 @@ class InstanceLoader:
         robot = self._simulation.robot(row)
         if pose is None:
             return
-        there, facing = (to_numpy(one) for one in robot.get_position_orientation(frame="scene"))
+        there, facing = (to_numpy(part) for part in robot.get_position_orientation(frame="scene"))
         is_turned = abs(float(np.dot(facing, pose.orientation))) < 1.0 - TOLERANCE_TURN
         if is_turned or np.abs(there - pose.position).max() >= TOLERANCE_M:
             robot.set_position_orientation(to_tensor(pose.position), to_tensor(pose.orientation), frame="scene")
@@ -171,8 +171,8 @@ def _poses_for(by_robot: dict[str, Any], robot: Any, source: object) -> list[Pos
     """Return the poses of this robot. Raises RunError if there are none."""
     named = {name.lower(): poses for name, poses in by_robot.items()}
     model = str(getattr(robot, "model_name", None) or getattr(robot, "model", "r1pro")).lower()
-    found = named.get("robot") or named.get(model)
-    if not found:
+    entries = named.get("robot") or named.get(model)
+    if not entries:
         raise RunError(
             f"There is no pose from which {model} may start.",
             key="env.omnigibson.use_presampled_robot_pose",
@@ -181,7 +181,7 @@ def _poses_for(by_robot: dict[str, Any], robot: Any, source: object) -> list[Pos
             remedy="Take instances that have them, or env.omnigibson.use_presampled_robot_pose=false.",
             exit_status=ExitStatus.bad_input,
         )
-    return [_pose(one) for one in found]
+    return [_pose(pose) for pose in entries]
 
 
 def _pose(one: Any) -> Pose:
@@ -190,16 +190,16 @@ def _pose(one: Any) -> Pose:
 
 def instance_files(config: EnvConfig) -> dict[int, Path]:
     """Return instance -> file, of the configured folder, else the dataset's. Empty: only the loaded scene exists."""
-    own = config.section(OmniGibsonConfig)
-    stem = f"{own.scene}_task_{config.activity}_{own.definition_id}_"
-    if own.instance_dir is not None:
-        found = list(Path(own.instance_dir).glob(f"{stem}*_template-tro_state.json"))
-        if not found:
-            raise _no_instances(f"No {stem}<n>_template-tro_state.json lies in {own.instance_dir}.", config)
+    settings = config.section(OmniGibsonConfig)
+    stem = f"{settings.scene}_task_{config.activity}_{settings.definition_id}_"
+    if settings.instance_dir is not None:
+        paths = list(Path(settings.instance_dir).glob(f"{stem}*_template-tro_state.json"))
+        if not paths:
+            raise _no_instances(f"No {stem}<n>_template-tro_state.json lies in {settings.instance_dir}.", config)
     else:
-        found = _challenge_files(stem, config)
+        paths = _challenge_files(stem, config)
     named: dict[int, Path] = {}
-    for file in sorted(found):
+    for file in sorted(paths):
         number = re.search(r"_(\d+)_template", file.name)
         if number and named.setdefault(int(number.group(1)), file) != file:
             raise _no_instances(f"{named[int(number.group(1))]} and {file} have one number.", config)
@@ -208,18 +208,18 @@ def instance_files(config: EnvConfig) -> dict[int, Path]:
 
 def _challenge_files(stem: str, config: EnvConfig) -> list[Path]:
     """Return the instance files in the data set, of one year. Raises RunError if there are two and none is chosen."""
-    own = config.section(OmniGibsonConfig)
+    settings = config.section(OmniGibsonConfig)
     gm = importlib.import_module("omnigibson.macros").gm
     data = Path(str(dict.get(gm, "DATA_PATH") or dict.get(gm, "DATASET_PATH") or "."))
-    inner = f"{own.scene}/json/{own.scene}_task_{config.activity}_instances/{stem}*_template-tro_state.json"
+    inner = f"{settings.scene}/json/{settings.scene}_task_{config.activity}_instances/{stem}*_template-tro_state.json"
     by_folder: dict[Path, list[Path]] = {}
     for folder in (data, *sorted(path for path in data.glob("*") if path.is_dir())):
-        if own.instance_year is not None and not folder.name.startswith(f"{own.instance_year}-"):
+        if settings.instance_year is not None and not folder.name.startswith(f"{settings.instance_year}-"):
             continue
         # the challenge of 2026 keeps the instances of its tests apart
-        found = [path for part in ("scenes", "scene_test/*") for path in folder.glob(f"{part}/{inner}")]
-        if found:
-            by_folder[folder] = found
+        paths = [path for part in ("scenes", "scene_test/*") for path in folder.glob(f"{part}/{inner}")]
+        if paths:
+            by_folder[folder] = paths
     if len(by_folder) > 1:
         names = ", ".join(folder.name for folder in by_folder)
         raise _no_instances(f"Several folders have some: {names}. Set env.omnigibson.instance_year.", config)
@@ -228,18 +228,18 @@ def _challenge_files(stem: str, config: EnvConfig) -> list[Path]:
 
 def chosen_ids(config: EnvConfig, files: dict[int, Path]) -> list[int]:
     """Return the instances from which training may start."""
-    own = config.section(OmniGibsonConfig)
-    if own.instances is Instances.online:
+    settings = config.section(OmniGibsonConfig)
+    if settings.instances is Instances.online:
         return []
-    is_sampled = own.instances is Instances.sampled
+    is_sampled = settings.instances is Instances.sampled
     if is_sampled and not files:
         raise _no_instances("There is nothing to sample from.", config)
-    kept = [*own.validation_instance_ids, *own.test_instance_ids]
-    named = kept if is_sampled else [*own.instance_ids, *kept]
-    missing = [one for one in named if one not in files and (files or one != 0)]
+    kept = [*settings.validation_instance_ids, *settings.test_instance_ids]
+    named = kept if is_sampled else [*settings.instance_ids, *kept]
+    missing = [instance for instance in named if instance not in files and (files or instance != 0)]
     if missing:
         raise _no_instances(f"Instance {missing[0]} is not among {_short(list(files))}.", config)
-    training = [one for one in (files if is_sampled else own.instance_ids) if one not in kept]
+    training = [instance for instance in (files if is_sampled else settings.instance_ids) if instance not in kept]
     if not training:
         raise _no_instances("All of them are kept for validation or test.", config)
     return training

@@ -39,10 +39,10 @@ def launch(config: EnvConfig, progress: Callable[[], None]) -> ModuleType:
 
     progress: called after each stage, and later for every object that a scene adds.
     """
-    own = config.section(OmniGibsonConfig)
+    settings = config.section(OmniGibsonConfig)
     root = application_root()
     prepare_process(take_folder(root))
-    _check_tiles(own)
+    _check_tiles(settings)
     for name in IMPORTED_FIRST:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -51,12 +51,12 @@ def launch(config: EnvConfig, progress: Callable[[], None]) -> ModuleType:
     progress()
     macros = importlib.import_module("omnigibson.macros")
     set_macros(macros.gm, config)
-    if own.grasp_window_s is not None:
+    if settings.grasp_window_s is not None:
         # looked up on the class, since an instance has every attribute name
         can_unlock = hasattr(type(macros.macros), "unlocked")
         with macros.macros.unlocked() if can_unlock else contextlib.nullcontext():
-            set_grasp_window(own.grasp_window_s)
-    disable_rules(own.disabled_transition_rules)
+            set_grasp_window(settings.grasp_window_s)
+    disable_rules(settings.disabled_transition_rules)
     with turn_to_start(root, progress):
         og.launch(
             physics_dt=1.0 / config.physics_hz,
@@ -66,7 +66,7 @@ def launch(config: EnvConfig, progress: Callable[[], None]) -> ModuleType:
         )
     og.sim.add_callback_on_add_obj(name="rlrun_progress", callback=lambda added: progress())
     progress()
-    _apply_settings(own)
+    _apply_settings(settings)
     return og
 
 

@@ -128,23 +128,23 @@ class OmniGibsonVectorEnv(VectorEnv):
 
     def _prepare_robots(self) -> None:
         """Set camera sizes and the mass of the base, as in the challenge."""
-        own = self.config.section(OmniGibsonConfig)
+        settings = self.config.section(OmniGibsonConfig)
         for row in range(self.num_envs):
             robot = self.simulation.robot(row)
             with self.simulation.editing_usd():
                 for link in self.config.cameras:
                     sensor = robot.sensors[CAMERA_KEY.format(link=link)]
-                    side = own.head_resolution if link == HEAD_LINK else own.wrist_resolution
+                    side = settings.head_resolution if link == HEAD_LINK else settings.wrist_resolution
                     sensor.image_height = side
                     sensor.image_width = side
                     if link == HEAD_LINK:
-                        sensor.horizontal_aperture = own.head_aperture
+                        sensor.horizontal_aperture = settings.head_aperture
         self.simulation.load_spaces()
-        if own.base_mass_kg is not None:
+        if settings.base_mass_kg is not None:
             # masses can only be set while the simulation is stopped
             with self.simulation.og.sim.stopped(), self.simulation.editing_usd():
                 for row in range(self.num_envs):
-                    self.simulation.robot(row).base_footprint_link.mass = own.base_mass_kg
+                    self.simulation.robot(row).base_footprint_link.mass = settings.base_mass_kg
             self.simulation.update_handles()
 
     # --- episodes ---------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class OmniGibsonVectorEnv(VectorEnv):
 
     def _look(self, rows: list[int], chunk: ChunkBuilder, frames: Frames) -> None:
         """Store frames and scores of rows as they are now; a row that cannot be observed has failed."""
-        found, blind = self._frames(rows)
+        observed, blind = self._frames(rows)
         for at, row in enumerate(rows):
             if row in blind:
                 chunk.fail(row, blind[row])
@@ -233,8 +233,8 @@ class OmniGibsonVectorEnv(VectorEnv):
                 continue
             options = self.simulation.goal_options(row)
             chunk.q_score[row] = q_score(options, self._rows[row].at_reset, bool(chunk.success[row]))
-            frames.images[row] = found.images[at]
-            frames.proprio[row] = found.proprio[at]
+            frames.images[row] = observed.images[at]
+            frames.proprio[row] = observed.proprio[at]
         if len(blind) == self.num_envs > 1:
             raise SimulatorFault(f"no row can be looked at: {blind[rows[0]]}")
 
@@ -247,38 +247,40 @@ class OmniGibsonVectorEnv(VectorEnv):
 
     def _frames(self, rows: Sequence[int]) -> tuple[Frames, dict[int, str]]:
         """Return frames of these rows, and a reason by row for missing ones. Black cameras are first rendered again."""
-        own = self.config.section(OmniGibsonConfig)
+        settings = self.config.section(OmniGibsonConfig)
         observations, black = self._observed(rows)
-        for _ in range(own.render_retries):
+        for _ in range(settings.render_retries):
             if not any(black):
                 break
             self.simulation.render(1)
             observations, black = self._observed(rows)
         frames = self._blank(len(rows))
         blind: dict[int, str] = {}
-        for at, (row, one) in enumerate(zip(rows, observations, strict=True)):
-            felt = to_numpy(one[ROBOT]["proprio"]).astype(np.float32)
+        for at, (row, observation) in enumerate(zip(rows, observations, strict=True)):
+            felt = to_numpy(observation[ROBOT]["proprio"]).astype(np.float32)
             if felt.shape != (self.num_proprio,):
                 raise SimulatorFault(f"proprioception is {felt.shape}, expected ({self.num_proprio},)")
             if black[at]:
-                renders = own.renders_after_reset + own.render_retries
+                renders = settings.renders_after_reset + settings.render_retries
                 blind[row] = f"row {row}: {', '.join(black[at])} still black after {renders} renders"
             elif not np.isfinite(felt).all():
                 blind[row] = f"row {row}: proprioception holds NaN or infinity"
             else:
                 frames.proprio[at] = felt
-                frames.images[at] = [to_rgb(self._picture(one, link), self._size) for link in self.config.cameras]
+                frames.images[at] = [
+                    to_rgb(self._picture(observation, link), self._size) for link in self.config.cameras
+                ]
         return frames, blind
 
     def _observed(self, rows: Sequence[int]) -> tuple[list[dict[str, Any]], list[list[str]]]:
         """Return observations of these rows, with pictures in host memory, and the black cameras of each row."""
         observations = self.simulation.observe(rows)
         black = []
-        for one in observations:
+        for observation in observations:
             for link in self.config.cameras:
-                camera = one[ROBOT][CAMERA_KEY.format(link=link)]
+                camera = observation[ROBOT][CAMERA_KEY.format(link=link)]
                 camera["rgb"] = to_numpy(camera["rgb"])
-            black.append([link for link in self.config.cameras if not self._picture(one, link)[..., :3].any()])
+            black.append([link for link in self.config.cameras if not self._picture(observation, link)[..., :3].any()])
         return observations, black
 
     @staticmethod

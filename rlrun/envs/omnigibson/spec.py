@@ -109,31 +109,35 @@ def environment(accelerators: tuple[int, ...], num_cores: int) -> list[Setting]:
 
 def for_evaluation(env: EnvConfig) -> EnvConfig:
     """Return the env with all rooms, as the challenge evaluates, unless rooms are chosen."""
-    own = env.section(OmniGibsonConfig)
-    if own.load_room_types is not None:
+    settings = env.section(OmniGibsonConfig)
+    if settings.load_room_types is not None:
         return env
-    return replace(env, sections=env.sections | {SPEC.name: replace(own, load_room_types=[])})
+    return replace(env, sections=env.sections | {SPEC.name: replace(settings, load_room_types=[])})
 
 
 def listed_instances(env: EnvConfig) -> list[int] | None:
     """Return the instances by which an evaluation is reported; None if episodes do not start from listed ones."""
-    own = env.section(OmniGibsonConfig)
-    if own.validation_instance_ids:
-        return own.validation_instance_ids
-    return own.instance_ids if own.instances is Instances.listed else None
+    settings = env.section(OmniGibsonConfig)
+    if settings.validation_instance_ids:
+        return settings.validation_instance_ids
+    return settings.instance_ids if settings.instances is Instances.listed else None
 
 
 def splits(env: EnvConfig) -> Splits:
     """Return from which instances the episodes of each split begin."""
-    own = env.section(OmniGibsonConfig)
-    deviations = tuple(_deviations(own))
-    if own.instances is Instances.online:
+    settings = env.section(OmniGibsonConfig)
+    deviations = tuple(_deviations(settings))
+    if settings.instances is Instances.online:
         return Splits(deviations=deviations)
-    train = f"instances {own.instance_ids}" if own.instances is Instances.listed else "all instances of the folder"
-    kept = [*own.validation_instance_ids, *own.test_instance_ids]
-    validation = f"instances {own.validation_instance_ids}" if own.validation_instance_ids else train
-    test = f"instances {own.test_instance_ids}" if own.test_instance_ids else train
-    same = "" if own.test_instance_ids else f"Trained on test starts: both are {train}"
+    train = (
+        f"instances {settings.instance_ids}"
+        if settings.instances is Instances.listed
+        else "all instances of the folder"
+    )
+    kept = [*settings.validation_instance_ids, *settings.test_instance_ids]
+    validation = f"instances {settings.validation_instance_ids}" if settings.validation_instance_ids else train
+    test = f"instances {settings.test_instance_ids}" if settings.test_instance_ids else train
+    same = "" if settings.test_instance_ids else f"Trained on test starts: both are {train}"
     return Splits(train + (f" without {sorted(kept)}" if kept else ""), validation, test, same, deviations)
 
 

@@ -165,11 +165,10 @@ class _Scale:
 def line_chart(series: Sequence[Series], axis: Axis, marks: Sequence[Mark] = (), bands: Sequence[Band] = ()) -> str:
     """Draw lines over training steps, thin as logged and bold averaged; "" without values."""
     series = [_bucketed(line) for line in series]
-    values = [v for line in series for v in line.values if v is not None] + [e for m in marks for e in (m.low, m.high)]
-    values += [value for band in bands for value in (*band.low, *band.high)]
-    steps = [step for line in series for step in line.steps] + [mark.step for mark in marks]
+    values = _all_values(series, marks, bands)
     if not values:
         return ""
+    steps = [step for line in series for step in line.steps] + [mark.step for mark in marks]
     scale = _Scale(_wide((min(steps), max(steps))), _value_range(values, axis), axis)
     parts = [_grid(scale), *(_band(scale, band) for band in bands)]
     for line in series:
@@ -181,6 +180,13 @@ def line_chart(series: Sequence[Series], axis: Axis, marks: Sequence[Mark] = (),
     parts += [_mark(scale, mark) for mark in marks]
     parts += [_hover(scale, series)]
     return _svg(parts, series)
+
+
+def _all_values(series: Sequence[Series], marks: Sequence[Mark], bands: Sequence[Band]) -> list[float]:
+    """Return every number that a chart shows, which decide its range."""
+    values = [value for line in series for value in line.values if value is not None]
+    values += [end for mark in marks for end in (mark.low, mark.high)]
+    return values + [value for band in bands for value in (*band.low, *band.high)]
 
 
 def stacked_chart(series: Sequence[Series]) -> str:

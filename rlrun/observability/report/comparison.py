@@ -15,7 +15,7 @@ from rlrun.observability.report.curves import main_curves_of
 from rlrun.observability.report.differences import SEED, Difference, RunGroup, curve, evaluation_curve, group_runs
 from rlrun.observability.run_files import METRICS, REPORT
 from rlrun.observability.step_line import percent
-from rlrun.system.errors import visible
+from rlrun.system.errors import escape_control
 
 NUM_COLOURS = 8
 BAR = 160  # width of the bar of a success rate, pixels
@@ -40,7 +40,7 @@ def write_comparison(folders: Sequence[Path], path: Path) -> Path:
     """Write the page that compares runs. Returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     page = comparison_page([read_run(folder) for folder in folders], path.parent)
-    path.write_text(visible(page), encoding="utf-8")
+    path.write_text(escape_control(page), encoding="utf-8")
     return path
 
 

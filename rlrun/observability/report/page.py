@@ -17,7 +17,7 @@ from rlrun.observability.run_files import REPORT
 from rlrun.observability.step_line import duration, percent
 from rlrun.observability.timeline import is_work
 from rlrun.observability.trends import theil_sen_slope
-from rlrun.system.errors import visible
+from rlrun.system.errors import escape_control
 
 MAX_VIDEOS = 6
 # phases with a colour of their own, and the sum of the rest
@@ -30,7 +30,7 @@ def write_report(folder: Path) -> Path:
     """Write report.html into a run directory. A section without data says so."""
     record = read_run(folder)
     path = record.folder / REPORT
-    path.write_text(visible(page(record)), encoding="utf-8")
+    path.write_text(escape_control(page(record)), encoding="utf-8")
     return path
 
 

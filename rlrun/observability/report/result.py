@@ -97,22 +97,24 @@ def _intervals(evaluations: list[EvaluationRecord]) -> str:
 def _tiles(record: RunRecord) -> list[tuple[str, str]]:
     planned = record.config.get("num_steps")
     tiles = [("training steps", f"{record.num_steps} of {planned}" if planned else str(record.num_steps))]
-    env_steps = record.values("env_steps")
     if record.has("env_steps"):
-        tiles.append(("env steps", quantity(max(value for value in env_steps if value is not None))))
-    if elapsed_s := sum(value or 0.0 for value in record.values("step_s")):
+        tiles.append(("env steps", quantity(max(_logged(record, "env_steps")))))
+    if elapsed_s := sum(_logged(record, "step_s")):
         tiles.append(("in training steps", duration(elapsed_s)))
     if record.has("env_steps_per_second"):
-        speeds = [value for value in record.values("env_steps_per_second") if value is not None]
-        tiles.append(("env steps/s, median", quantity(median(speeds))))
+        tiles.append(("env steps/s, median", quantity(median(_logged(record, "env_steps_per_second")))))
     if record.evaluations:
         tiles.append(("mean q-score at the end", f"{record.evaluations[-1].mean_q_score:.2f}"))
         tiles.append(("mean return at the end", f"{record.evaluations[-1].mean_return:.4g}"))
-    faults = sum(int(value or 0) for value in record.values("num_infra_faults"))
-    tiles.append(("infra faults", str(faults)))
-    if nonfinite := sum(int(value or 0) for value in record.values("num_nonfinite")):
+    tiles.append(("infra faults", str(sum(map(int, _logged(record, "num_infra_faults"))))))
+    if nonfinite := sum(map(int, _logged(record, "num_nonfinite"))):
         tiles.append(("non-finite numbers", str(nonfinite)))
     return tiles
+
+
+def _logged(record: RunRecord, name: str) -> list[float]:
+    """Return the values of a metric, of the steps that have one."""
+    return [value for value in record.values(name) if value is not None]
 
 
 def placement_picture(plan: dict[str, Any]) -> str:

@@ -262,9 +262,9 @@ class ActorCriticPolicy(Policy):
     @classmethod
     def new(cls, policy: PolicyConfig, image_size: int, spaces: Spaces, seed: int) -> Self:
         """Return a new network on the CPU; the same arguments give the same weights."""
-        own = policy.section(MlpSettings)
-        _require_continuous(policy, own, spaces)
-        has_images = isinstance(own, CnnSettings)
+        settings = policy.section(MlpSettings)
+        _require_continuous(policy, settings, spaces)
+        has_images = isinstance(settings, CnnSettings)
         config = ActorCriticConfig(
             num_actions=spaces.num_actions,
             num_action_chunks=policy.num_action_chunks,
@@ -274,14 +274,14 @@ class ActorCriticPolicy(Policy):
             num_proprio=spaces.num_proprio if policy.use_proprio or not has_images else 0,
             num_images=spaces.num_images if has_images else 0,
             image_size=image_size,
-            hidden_sizes=tuple(own.hidden_sizes),
+            hidden_sizes=tuple(settings.hidden_sizes),
             value_hidden_sizes=tuple(policy.value_hidden_sizes),
-            conv_channels=tuple(own.conv_channels) if isinstance(own, CnnSettings) else (),
-            initial_log_std=own.initial_log_std,
-            is_normalized=own.normalize_observations,
+            conv_channels=tuple(settings.conv_channels) if isinstance(settings, CnnSettings) else (),
+            initial_log_std=settings.initial_log_std,
+            is_normalized=settings.normalize_observations,
             camera_names=spaces.cameras if has_images else (),
-            distribution=own.distribution.value,
-            activation=own.activation.value,
+            distribution=settings.distribution.value,
+            activation=settings.activation.value,
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

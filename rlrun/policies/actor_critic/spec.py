@@ -95,31 +95,31 @@ def _recognizer(has_images: bool) -> Callable[[Mapping[str, Any]], bool]:
 def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
     """Return the number of parameters; with continuous actions, the worst case."""
     policy = config.policy
-    own = config.policy.section(MlpSettings)
+    settings = config.policy.section(MlpSettings)
     num_choices = policy.num_action_chunks * spaces.num_actions
     width = spaces.num_proprio
     convolutions = 0
-    if isinstance(own, CnnSettings):
+    if isinstance(settings, CnnSettings):
         width = spaces.num_proprio if policy.use_proprio else 0
-        channels = [3 * spaces.num_images, *own.conv_channels]
+        channels = [3 * spaces.num_images, *settings.conv_channels]
         convolutions = sum((4 * 4 * a + 1) * b for a, b in pairwise(channels))
-        width += channels[-1] * (config.env.image_size // 2 ** len(own.conv_channels)) ** 2
-    is_squashed = own.distribution is ActionKind.squashed  # then the network gives the deviations, too
+        width += channels[-1] * (config.env.image_size // 2 ** len(settings.conv_channels)) ** 2
+    is_squashed = settings.distribution is ActionKind.squashed  # then the network gives the deviations, too
     outputs = 2 * num_choices if is_squashed else num_choices
-    networks = ([width, *own.hidden_sizes, outputs], [width, *policy.value_hidden_sizes, 1])
+    networks = ([width, *settings.hidden_sizes, outputs], [width, *policy.value_hidden_sizes, 1])
     apart = 0 if is_squashed else num_choices
     return convolutions + apart + sum((a + 1) * b for sizes in networks for a, b in pairwise(sizes))
 
 
 def check_layers(config: RunConfig) -> Faults:
     """Check that policy and critic have at least one hidden layer."""
-    own = config.policy.section(MlpSettings)
+    settings = config.policy.section(MlpSettings)
     sizes = {
-        f"policy.{config.policy.kind}.hidden_sizes": own.hidden_sizes,
+        f"policy.{config.policy.kind}.hidden_sizes": settings.hidden_sizes,
         "policy.value_hidden_sizes": config.policy.value_hidden_sizes,
     }
-    if isinstance(own, CnnSettings):
-        sizes["policy.cnn.conv_channels"] = own.conv_channels
+    if isinstance(settings, CnnSettings):
+        sizes["policy.cnn.conv_channels"] = settings.conv_channels
     for key, given in sizes.items():
         if not given:
             yield RunError(f"'{key}' is empty.", key=key, value=[], remedy="Name a size, such as [64].")

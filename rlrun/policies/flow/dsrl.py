@@ -43,8 +43,8 @@ class NoiseAction:
     def from_tokens(cls, tokens: Tensor, shape: ChunkShape) -> NoiseAction:
         """Unpack tokens."""
         num_executed = shape.num_executed * shape.num_actions
-        own = [tokens.shape[1] - shape.num_actions - num_executed, shape.num_actions, num_executed]
-        return cls(*tokens.float().split(own, dim=1))
+        sizes = [tokens.shape[1] - shape.num_actions - num_executed, shape.num_actions, num_executed]
+        return cls(*tokens.float().split(sizes, dim=1))
 
 
 class NoiseDistribution(ActionDistribution):
@@ -81,7 +81,7 @@ class NoiseDistribution(ActionDistribution):
         """Return float32 [B, K], by quadrature."""
         return self._shared(distributions.squashed_entropy(self.mean, self.log_std))
 
-    def first(self, num_rows: int) -> NoiseDistribution:
+    def slice_rows(self, num_rows: int) -> NoiseDistribution:
         return NoiseDistribution(self._shape, self.mean[:num_rows], self.log_std[:num_rows], 1.0, self._act)
 
     def _shared(self, numbers: Tensor) -> Tensor:

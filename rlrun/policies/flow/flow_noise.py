@@ -88,7 +88,7 @@ class Chain(ActionDistribution):
     def entropy(self) -> Tensor:
         return (ENTROPY + self.std.log()).sum(1)
 
-    def first(self, num_rows: int) -> Chain:
+    def slice_rows(self, num_rows: int) -> Chain:
         return Chain(self._method, self._shape, self.mean[:num_rows], self.std[:num_rows])
 
 
@@ -110,11 +110,11 @@ class ChainSampler(ActionDistribution):
         """Return float32 [B, F*S*D + K]; row b depends on `keys[b]` and its own observation."""
         shape = self._shape
         num_steps = self._method.num_steps
-        own = shape.num_steps * shape.num_dims
+        num_noise = shape.num_steps * shape.num_dims
         executed = shape.num_executed * shape.num_actions
-        numbers = self._temperature * distributions.normals(keys, own + num_steps * executed).float()
-        start = shape.first_noise(self._method.first_noise, numbers[:, :own])
-        return self._flow(start, numbers[:, own:].unflatten(1, (num_steps, executed)))
+        numbers = self._temperature * distributions.normals(keys, num_noise + num_steps * executed).float()
+        start = shape.first_noise(self._method.first_noise, numbers[:, :num_noise])
+        return self._flow(start, numbers[:, num_noise:].unflatten(1, (num_steps, executed)))
 
     def most_likely(self) -> Tensor:
         """Return float32 [B, F*S*D + K]: the ODE from one fixed noise."""
@@ -126,8 +126,8 @@ class ChainSampler(ActionDistribution):
         if self._drawn is not None and self._drawn[0] is tokens:
             return self._drawn[1].logprobs(tokens)
         inputs = self._method.flow_input(self._shape, tokens)
-        found = [self._at(x, time) for x, time in zip(inputs.x.unbind(1), inputs.time.unbind(1), strict=True)]
-        velocity, noise = (torch.stack(parts, dim=1) for parts in zip(*found, strict=True))
+        results = [self._at(x, time) for x, time in zip(inputs.x.unbind(1), inputs.time.unbind(1), strict=True)]
+        velocity, noise = (torch.stack(parts, dim=1) for parts in zip(*results, strict=True))
         output = FlowOutput(None, None, velocity, noise)
         return self._method.evaluate(self._shape, tokens, output, self._temperature).logprobs(tokens)
 
@@ -138,7 +138,7 @@ class ChainSampler(ActionDistribution):
         assert self._drawn is not None
         return self._drawn[1].entropy()
 
-    def first(self, num_rows: int) -> ChainSampler:
+    def slice_rows(self, num_rows: int) -> ChainSampler:
         return ChainSampler(self._method, self._shape, self._velocity_fn, num_rows, self._temperature)
 
     def _flow(self, x: Tensor, noise: Tensor) -> Tensor:

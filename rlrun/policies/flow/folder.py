@@ -136,11 +136,11 @@ def read_settings(folder: Path, config: LeRobotConfig, run: RunConfig | None, ow
     """
     file = folder / RUN_FILE
     if file.is_file():
-        found = RunSettings.from_json(read_json(file))
+        settings = RunSettings.from_json(read_json(file))
         if run is None:
-            return found
-        _check_state(folder, run, found.num_proprio > 0)
-        return replace(found, **_sampling(own))
+            return settings
+        _check_state(folder, run, settings.num_proprio > 0)
+        return replace(settings, **_sampling(own))
     if run is None:
         refuse(
             f"{folder} does not say how many actions a chunk executes: rlrun did not write it.",

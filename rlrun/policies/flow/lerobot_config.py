@@ -123,7 +123,7 @@ def _renamed(folder: Path) -> dict[str, str]:
     with suppress(*_DAMAGES):
         steps = read_json(folder / f"{PREPROCESSOR}.json")["steps"]
         maps = [step["config"]["rename_map"] for step in steps if step.get("config", {}).get("rename_map")]
-        return {inner: outer for one in maps for outer, inner in one.items()}
+        return {inner: outer for renaming in maps for outer, inner in renaming.items()}
     return {}
 
 
@@ -221,7 +221,7 @@ class Statistics:
     def mapping(self) -> dict[str, str]:
         """LeRobot's normalization_mapping."""
         modes = {"VISUAL": None, "STATE": self.state, "ACTION": self.action}
-        return {kind: "IDENTITY" if found is None else found.mode for kind, found in modes.items()}
+        return {kind: "IDENTITY" if mode is None else mode.mode for kind, mode in modes.items()}
 
 
 def of_demonstrations(norm_stats: Mapping[str, Mapping[str, Any]], kind: type[Normalizer]) -> Statistics:
@@ -232,7 +232,7 @@ def of_demonstrations(norm_stats: Mapping[str, Mapping[str, Any]], kind: type[No
     """
 
     def normalizer(name: str) -> Normalizer:
-        found = kind(*(np.asarray(norm_stats[name][part], np.float32) for part in kind.parts))
-        return found.widened(MIN_STATE_STD) if name == "proprio" else found
+        normalizer_of_part = kind(*(np.asarray(norm_stats[name][part], np.float32) for part in kind.parts))
+        return normalizer_of_part.widened(MIN_STATE_STD) if name == "proprio" else normalizer_of_part
 
     return Statistics(state=normalizer("proprio"), action=normalizer("action"))

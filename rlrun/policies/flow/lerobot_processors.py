@@ -87,8 +87,8 @@ def _require_known(file: Path, step: Mapping[str, Any], done: Set[str]) -> None:
 
 
 def _require_agreement(file: Path, step: Mapping[str, Any], mapping: Mapping[str, str]) -> None:
-    found = _settings(step).get("norm_map")
-    for kind, mode in found.items() if isinstance(found, dict) else ():
+    norm_map = _settings(step).get("norm_map")
+    for kind, mode in norm_map.items() if isinstance(norm_map, dict) else ():
         if kind in ("STATE", "ACTION") and mapping.get(kind, mode) != mode:
             _refuse_steps(
                 file,
@@ -98,8 +98,8 @@ def _require_agreement(file: Path, step: Mapping[str, Any], mapping: Mapping[str
 
 
 def _settings(step: Mapping[str, Any]) -> dict[str, Any]:
-    found = step.get("config")
-    return found if isinstance(found, dict) else {}
+    config = step.get("config")
+    return config if isinstance(config, dict) else {}
 
 
 def _refuse_steps(file: Path, cause: str, remedy: str) -> NoReturn:
@@ -131,8 +131,8 @@ def write_processors(folder: Path, config: LeRobotConfig, statistics: Statistics
     features = {**config.input_features, **config.output_features}
     described = {"eps": EPS, "features": features, "norm_map": dict(config.normalization_mapping)}
     filled = [step | {"config": described} if step is NORMALIZE else dict(step) for step in before]
-    own = {"registry_name": UNNORMALIZER, "config": described | {"features": dict(config.output_features)}}
-    for name, steps in ((PREPROCESSOR, filled), (POSTPROCESSOR, [own, dict(DEVICE)])):
+    unnormalizer = {"registry_name": UNNORMALIZER, "config": described | {"features": dict(config.output_features)}}
+    for name, steps in ((PREPROCESSOR, filled), (POSTPROCESSOR, [unnormalizer, dict(DEVICE)])):
         write_steps(folder, name, steps, statistics)
 
 
@@ -178,12 +178,12 @@ def read_statistics(folder: Path, config: LeRobotConfig, weights: WeightFiles) -
             _refuse_mode(folder, kind, mode)
     before = _of_processor(folder, PREPROCESSOR, config)
     after = _of_processor(folder, POSTPROCESSOR, config)
-    found = _of_buffers(folder, weights) if before is None else before
+    stored = _of_buffers(folder, weights) if before is None else before
     if after is not None and before is not None:
         require_equal_actions(before, after)
     return Statistics(
-        _normalizer(folder, config, found, STATE, "STATE", config.num_proprio),
-        _normalizer(folder, config, found, ACTION, "ACTION", config.num_actions),
+        _normalizer(folder, config, stored, STATE, "STATE", config.num_proprio),
+        _normalizer(folder, config, stored, ACTION, "ACTION", config.num_actions),
     )
 
 
@@ -207,21 +207,21 @@ def stored_statistics(folder: Path, name: str, steps: Sequence[Step], scaling: S
 
 def _of_buffers(folder: Path, weights: WeightFiles) -> Stored:
     """Return the statistics that older versions keep among the weights, under one name per data set: the first."""
-    found: dict[str, np.ndarray] = {}
+    statistics: dict[str, np.ndarray] = {}
     for name in weights.in_order():
         matched = _BUFFER.match(name) if name.startswith(BUFFERS) else None
         if matched:
             feature = matched["feature"].replace("_", ".", 1) if matched["feature"] != ACTION else ACTION
-            found.setdefault(f"{feature}.{matched['kind']}", weights.read(name).float().numpy())
-    return Stored(folder / WEIGHTS_FILE, found)
+            statistics.setdefault(f"{feature}.{matched['kind']}", weights.read(name).float().numpy())
+    return Stored(folder / WEIGHTS_FILE, statistics)
 
 
 def require_equal_actions(before: Stored, after: Stored) -> None:
     """Raise RunError if actions are scaled otherwise after the policy than its training scaled them before it."""
     for name in sorted(after.values.keys() & before.values.keys()):
-        one = before.values[name]
+        value = before.values[name]
         other = after.values[name]
-        if name.startswith(f"{ACTION}.") and not np.array_equal(one, other, equal_nan=True):
+        if name.startswith(f"{ACTION}.") and not np.array_equal(value, other, equal_nan=True):
             _refuse(
                 after.file,
                 f"Its {name} is not that of {before.file.name}.",
@@ -248,8 +248,8 @@ def _normalizer(
     if not present or all(np.isinf(found.values[name]).all() for name in present):
         logger.warning("%s has no statistics of %s: its numbers are used as they are.", folder, feature)
         return None
-    one, other = (checked(found, name, size) for name in names)
-    return MODES[mode](one, other)
+    low, high = (checked(found, name, size) for name in names)
+    return MODES[mode](low, high)
 
 
 def checked(found: Stored, name: str, size: int) -> np.ndarray:

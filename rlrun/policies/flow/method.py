@@ -147,9 +147,9 @@ class FlowChoice:
     @classmethod
     def from_tokens(cls, tokens: Tensor, num_steps: int, num_dims: int) -> FlowChoice:
         """Unpack tokens of a network with S = num_steps and D = num_dims."""
-        own = num_steps * num_dims
-        num_executed = (tokens.shape[1] - 1 - own) // 3
-        step, before, *executed = tokens.float().split([1, own, *[num_executed] * 3], dim=1)
+        num_noise = num_steps * num_dims
+        num_executed = (tokens.shape[1] - 1 - num_noise) // 3
+        step, before, *executed = tokens.float().split([1, num_noise, *[num_executed] * 3], dim=1)
         return cls(step[:, 0].round().long(), before.unflatten(1, (num_steps, num_dims)), *executed)
 
 
@@ -167,9 +167,9 @@ class FlowChain:
     @classmethod
     def from_tokens(cls, tokens: Tensor, num_flow_steps: int, num_steps: int, num_dims: int) -> FlowChain:
         """Unpack tokens of F = num_flow_steps, S = num_steps and D = num_dims."""
-        own = num_flow_steps * num_steps * num_dims
-        before = tokens[:, :own].float()
-        action = tokens[:, own:].float()
+        num_noise = num_flow_steps * num_steps * num_dims
+        before = tokens[:, :num_noise].float()
+        action = tokens[:, num_noise:].float()
         return cls(before.unflatten(1, (num_flow_steps, num_steps, num_dims)), action)
 
 
@@ -200,7 +200,7 @@ class FlowStep(ActionDistribution):
         after = FlowChoice.from_tokens(tokens, self._shape.num_steps, self._shape.num_dims).after
         return normal_logprobs(after, self.mean, self.std)
 
-    def statistic(self, tokens: Tensor) -> Tensor:
+    def kl_statistic(self, tokens: Tensor) -> Tensor:
         """Return the means, float32 [B, K]: deviations depend on the step only, which the tokens name."""
         return self.mean
 
@@ -215,7 +215,7 @@ class FlowStep(ActionDistribution):
     def entropy(self) -> Tensor:
         return (0.5 * math.log(2 * math.pi * math.e) + self.std.log()).expand(self.mean.shape)
 
-    def first(self, num_rows: int) -> FlowStep:
+    def slice_rows(self, num_rows: int) -> FlowStep:
         return FlowStep(self._shape, self.mean[:num_rows], self.std[:num_rows])
 
 
@@ -243,11 +243,11 @@ class FlowSampler(ActionDistribution):
     def sample(self, keys: np.ndarray) -> Tensor:
         """Return float32 [B, W]; row b depends on `keys[b]` and its own observation."""
         shape = self._shape
-        own = shape.num_steps * shape.num_dims
-        numbers = distributions.normals(keys, own + shape.num_executed * shape.num_actions + 1)
+        num_noise = shape.num_steps * shape.num_dims
+        numbers = distributions.normals(keys, num_noise + shape.num_executed * shape.num_actions + 1)
         step = (torch.special.ndtr(numbers[:, -1]) * self._sde.num_steps).long().clamp(max=self._sde.num_steps - 1)
         noise = self._temperature * numbers[:, :-1].float()
-        return self._flow(shape.first_noise(self._first_noise, noise[:, :own]), noise[:, own:], step)
+        return self._flow(shape.first_noise(self._first_noise, noise[:, :num_noise]), noise[:, num_noise:], step)
 
     def most_likely(self) -> Tensor:
         """Return float32 [B, W]: the ODE from one fixed noise."""
@@ -266,7 +266,7 @@ class FlowSampler(ActionDistribution):
         size = (self._num_rows, self._shape.num_executed * self._shape.num_actions)
         return torch.full(size, 0.5 * math.log(2 * math.pi * math.e) + mean)
 
-    def first(self, num_rows: int) -> FlowSampler:
+    def slice_rows(self, num_rows: int) -> FlowSampler:
         return FlowSampler(self._sde, self._shape, self._velocity_fn, num_rows, self._temperature, self._first_noise)
 
     def _flow(self, x: Tensor, noise: Tensor, random_step: Tensor | None) -> Tensor:

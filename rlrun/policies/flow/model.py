@@ -201,11 +201,17 @@ class FlowModel(nn.Module):
         noise_action = None if self.noise_actor is None else self.noise_actor(prefix.summary())
         if flow_input is None:
             return FlowOutput(prefix, values, noise_action=noise_action)
-        found = [
+        results = [
             self.at(x, time, prefix) for x, time in zip(flow_input.x.unbind(1), flow_input.time.unbind(1), strict=True)
         ]
-        noise = None if self.noise_head is None else torch.stack([own for _, own in found if own is not None], dim=1)
-        return FlowOutput(prefix, values, torch.stack([velocity for velocity, _ in found], dim=1), noise, noise_action)
+        noise = (
+            None
+            if self.noise_head is None
+            else torch.stack([noise_of_step for _, noise_of_step in results if noise_of_step is not None], dim=1)
+        )
+        return FlowOutput(
+            prefix, values, torch.stack([velocity for velocity, _ in results], dim=1), noise, noise_action
+        )
 
     def at(self, x: Tensor, time: Tensor, prefix: Any) -> tuple[Tensor, Tensor | None]:
         """Return (velocity float32 [B, S, D], deviations float32 [B, S, D] if there is a noise head).

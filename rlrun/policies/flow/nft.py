@@ -45,9 +45,9 @@ class MatchedChunk:
     @classmethod
     def from_tokens(cls, tokens: Tensor, num_points: int, shape: ChunkShape) -> MatchedChunk:
         """Unpack tokens of F = num_points."""
-        own = shape.num_steps * shape.num_dims
+        num_noise = shape.num_steps * shape.num_dims
         executed = shape.num_executed * shape.num_actions
-        sizes = [num_points * own, num_points, num_points * executed, num_points * executed, executed]
+        sizes = [num_points * num_noise, num_points, num_points * executed, num_points * executed, executed]
         points, share, target, acting, action = tokens.float().split(sizes, dim=1)
         return cls(
             points.unflatten(1, (num_points, shape.num_steps, shape.num_dims)),
@@ -79,13 +79,13 @@ class NftMatching(ActionDistribution):
         raise TypeError("this distribution evaluates given tokens; call the policy without tokens to sample")
 
     def logprobs(self, tokens: Tensor) -> Tensor:
-        found = self.matched(tokens)
-        return normal_logprobs(found.target, found.velocity, torch.ones_like(found.velocity)).flatten(1)
+        terms = self.flow_matching_terms(tokens)
+        return normal_logprobs(terms.target, terms.velocity, torch.ones_like(terms.velocity)).flatten(1)
 
     def entropy(self) -> Tensor:
         return torch.full_like(self.velocity, ENTROPY).flatten(1)
 
-    def statistic(self, tokens: Tensor) -> Tensor:
+    def kl_statistic(self, tokens: Tensor) -> Tensor:
         """Return the velocities, float32 [B, K]."""
         return self._by_step(self.velocity).flatten(1)
 
@@ -93,15 +93,15 @@ class NftMatching(ActionDistribution):
         return 0.5 * (self._by_step(self.velocity).flatten(1) - reference).square()
 
     def kl_from_behavior(self, tokens: Tensor) -> Tensor:
-        return self.exact_kl(self.matched(tokens).acting.flatten(1))
+        return self.exact_kl(self.flow_matching_terms(tokens).acting.flatten(1))
 
-    def matched(self, tokens: Tensor) -> MatchedVelocities:
+    def flow_matching_terms(self, tokens: Tensor) -> MatchedVelocities:
         """Return the velocities of the present policy and of the one that acted."""
         chunk = MatchedChunk.from_tokens(tokens, self._num_points, self._shape)
         velocity, acting, target = (self._by_step(x) for x in (self.velocity, chunk.acting, chunk.target))
         return MatchedVelocities(velocity, acting, target, chunk.share)
 
-    def first(self, num_rows: int) -> NftMatching:
+    def slice_rows(self, num_rows: int) -> NftMatching:
         return NftMatching(self._shape, self._num_points, self.velocity[:num_rows])
 
     def _by_step(self, x: Tensor) -> Tensor:
@@ -124,9 +124,9 @@ class NftSampler(ActionDistribution):
         """Return the tokens; row b depends on `keys[b]` and its own observation."""
         shape = self._shape
         num_points = self._method.num_points
-        own = shape.num_steps * shape.num_dims
-        numbers = distributions.normals(keys, own + num_points * (own + 1)).float()
-        first, noise, times = numbers.split([own, num_points * own, num_points], dim=1)
+        num_noise = shape.num_steps * shape.num_dims
+        numbers = distributions.normals(keys, num_noise + num_points * (num_noise + 1)).float()
+        first, noise, times = numbers.split([num_noise, num_points * num_noise, num_points], dim=1)
         chunk = self._flow(self._temperature * first.unflatten(1, (shape.num_steps, shape.num_dims)))
         noise = noise.unflatten(1, (num_points, shape.num_steps, shape.num_dims)).to(chunk)
         return self._matched(chunk, noise, drawn_shares(times).to(chunk)).to_tokens()
@@ -147,7 +147,7 @@ class NftSampler(ActionDistribution):
         size = (self._num_rows, shape.num_executed * self._method.num_points * shape.num_actions)
         return torch.full(size, ENTROPY)
 
-    def first(self, num_rows: int) -> NftSampler:
+    def slice_rows(self, num_rows: int) -> NftSampler:
         return NftSampler(self._method, self._shape, self._velocity_fn, num_rows, self._temperature)
 
     def _acting(self, tokens: Tensor) -> NftMatching:
@@ -169,8 +169,8 @@ class NftSampler(ActionDistribution):
         chunks = chunk[:, None]
         points = at * noise + (1.0 - at) * chunks
         acting = [
-            self._shape.executed(self._velocity_fn(x, flow_time.of_share(own), self._num_rows)[0])
-            for x, own in zip(points.unbind(1), share.unbind(1), strict=True)
+            self._shape.executed(self._velocity_fn(x, flow_time.of_share(share_of_point), self._num_rows)[0])
+            for x, share_of_point in zip(points.unbind(1), share.unbind(1), strict=True)
         ]
         target = self._shape.executed(flow_time.velocity(noise, chunks))
         return MatchedChunk(points, share, target, torch.stack(acting, dim=1), self._shape.executed(chunk))

@@ -102,25 +102,27 @@ class FlowPolicy(ImitationPolicy):
     @classmethod
     def from_folder(cls, folder: Path, files: WeightFiles, run: RunConfig | None) -> Self:
         """Read a folder of rlrun's, or of LeRobot's, which the run completes. Heads that it lacks are new."""
-        own = cls.section() if run is None else run.policy.section(cls.section)
-        parts = cls.read_parts(folder, files, own, run)
-        settings = read_settings(folder, parts.config, run, own)
-        settings = replace(settings, processor={**parts.processor, **settings.processor, **cls.processor_choices(own)})
+        section = cls.section() if run is None else run.policy.section(cls.section)
+        parts = cls.read_parts(folder, files, section, run)
+        settings = read_settings(folder, parts.config, run, section)
+        settings = replace(
+            settings, processor={**parts.processor, **settings.processor, **cls.processor_choices(section)}
+        )
         _require_features(folder, parts.config)
         _require_chunk(folder, parts.config, settings)
         files.rename(lambda name: NETWORK + name)
-        trains = Trains.everything if run is None else trained_parts(own, is_new=run.policy.path is None)
+        trains = Trains.everything if run is None else trained_parts(section, is_new=run.policy.path is None)
         with torch.device("meta"):
             return cls.assemble(parts, settings, trains)
 
     @classmethod
     def from_demonstrations(cls, config: RunConfig, task: DemonstratedTask) -> Self:
         """Return a new policy, float32 on the CPU; the same arguments give the same weights."""
-        own = config.policy.section(cls.section)
+        section = config.policy.section(cls.section)
         parts = cls.begin(config, task)
         num_proprio = task.num_proprio if config.policy.use_proprio else 0
-        processor = {**parts.processor, **cls.processor_choices(own)}
-        settings = run_settings(config, own, task.num_actions, num_proprio, processor)
+        processor = {**parts.processor, **cls.processor_choices(section)}
+        settings = run_settings(config, section, task.num_actions, num_proprio, processor)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             return cls.assemble(parts, settings, Trains.everything)
@@ -128,13 +130,13 @@ class FlowPolicy(ImitationPolicy):
     @classmethod
     def published(cls, config: RunConfig, spaces: PlannedSpaces) -> Self:
         """Return the published policy on the meta device as a run completes it, without its files."""
-        own = config.policy.section(cls.section)
+        section = config.policy.section(cls.section)
         parts = cls.published_parts(config, spaces)
         num_proprio = spaces.num_proprio if config.policy.use_proprio else 0
-        processor = {**parts.processor, **cls.processor_choices(own)}
-        settings = run_settings(config, own, spaces.num_actions, num_proprio, processor)
+        processor = {**parts.processor, **cls.processor_choices(section)}
+        settings = run_settings(config, section, spaces.num_actions, num_proprio, processor)
         with torch.device("meta"):
-            return cls.assemble(parts, settings, trained_parts(own, is_new=False))
+            return cls.assemble(parts, settings, trained_parts(section, is_new=False))
 
     def new_parts(self, folder: Path, seed: int) -> dict[str, Callable[[], Tensor]]:
         """Return the heads: those of the folder that fit the settings, others drawn by the seed."""
@@ -157,8 +159,8 @@ class FlowPolicy(ImitationPolicy):
 
         def velocity_fn(x: Tensor, time: Tensor, num_rows: int) -> tuple[Tensor, Tensor | None]:
             prefix = output.prefix
-            own = prefix if num_rows == len(images) else prefix.map(lambda part: part[:num_rows])
-            return self.module.at(x.to(self.device), time.to(self.device), own)
+            prefix_of_rows = prefix if num_rows == len(images) else prefix.map(lambda part: part[:num_rows])
+            return self.module.at(x.to(self.device), time.to(self.device), prefix_of_rows)
 
         return self.method.sampler(self.shape, output, velocity_fn, temperature), output.values
 

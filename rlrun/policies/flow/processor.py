@@ -105,8 +105,8 @@ class FlowProcessor(ABC):
             raise ValueError(
                 f"proprioception: got {proprio.shape}, the policy takes [{num_rows}, {self.num_proprio}] (env.proprio)"
             )
-        own = self.statistics.state
-        state[:, : self.num_proprio] = proprio if own is None else own.normalize(proprio)
+        normalizer = self.statistics.state
+        state[:, : self.num_proprio] = proprio if normalizer is None else normalizer.normalize(proprio)
         return state
 
 

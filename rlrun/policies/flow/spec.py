@@ -159,12 +159,12 @@ def check_flow(config: RunConfig, own: FlowSettings, vlm_parts: Sequence[str]) -
 
 
 def _check_noise(section: str, own: FlowSettings) -> Faults:
-    found = own.noise_range
-    if len(found) != 2 or found[0] >= found[1]:
+    limits = own.noise_range
+    if len(limits) != 2 or limits[0] >= limits[1]:
         yield RunError(
             "The range of learned noise has no two deviations.",
             key=section + "noise_range",
-            value=found,
+            value=limits,
             cause="It is the smallest and the largest deviation of a flow step.",
             remedy=f"Set {section}noise_range=[0.08, 0.16].",
         )
@@ -199,8 +199,8 @@ def stored_json(config: RunConfig, name: str) -> dict[str, Any]:
     if config.policy.path is None:
         return {}
     file = Path(config.policy.path) / name
-    found: dict[str, Any] = readable(file, lambda: read_json(file)) if file.is_file() else {}
-    return found
+    content: dict[str, Any] = readable(file, lambda: read_json(file)) if file.is_file() else {}
+    return content
 
 
 def count_new(config: RunConfig, own: FlowSettings, network: str, described: LeRobotConfig) -> int:
@@ -231,9 +231,9 @@ def flow_spec(
     """
 
     def check(config: RunConfig) -> Faults:
-        own = config.policy.section(section)
-        yield from check_flow(config, own, vlm_parts)
-        yield from check_head_sizes(config, f"policy.{name}.", own)
+        settings = config.policy.section(section)
+        yield from check_flow(config, settings, vlm_parts)
+        yield from check_head_sizes(config, f"policy.{name}.", settings)
         yield from check_own(config)
 
     def learned_by(config: RunConfig) -> str | None:

@@ -219,8 +219,8 @@ def turns(places: Tensor, text: TextSizes) -> tuple[Tensor, Tensor]:
     for axis in (1, 2):
         for pair in range(axis, 3 * text.mrope_section[axis], 3):
             by[pair] = axis
-    found = torch.stack([angles[axis, ..., pair] for pair, axis in enumerate(by)], dim=-1)
-    return found.cos(), found.sin()
+    turned = torch.stack([angles[axis, ..., pair] for pair, axis in enumerate(by)], dim=-1)
+    return turned.cos(), turned.sin()
 
 
 class Backbone(nn.Module):

@@ -164,12 +164,12 @@ class Gr00tSizes:
         for name, only in _ONLY.items():
             if found.get(name, only) != only:
                 raise ValueError(f"{name}={found[name]}: rlrun has {only}")
-        own = {entry.name: found[entry.name] for entry in fields(cls) if entry.name in found}
-        own = {name: value for name, value in own.items() if isinstance(value, int)}
+        values = {entry.name: found[entry.name] for entry in fields(cls) if entry.name in found}
+        values = {name: value for name, value in values.items() if isinstance(value, int)}
         for name, key in (("dit", "diffusion_model_cfg"), ("vl_self_attention", "vl_self_attention_cfg")):
             if key in found:
-                own[name] = _known(TransformerSizes, found[key])
-        sizes = cls(**own, backbone=backbone)
+                values[name] = _known(TransformerSizes, found[key])
+        sizes = cls(**values, backbone=backbone)
         dit = found.get("diffusion_model_cfg") or {}
         if dit.get("output_dim", sizes.hidden_size) != sizes.hidden_size:
             raise ValueError(f"output_dim={dit['output_dim']} of the transformer is not {sizes.hidden_size}")
@@ -291,9 +291,9 @@ class Gr00tConfig(LeRobotConfig):
 
     def as_lerobot(self) -> dict[str, Any]:
         """Return config.json as a mapping, which LeRobot's GrootConfig parses; it has no field for the others."""
-        own = {"sizes", "pictures", "embodiment", "formalize_language", "tokenizer_max_length"}
+        left_out = {"sizes", "pictures", "embodiment", "formalize_language", "tokenizer_max_length"}
         absent = {"empty_cameras", "min_period", "max_period"}
-        names = [entry.name for entry in fields(self) if entry.name not in own | absent]
+        names = [entry.name for entry in fields(self) if entry.name not in left_out | absent]
         return {"type": "groot", **{name: getattr(self, name) for name in names}}
 
     def with_(self, **changes: Any) -> Gr00tConfig:

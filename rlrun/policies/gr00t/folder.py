@@ -56,17 +56,17 @@ def read_folder(folder: Path, files: WeightFiles, tokenizer_path: Path | None = 
     for a folder that does not contain it, as LeRobot's. Raises RunError that names the missing file, or the variant
     that rlrun lacks.
     """
-    found = read_json(folder / CONFIG_FILE)
+    stored = read_json(folder / CONFIG_FILE)
     _name_tensors(files)
     file = tokenizer_file(folder, [folder / BACKBONE_FOLDER], tokenizer_path, PUBLISHED_BACKBONE)
     try:
-        sizes = _sizes(folder, found)
+        sizes = _sizes(folder, stored)
         tokenizer = read_tokenizer(file, sizes.backbone.text.vocab_size)
-        plain = LeRobotConfig.of_features(found)
-        tag = found.get("embodiment_tag", NEW_EMBODIMENT)
+        plain = LeRobotConfig.of_features(stored)
+        tag = stored.get("embodiment_tag", NEW_EMBODIMENT)
         described = read_processors(folder, tag, plain.num_proprio, plain.num_actions)
         shown = {"input_features": in_order(plain.input_features, described.cameras)}
-        config = Gr00tConfig.from_lerobot(found | shown, sizes, **described.own)
+        config = Gr00tConfig.from_lerobot(stored | shown, sizes, **described.own)
     except (ValueError, TypeError, KeyError) as error:
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's GR00T N1.7.")
     if tokenizer.token_to_id(IMAGE_TOKEN) != sizes.backbone.image_token_id:

@@ -24,7 +24,7 @@ from rlrun.policies.gr00t.head import ActionHead, AdaptiveNorm, EmbodiedLinear
 
 @dataclass(frozen=True, eq=False)
 class Gr00tPrefix:
-    """What the VLM makes of pictures and words, and the state."""
+    """The VLM's output for pictures and words, and the state."""
 
     hidden: Tensor  # [B, S, D]: the last layer's output
     mask: Tensor  # bool [B, S], False at padding
@@ -123,9 +123,9 @@ class Gr00tNetwork(nn.Module):
 
     @property
     def _vlm(self) -> Qwen3VL:
-        found = self.backbone.model.model
-        assert isinstance(found, Qwen3VL)
-        return found
+        vlm = self.backbone.model.model
+        assert isinstance(vlm, Qwen3VL)
+        return vlm
 
     @torch.no_grad()
     def _initialize(self) -> None:

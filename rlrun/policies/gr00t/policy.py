@@ -41,10 +41,10 @@ class Gr00tProcessor(FlowProcessor):
 
     def denormalize(self, actions: np.ndarray) -> np.ndarray:
         """As all flow policies; where the folder says so, the last number, a gripper's 0 … 1, becomes 1 or -1."""
-        found = super().denormalize(actions)
+        denormalized = super().denormalize(actions)
         if self.config.action_decode_transform == SIGN_OF_GRIPPER:
-            found[..., -1] = -np.sign(2.0 * found[..., -1] - 1.0)
-        return found
+            denormalized[..., -1] = -np.sign(2.0 * denormalized[..., -1] - 1.0)
+        return denormalized
 
 
 class Gr00tPolicy(FlowPolicy):

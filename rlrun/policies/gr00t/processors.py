@@ -1,4 +1,4 @@
-"""What LeRobot does before and after GR00T: statistics, cameras, embodiment and pictures, read and written.
+"""LeRobot's processors before and after GR00T: statistics, cameras, embodiment and pictures, read and written.
 
 LeRobot's class scales by the smallest and largest value, or by percentiles in their place, in steps of GR00T's own. The
 names of the steps and of their settings are LeRobot's.
@@ -86,7 +86,7 @@ def of_demonstrations(norm_stats: Mapping[str, Mapping[str, Any]]) -> Statistics
 
 @dataclass(frozen=True, eq=False)
 class Described:
-    """What a folder's processors say that its config.json does not."""
+    """Facts of a folder that its processors hold and its config.json lacks."""
 
     statistics: Statistics
     own: dict[str, Any]  # fields of Gr00tConfig that config.json has no place for
@@ -102,32 +102,32 @@ def read_processors(folder: Path, tag: str, num_proprio: int, num_actions: int) 
     pack, encode = (_settings(before or [], name) for name in (PACK, ENCODE))
     decode = _settings(after or [], DECODE)
     _require_known(folder, pack, decode)
-    found = stored_statistics(folder, PREPROCESSOR, before or [], [PACK])
+    stored = stored_statistics(folder, PREPROCESSOR, before or [], [PACK])
     if decode:
-        require_equal_actions(found, _of_groups(folder, decode))
+        require_equal_actions(stored, _of_groups(folder, decode))
     else:
-        require_equal_actions(found, stored_statistics(folder, POSTPROCESSOR, after or [], [UNPACK]))
+        require_equal_actions(stored, stored_statistics(folder, POSTPROCESSOR, after or [], [UNPACK]))
     clips = pack.get("clip_outliers", True)
     scales = pack.get("normalize_min_max", True)
     state, action = (
-        _normalizer(found, name, size, clips) if scales else None
+        _normalizer(stored, name, size, clips) if scales else None
         for name, size in ((STATE, num_proprio), (ACTION, num_actions))
     )
     known: dict[str, Any] = {entry.name: encode[entry.name] for entry in fields(Pictures) if entry.name in encode}
     for name in ("image_target_size", "image_crop_size"):
         if isinstance(known.get(name), list):
             known[name] = tuple(known[name])
-    own = {
+    config_fields = {
         "pictures": Pictures(**known),
         "embodiment": int(pack.get("embodiment_mapping", EMBODIMENTS).get(tag, 0)),
         "formalize_language": pack.get("formalize_language", True),
     }
-    return Described(Statistics(state, action), own, pack.get("video_modality_keys"))
+    return Described(Statistics(state, action), config_fields, pack.get("video_modality_keys"))
 
 
 def _settings(steps: Sequence[Step], name: str) -> dict[str, Any]:
-    found = [step.get("config") for step in steps if step.get("registry_name") == name]
-    return found[0] if found and isinstance(found[0], dict) else {}
+    configs = [step.get("config") for step in steps if step.get("registry_name") == name]
+    return configs[0] if configs and isinstance(configs[0], dict) else {}
 
 
 def _require_known(folder: Path, pack: Mapping[str, Any], decode: Mapping[str, Any]) -> None:
@@ -148,12 +148,12 @@ def _of_groups(folder: Path, decode: Mapping[str, Any]) -> Stored:
     groups = decode.get("raw_stats", {}).get("action", {})
     names = decode.get("modality_config", {}).get("action", {}).get("modality_keys", [])
     source = ("q01", "q99") if decode.get("use_percentiles", False) else MinMax.parts
-    found = {}
+    statistics = {}
     for part, stored in zip(MinMax.parts, source, strict=True):
         values = [np.asarray(groups[name][stored], np.float32) for name in names if stored in groups.get(name, {})]
         if values:
-            found[f"{ACTION}.{part}"] = np.concatenate(values)
-    return Stored(folder / f"{POSTPROCESSOR}.json", found)
+            statistics[f"{ACTION}.{part}"] = np.concatenate(values)
+    return Stored(folder / f"{POSTPROCESSOR}.json", statistics)
 
 
 def _normalizer(found: Stored, feature: str, size: int, clips: bool) -> MinMax | None:
@@ -166,7 +166,9 @@ def _normalizer(found: Stored, feature: str, size: int, clips: bool) -> MinMax |
 
 def write_gr00t_processors(folder: Path, config: Gr00tConfig, statistics: Statistics, backbone_name: str) -> None:
     """Write both processors. backbone_name: of the VLM on the hub, or the folder of its tokenizer."""
-    scaled = next((found for found in (statistics.action, statistics.state) if isinstance(found, MinMax)), None)
+    scaled = next(
+        (normalizer for normalizer in (statistics.action, statistics.state) if isinstance(normalizer, MinMax)), None
+    )
     pack = {
         "state_horizon": 1,
         "action_horizon": config.horizon,

@@ -54,24 +54,24 @@ def new_config(
     config: RunConfig, num_actions: int, num_proprio: int, cameras: Sequence[str], vocab_size: int, image_token_id: int
 ) -> Gr00tConfig:
     """Return the architecture of a new policy."""
-    own = config.policy.section(Gr00tSettings)
+    settings = config.policy.section(Gr00tSettings)
     side = config.env.image_size
     chunk = config.policy.num_action_chunks
     num_state = _padded("max_state_dim", num_proprio)
     num_dims = _padded("max_action_dim", num_actions)
     sizes = Gr00tSizes(
-        dit=TransformerSizes(own.expert_num_layers, own.expert_num_heads, own.expert_head_dim),
+        dit=TransformerSizes(settings.expert_num_layers, settings.expert_num_heads, settings.expert_head_dim),
         vl_self_attention=TransformerSizes(
-            own.feature_num_layers, own.llm_num_heads, own.llm_hidden_size // own.llm_num_heads
+            settings.feature_num_layers, settings.llm_num_heads, settings.llm_hidden_size // settings.llm_num_heads
         ),
-        hidden_size=own.expert_num_heads * own.expert_head_dim,
-        select_layer=own.llm_num_layers,
+        hidden_size=settings.expert_num_heads * settings.expert_head_dim,
+        select_layer=settings.llm_num_layers,
         action_horizon=chunk,
         max_state_dim=num_state,
         max_action_dim=num_dims,
         max_num_embodiments=1,
         max_seq_len=chunk,
-        backbone=_new_backbone(own, vocab_size, image_token_id),
+        backbone=_new_backbone(settings, vocab_size, image_token_id),
     )
     return Gr00tConfig(
         **features(cameras, side, num_proprio, num_actions),
@@ -79,7 +79,7 @@ def new_config(
         n_action_steps=chunk,
         max_state_dim=num_state,
         max_action_dim=num_dims,
-        num_inference_timesteps=own.num_flow_steps,
+        num_inference_timesteps=settings.num_flow_steps,
         base_model_path=BASE_FOLDER,
         embodiment=0,
         sizes=sizes,
@@ -132,8 +132,8 @@ def gr00t_config(config: RunConfig, spaces: PlannedSpaces) -> Gr00tConfig:
 def num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
     """Return the parameters of a new policy."""
     sizes = spaces.num_actions, spaces.num_proprio, numbered(1), ASSUMED_WORDS, ASSUMED_WORDS - 1
-    own = config.policy.section(Gr00tSettings)
-    return count_new(config, own, "rlrun.policies.gr00t.network:Gr00tNetwork", new_config(config, *sizes))
+    settings = config.policy.section(Gr00tSettings)
+    return count_new(config, settings, "rlrun.policies.gr00t.network:Gr00tNetwork", new_config(config, *sizes))
 
 
 def cameras_in_prompt(folder: Path) -> tuple[str, ...]:
@@ -156,18 +156,18 @@ def _recognizes(described: Mapping[str, Any]) -> bool:
 
 def check_new(config: RunConfig) -> Faults:
     """Check what the sizes of a new policy need beside those of all flow policies."""
-    own = config.policy.section(Gr00tSettings)
+    settings = config.policy.section(Gr00tSettings)
     section = "policy.gr00t."
     if config.policy.path is not None:
         return
     yield from not_multiple(
-        "env.image_size", config.env.image_size, f"{section}patch_size, twice", MERGED * own.patch_size
+        "env.image_size", config.env.image_size, f"{section}patch_size, twice", MERGED * settings.patch_size
     )
     yield from not_multiple(
         f"{section}vision_hidden_size",
-        own.vision_hidden_size,
+        settings.vision_hidden_size,
         f"{section}vision_num_heads, times 4",
-        4 * own.vision_num_heads,
+        4 * settings.vision_num_heads,
     )
     if config.policy.num_action_chunks == REPLACED["chunk_size"]:
         yield RunError(

@@ -128,8 +128,8 @@ class StoredStatistics:
     def num_actions(self) -> int:
         """Return the action dimensions. Raises RunError that names what is missing, short or not finite."""
         size = self._checked("action")
-        found = self._part("action")
-        mask = found.get("mask", [True] * size)
+        statistics = self._part("action")
+        mask = statistics.get("mask", [True] * size)
         if not isinstance(mask, list) or len(mask) != size or not all(isinstance(value, bool) for value in mask):
             has = f"{len(mask)} values" if isinstance(mask, list) else f"a {type(mask).__name__}"
             self._refuse(
@@ -158,16 +158,16 @@ class StoredStatistics:
 
     def _checked(self, part: str) -> int:
         """Return the number of dimensions of a part whose bounds are whole."""
-        found = self._part(part)
+        bounds_given = self._part(part)
         names = BOUND_NAMES[self.bounds]
-        if missing := [name for name in names if name not in found]:
-            others = [kind for kind, bounds in BOUND_NAMES.items() if all(name in found for name in bounds)]
-            own = [f"Set policy.openvla_oft.action_bounds={kind} if it was trained with these." for kind in others]
+        if missing := [name for name in names if name not in bounds_given]:
+            others = [kind for kind, bounds in BOUND_NAMES.items() if all(name in bounds_given for name in bounds)]
+            remedies = [f"Set policy.openvla_oft.action_bounds={kind} if it was trained with these." for kind in others]
             self._refuse(
-                f"{part}.{missing[0]} is missing (there are {', '.join(map(str, sorted(found)))})",
-                " ".join([*own, f"{FROM_TRAINING}, which has it."]),
+                f"{part}.{missing[0]} is missing (there are {', '.join(map(str, sorted(bounds_given)))})",
+                " ".join([*remedies, f"{FROM_TRAINING}, which has it."]),
             )
-        low, high = (self._numbers(part, name, found[name]) for name in names)
+        low, high = (self._numbers(part, name, bounds_given[name]) for name in names)
         if len(low) != len(high):
             self._refuse(f"{part}.{names[0]} has {len(low)} numbers, {names[1]} {len(high)}", f"{FROM_TRAINING}.")
         if len(crossed := np.flatnonzero(low > high)):
@@ -179,10 +179,10 @@ class StoredStatistics:
         return len(low)
 
     def _part(self, part: str) -> dict[str, Any]:
-        found = self.values.get(part) if isinstance(self.values, dict) else None
-        if not isinstance(found, dict):
+        part_values = self.values.get(part) if isinstance(self.values, dict) else None
+        if not isinstance(part_values, dict):
             self._refuse(f"{part} is missing, or holds no statistics by name", f"{FROM_TRAINING}.")
-        return found
+        return part_values
 
     def _numbers(self, part: str, name: str, found: object) -> np.ndarray:
         try:

@@ -117,11 +117,13 @@ class VlaPolicy(ImitationPolicy):
     def published(cls, config: RunConfig, spaces: PlannedSpaces) -> VlaPolicy:
         """Return the 7B on the meta device as a run completes it, without its files, as the spec names it."""
         policy = config.policy
-        own = config.policy.section(OpenVLAOFTSettings)
+        settings = config.policy.section(OpenVLAOFTSettings)
         num_proprio = spaces.num_proprio if policy.use_proprio else 0
         described = OpenVLAOFTConfig(
             text_config={"vocab_size": PUBLISHED_WORDS},
-            norm_stats={own.unnorm_key: {"action": _any_range(spaces.num_actions), "proprio": _any_range(num_proprio)}},
+            norm_stats={
+                settings.unnorm_key: {"action": _any_range(spaces.num_actions), "proprio": _any_range(num_proprio)}
+            },
             num_actions=spaces.num_actions,
             num_proprio=num_proprio,
             space_token_id=SPECIAL.index(SPACE),
@@ -149,17 +151,17 @@ def new_policy(
     task's instructions, which are all the policy will get. Raises ValueError if the statistics have other
     dimensions.
     """
-    own = policy.section(OpenVLAOFTSettings)
+    settings = policy.section(OpenVLAOFTSettings)
     instructions = task.instructions
     tokenizer = word_tokenizer(instructions)
     longest = max(len(tokenizer.encode(prompt(text)).ids) for text in instructions) + 1  # 1 for the space at the end
     num_words = tokenizer.get_vocab_size()
     config = OpenVLAOFTConfig(
-        text_config=_text_config(own, num_words + NUM_BINS + 1),
+        text_config=_text_config(settings, num_words + NUM_BINS + 1),
         image_sizes=[env.image_size, env.image_size],
-        vision_towers=_towers(own),
-        patch_size=own.patch_size,
-        norm_stats={own.unnorm_key: task.norm_stats},
+        vision_towers=_towers(settings),
+        patch_size=settings.patch_size,
+        norm_stats={settings.unnorm_key: task.norm_stats},
         pad_token_id=num_words + NUM_BINS,
         pad_to_multiple_of=1,
         bos_token_id=_token_id(tokenizer, "<s>"),
@@ -171,12 +173,12 @@ def new_policy(
         camera_names=list(task.cameras),
         num_proprio=task.num_proprio if policy.use_proprio else 0,
         value_hidden_sizes=list(policy.value_hidden_sizes),
-        has_action_queries=own.has_action_queries,
-        has_stop_token=own.has_stop_token,
-        max_prompt_length=own.max_prompt_length or longest,
-        unnorm_key=own.unnorm_key,
-        action_bounds=own.action_bounds.value,
-        center_crop=own.center_crop,
+        has_action_queries=settings.has_action_queries,
+        has_stop_token=settings.has_stop_token,
+        max_prompt_length=settings.max_prompt_length or longest,
+        unnorm_key=settings.unnorm_key,
+        action_bounds=settings.action_bounds.value,
+        center_crop=settings.center_crop,
     )
     processor = Processor(config, tokenizer, ImageStatistics())
     with torch.random.fork_rng(devices=[]):
@@ -211,10 +213,10 @@ def _towers(own: OpenVLAOFTSettings) -> list[dict]:
 
 def _token_id(tokenizer: Tokenizer, token: str) -> int:
     """Return the id of a token. Raises ValueError if the tokenizer lacks it."""
-    found = tokenizer.token_to_id(token)
-    if found is None:
+    number = tokenizer.token_to_id(token)
+    if number is None:
         raise ValueError(f"the tokenizer has no token {token!r}")
-    return found
+    return number
 
 
 def save_policy(
@@ -239,19 +241,19 @@ def save_policy(
 
 def read_config(folder: Path, run: RunConfig | None, shapes: Mapping[str, Shape]) -> OpenVLAOFTConfig:
     """Return config.json, completed by the run, with statistics that were checked. shapes: of the weights."""
-    found = read_json(folder / CONFIG_FILE)
+    content = read_json(folder / CONFIG_FILE)
     # an attention named owner/kernel would be downloaded and run by transformers; the model sets its own
-    public = {name: value for name, value in found.items() if not name.startswith("_")}
+    public = {name: value for name, value in content.items() if not name.startswith("_")}
     config = OpenVLAOFTConfig.from_dict(public, attn_implementation="eager")
     beside = read_json(folder / STATISTICS_FILE) if (folder / STATISTICS_FILE).is_file() else {}
     config.norm_stats = {**config.norm_stats, **beside}
     if _is_ours(folder):
         if run is not None:
             _check_agreement(folder, config, run)
-        own = _statistics(folder, config, str(config.unnorm_key), config.action_bounds)
-        _require_sizes(folder, "actions", config.num_actions, own.num_actions())
+        statistics = _statistics(folder, config, str(config.unnorm_key), config.action_bounds)
+        _require_sizes(folder, "actions", config.num_actions, statistics.num_actions())
         if config.num_proprio:
-            _require_sizes(folder, "proprioceptive values", config.num_proprio, own.num_proprio(shapes))
+            _require_sizes(folder, "proprioceptive values", config.num_proprio, statistics.num_proprio(shapes))
     elif run is None:
         refuse(
             f"{folder} is an official checkpoint: it does not say how many actions a chunk has.",
@@ -294,10 +296,10 @@ def _is_ours(folder: Path) -> bool:
 def _complete(folder: Path, config: OpenVLAOFTConfig, run: RunConfig, shapes: Mapping[str, Shape]) -> None:
     """Complete an official config.json from the configuration of the run."""
     policy = run.policy
-    own = run.policy.section(OpenVLAOFTSettings)
-    found = _statistics(folder, config, own.unnorm_key, own.action_bounds.value)
-    config.num_actions = found.num_actions()
-    config.num_proprio = found.num_proprio(shapes) if policy.use_proprio else 0
+    settings = run.policy.section(OpenVLAOFTSettings)
+    statistics = _statistics(folder, config, settings.unnorm_key, settings.action_bounds.value)
+    config.num_actions = statistics.num_actions()
+    config.num_proprio = statistics.num_proprio(shapes) if policy.use_proprio else 0
     for name, value in _of_the_run(run).items():
         setattr(config, name, value)
 
@@ -305,17 +307,17 @@ def _complete(folder: Path, config: OpenVLAOFTConfig, run: RunConfig, shapes: Ma
 def _of_the_run(run: RunConfig) -> dict[str, Any]:
     """Return those fields of an official policy's configuration that its files do not have."""
     policy = run.policy
-    own = run.policy.section(OpenVLAOFTSettings)
+    settings = run.policy.section(OpenVLAOFTSettings)
     return {
-        "unnorm_key": own.unnorm_key,
+        "unnorm_key": settings.unnorm_key,
         "num_action_chunks": policy.num_action_chunks,
         "num_images": num_cameras(run.env),
         "value_hidden_sizes": list(policy.value_hidden_sizes),
-        "has_action_queries": own.has_action_queries,
-        "has_stop_token": own.has_stop_token,
-        "max_prompt_length": own.max_prompt_length or OFFICIAL_PROMPT_LENGTH,
-        "action_bounds": own.action_bounds.value,
-        "center_crop": own.center_crop,
+        "has_action_queries": settings.has_action_queries,
+        "has_stop_token": settings.has_stop_token,
+        "max_prompt_length": settings.max_prompt_length or OFFICIAL_PROMPT_LENGTH,
+        "action_bounds": settings.action_bounds.value,
+        "center_crop": settings.center_crop,
     }
 
 

@@ -120,8 +120,8 @@ class Processor:
             (input_ids, *states) = uploaded(host, there)
         else:
             input_ids, *states, pixels = uploaded([*host, _readable(images)], there)
-        own = states[0].to(dtype) if states else None
-        return PolicyInputs(input_ids, attention_mask, self.pixels(pixels, dtype), own)
+        proprio_state = states[0].to(dtype) if states else None
+        return PolicyInputs(input_ids, attention_mask, self.pixels(pixels, dtype), proprio_state)
 
     def encode_actions(self, actions: np.ndarray) -> np.ndarray:
         """Convert [B, C, A] in simulator units -> uint8 [B, K] tokens, relative to the action slice."""

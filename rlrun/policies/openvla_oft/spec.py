@@ -50,15 +50,15 @@ def num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
 
     The vocabulary of the instructions is not known yet, and counts as 256 words beside the action bins.
     """
-    own = config.policy.section(OpenVLAOFTSettings)
-    width = own.llm_hidden_size
-    vision = own.vision_hidden_size
-    patch = own.patch_size
-    llama = own.llm_num_layers * width * (4 * width + 3 * own.llm_intermediate_size + 2)
+    settings = config.policy.section(OpenVLAOFTSettings)
+    width = settings.llm_hidden_size
+    vision = settings.vision_hidden_size
+    patch = settings.patch_size
+    llama = settings.llm_num_layers * width * (4 * width + 3 * settings.llm_intermediate_size + 2)
     words = 2 * (_WORDS + NUM_BINS + 1) * width + width
     patches = 3 * patch**2 + 1 + (config.env.image_size // patch) ** 2
-    towers = 2 * (own.vision_num_layers * vision * (12 * vision + 13) + 2 * vision + patches * vision)
-    scales = 2 * vision * own.vision_num_layers  # of the first tower
+    towers = 2 * (settings.vision_num_layers * vision * (12 * vision + 13) + 2 * vision + patches * vision)
+    scales = 2 * vision * settings.vision_num_layers  # of the first tower
     return llama + words + towers + scales + _projector(2 * vision, width) + _new_parameters(config, width, spaces)
 
 

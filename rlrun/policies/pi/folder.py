@@ -91,10 +91,10 @@ def read_openpi_statistics(folder: Path, config: PiConfig, given: str | None) ->
             "Name it with policy.pi.norm_stats_path=FILE.",
         )
     stored = read_json(files[0])
-    found = stored.get("norm_stats", stored)
+    statistics = stored.get("norm_stats", stored)
     return Statistics(
-        _normalizer(files[0], found, "state", config.num_proprio, MODE_OF[config.type]),
-        _normalizer(files[0], found, "actions", config.num_actions, MODE_OF[config.type]),
+        _normalizer(files[0], statistics, "state", config.num_proprio, MODE_OF[config.type]),
+        _normalizer(files[0], statistics, "actions", config.num_actions, MODE_OF[config.type]),
     )
 
 
@@ -135,14 +135,14 @@ def read_folder(folder: Path, files: WeightFiles, own: PiSettings, spaces: Plann
     files: its tensors, which get the names of PiNetwork. spaces: of the run; openpi's folders do not say how many
     dimensions are real. Raises RunError that names the missing file, or the variant that rlrun lacks.
     """
-    found = read_json(folder / CONFIG_FILE)
+    content = read_json(folder / CONFIG_FILE)
     _name_tensors(files)
     try:
         sizes = _sizes(folder)
         tokenizer = _tokenizer(folder, own, sizes.vocab_size)
-        is_of_openpi = is_openpi(found)
+        is_of_openpi = is_openpi(content)
         kind = kind_of(files.shapes)
-        config = read_config(found, kind, sizes, spaces) if is_of_openpi else PiConfig.from_lerobot(found, sizes)
+        config = read_config(content, kind, sizes, spaces) if is_of_openpi else PiConfig.from_lerobot(content, sizes)
     except (ValueError, TypeError, KeyError) as error:
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's or openpi's.")
     if is_of_openpi:

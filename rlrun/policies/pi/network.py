@@ -266,9 +266,9 @@ class PiNetwork(LayeredNetwork):
         hidden, condition = self._suffix(x, time, prefix)
         length = hidden.shape[1]
         positions = prefix.num_positions[:, None] + torch.arange(length, device=x.device)
-        own = torch.ones(length, length, dtype=torch.bool, device=x.device)
-        own[: length - x.shape[1], length - x.shape[1] :] = False  # the state does not see the actions
-        mask = torch.cat([prefix.mask[:, None].expand(-1, length, -1), own.expand(len(x), -1, -1)], dim=2)
+        suffix_mask = torch.ones(length, length, dtype=torch.bool, device=x.device)
+        suffix_mask[: length - x.shape[1], length - x.shape[1] :] = False  # the state does not see the actions
+        mask = torch.cat([prefix.mask[:, None].expand(-1, length, -1), suffix_mask.expand(len(x), -1, -1)], dim=2)
         for layer, keys, values in zip(self.expert_layers(), prefix.keys, prefix.values, strict=True):
             hidden = layer(hidden, keys, values, positions, mask, condition)
         hidden = adaptive_norm(self._expert.norm, hidden, condition)[0][:, -x.shape[1] :]

@@ -69,20 +69,20 @@ def new_config(
     config: RunConfig, num_actions: int, num_proprio: int, cameras: Sequence[str], vocab_size: int = ASSUMED_WORDS
 ) -> PiConfig:
     """Return the architecture."""
-    own = config.policy.section(PiSettings)
+    settings = config.policy.section(PiSettings)
     side = config.env.image_size
     chunk = config.policy.num_action_chunks
-    kind = own.version.name
+    kind = settings.version.name
     shared = {
-        "depth": own.llm_num_layers,
-        "num_heads": own.llm_num_heads,
+        "depth": settings.llm_num_layers,
+        "num_heads": settings.llm_num_heads,
         "num_kv_heads": 1,
-        "head_dim": own.llm_hidden_size // own.llm_num_heads,
+        "head_dim": settings.llm_hidden_size // settings.llm_num_heads,
     }
     sizes = PiSizes(
-        language=GemmaSizes(own.llm_hidden_size, own.llm_intermediate_size, **shared),
-        expert=GemmaSizes(own.expert_hidden_size, own.expert_intermediate_size, **shared),
-        vision=new_vision_sizes(own, side),
+        language=GemmaSizes(settings.llm_hidden_size, settings.llm_intermediate_size, **shared),
+        expert=GemmaSizes(settings.expert_hidden_size, settings.expert_intermediate_size, **shared),
+        vision=new_vision_sizes(settings, side),
         vocab_size=vocab_size,
     )
     return PiConfig(
@@ -94,7 +94,7 @@ def new_config(
         max_state_dim=max(PADDED, num_proprio),
         max_action_dim=max(PADDED, num_actions),
         tokenizer_max_length=NEW_PROMPT_LENGTH,
-        num_inference_steps=own.num_flow_steps,
+        num_inference_steps=settings.num_flow_steps,
         image_resolution=(side, side),
         sizes=sizes,
     )
@@ -102,31 +102,31 @@ def new_config(
 
 def pi_config(config: RunConfig, spaces: PlannedSpaces) -> PiConfig:
     """Return the architecture; a folder that is not on this machine counts as the published one."""
-    own = config.policy.section(PiSettings)
+    settings = config.policy.section(PiSettings)
     if config.policy.path is None:
         return new_config(config, spaces.num_actions, spaces.num_proprio, numbered(spaces.num_images))
-    found = stored_json(config, CONFIG_FILE)
+    content = stored_json(config, CONFIG_FILE)
     own_sizes = stored_json(config, f"{PALIGEMMA_FOLDER}/{CONFIG_FILE}")
     sizes = PiSizes.from_json(own_sizes) if own_sizes else PiSizes()
-    if is_openpi(found):
+    if is_openpi(content):
         stored = _stored_parameters(config)
-        return read_config(found, kind_of(stored) if stored else own.version.name, sizes, spaces)
-    return PiConfig.from_lerobot({"type": own.version.name} | found, sizes)
+        return read_config(content, kind_of(stored) if stored else settings.version.name, sizes, spaces)
+    return PiConfig.from_lerobot({"type": settings.version.name} | content, sizes)
 
 
 def _stored_parameters(config: RunConfig) -> dict[str, int]:
     """Return the parameters in the files of `policy.path` by the names of PiNetwork; {}: there are no files."""
     if config.policy.path is None:
         return {}
-    found = named_parameters_in(Path(config.policy.path))
-    return {full_name(name): count for name, count in found.items()}
+    counts = named_parameters_in(Path(config.policy.path))
+    return {full_name(name): count for name, count in counts.items()}
 
 
 def num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
     """Return the parameters of a new policy."""
-    own = config.policy.section(PiSettings)
+    settings = config.policy.section(PiSettings)
     architecture = new_config(config, spaces.num_actions, spaces.num_proprio, numbered(1))
-    return count_new(config, own, "rlrun.policies.pi.network:PiNetwork", architecture)
+    return count_new(config, settings, "rlrun.policies.pi.network:PiNetwork", architecture)
 
 
 def _recognizes(described: Mapping[str, Any]) -> bool:

@@ -117,8 +117,8 @@ class SmallNetwork(nn.Module):
         x = F.relu(self.stem(pixels))
         for block in self.blocks:
             x = block(x, condition)
-        found = torch.cat([_places(self.keypoints(x)), x.mean((2, 3))], dim=-1)
-        return found.unflatten(0, (-1, num_images)).flatten(1)
+        places = torch.cat([_places(self.keypoints(x)), x.mean((2, 3))], dim=-1)
+        return places.unflatten(0, (-1, num_images)).flatten(1)
 
     @torch.no_grad()
     def _initialize(self) -> None:
@@ -143,8 +143,8 @@ def _places(maps: Tensor) -> Tensor:
     shares = maps.flatten(2).float().softmax(-1).unflatten(-1, (height, width))
     rows = torch.linspace(-1.0, 1.0, height, device=maps.device)
     columns = torch.linspace(-1.0, 1.0, width, device=maps.device)
-    found = torch.cat([(shares.sum(3) * rows).sum(-1), (shares.sum(2) * columns).sum(-1)], dim=-1)
-    return found.to(maps.dtype)
+    places = torch.cat([(shares.sum(3) * rows).sum(-1), (shares.sum(2) * columns).sum(-1)], dim=-1)
+    return places.to(maps.dtype)
 
 
 def count_parameters(config: SmallConfig) -> int:

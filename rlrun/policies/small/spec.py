@@ -82,7 +82,7 @@ def new_config(
 ) -> SmallConfig:
     """Return the sizes of a new policy."""
     policy = config.policy
-    own = policy.section(SmallSettings)
+    settings = policy.section(SmallSettings)
     return SmallConfig(
         num_actions=num_actions,
         num_action_chunks=policy.num_action_chunks,
@@ -90,11 +90,11 @@ def new_config(
         num_images=len(cameras),
         camera_names=cameras,
         image_size=config.env.image_size,
-        distribution=own.distribution.value,
-        initial_log_std=own.initial_log_std,
-        conv_channels=tuple(own.conv_channels),
-        text_hidden_size=own.text_hidden_size,
-        hidden_sizes=tuple(own.hidden_sizes),
+        distribution=settings.distribution.value,
+        initial_log_std=settings.initial_log_std,
+        conv_channels=tuple(settings.conv_channels),
+        text_hidden_size=settings.text_hidden_size,
+        hidden_sizes=tuple(settings.hidden_sizes),
         value_hidden_sizes=tuple(policy.value_hidden_sizes),
         norm_stats=norm_stats,
     )
@@ -114,13 +114,13 @@ def check_sizes(config: RunConfig) -> Faults:
     """
     if config.policy.path is not None:
         return
-    own = config.policy.section(SmallSettings)
-    layers = {"conv_channels": own.conv_channels, "hidden_sizes": own.hidden_sizes}
+    settings = config.policy.section(SmallSettings)
+    layers = {"conv_channels": settings.conv_channels, "hidden_sizes": settings.hidden_sizes}
     for name, sizes in layers.items():
         if not sizes:
             key = f"policy.small.{name}"
             yield RunError(f"'{key}' is empty.", key=key, value=[], remedy="Name a size, such as [64].")
-    for channels in own.conv_channels:
+    for channels in settings.conv_channels:
         yield from not_multiple("policy.small.conv_channels", channels, "channels of a group", GROUP)
 
 

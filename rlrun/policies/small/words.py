@@ -28,11 +28,11 @@ def rows_of(sentence: str) -> tuple[tuple[int, ...], ...]:
 
 def padded_rows(sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return int64 [B, L, hashes] and bool [B, L], False at padding on the right."""
-    found = [rows_of(sentence) for sentence in sentences]
-    longest = max(map(len, found))
-    words = np.zeros((len(found), longest, NUM_HASHES), np.int64)
-    seen = np.zeros((len(found), longest), bool)
-    for row, own in enumerate(found):
-        words[row, : len(own)] = own
-        seen[row, : len(own)] = True
+    rows_of_sentences = [rows_of(sentence) for sentence in sentences]
+    longest = max(map(len, rows_of_sentences))
+    words = np.zeros((len(rows_of_sentences), longest, NUM_HASHES), np.int64)
+    seen = np.zeros((len(rows_of_sentences), longest), bool)
+    for row, hashes in enumerate(rows_of_sentences):
+        words[row, : len(hashes)] = hashes
+        seen[row, : len(hashes)] = True
     return words, seen

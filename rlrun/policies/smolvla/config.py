@@ -50,17 +50,19 @@ class VLMSizes:
         """Read transformers' SmolVLMConfig as a mapping; absent sizes keep the defaults."""
         text = dict(config.get("text_config") or {})
         text.setdefault("head_dim", _head_dim(text))
-        own = {name: config[name] for name in ("scale_factor", *_TOKEN_IDS) if name in config}
-        return cls(vision=_known(VisionSizes, config.get("vision_config") or {}), text=_known(TextSizes, text), **own)
+        values = {name: config[name] for name in ("scale_factor", *_TOKEN_IDS) if name in config}
+        return cls(
+            vision=_known(VisionSizes, config.get("vision_config") or {}), text=_known(TextSizes, text), **values
+        )
 
     def as_transformers(self) -> dict[str, Any]:
         """Return transformers' SmolVLMConfig as a mapping, which `from_transformers` and AutoConfig read."""
-        own = {name: getattr(self, name) for name in ("scale_factor", *_TOKEN_IDS)}
+        values = {name: getattr(self, name) for name in ("scale_factor", *_TOKEN_IDS)}
         return {
             "model_type": "smolvlm",
             "text_config": {"model_type": "llama", **asdict(self.text)},
             "vision_config": {"model_type": "smolvlm_vision", **asdict(self.vision)},
-            **own,
+            **values,
         }
 
 
@@ -148,8 +150,8 @@ class SmolVLAConfig(LeRobotConfig):
 
     def as_lerobot(self) -> dict[str, Any]:
         """Return config.json as a mapping, which LeRobot's SmolVLAConfig parses; it has no field for the others."""
-        own = {"vlm", "patch_positions"}
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in own}
+        left_out = {"vlm", "patch_positions"}
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in left_out}
         size = values["resize_imgs_with_padding"]
         return {"type": "smolvla", **values, "resize_imgs_with_padding": None if size is None else list(size)}
 

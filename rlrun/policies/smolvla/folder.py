@@ -56,13 +56,13 @@ def read_folder(folder: Path, files: WeightFiles, tokenizer_path: Path | None = 
     or its folder, for a folder that does not contain it, as LeRobot's. Raises RunError that names the missing file, or
     the variant that rlrun lacks.
     """
-    found = read_json(folder / CONFIG_FILE)
-    name = found.get("vlm_model_name", PUBLISHED_VLM)
-    file = tokenizer_file(folder, _vlm_folders(folder, found), tokenizer_path, name)
+    content = read_json(folder / CONFIG_FILE)
+    name = content.get("vlm_model_name", PUBLISHED_VLM)
+    file = tokenizer_file(folder, _vlm_folders(folder, content), tokenizer_path, name)
     try:
-        vlm = _vlm(folder, found)
+        vlm = _vlm(folder, content)
         tokenizer = read_tokenizer(file, vlm.text.vocab_size)
-        config = SmolVLAConfig.from_lerobot(found, _with_token_ids(vlm, tokenizer))
+        config = SmolVLAConfig.from_lerobot(content, _with_token_ids(vlm, tokenizer))
     except (ValueError, TypeError) as error:
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's SmolVLA.")
     statistics = read_statistics(folder, config, files)
@@ -130,13 +130,13 @@ def _special_tokens(config: SmolVLAConfig, tokenizer: Tokenizer) -> dict[str, st
     where the vocabulary lacks it, the padding stands for it.
     """
     unread = padding_token(tokenizer)
-    found = {}
+    texts = {}
     for field, usual in SPECIAL_TOKENS.items():
         token = str(tokenizer.id_to_token(getattr(config.vlm, field)))
         is_read = config.add_image_special_tokens or token == usual
-        found[field.removesuffix("_id")] = token if is_read else unread
+        texts[field.removesuffix("_id")] = token if is_read else unread
     unused = {"image_token": "<image>", "end_of_utterance_token": "<end_of_utterance>"}
-    return found | {
+    return texts | {
         field: usual if tokenizer.token_to_id(usual) is not None else unread for field, usual in unused.items()
     }
 

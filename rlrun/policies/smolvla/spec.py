@@ -39,20 +39,20 @@ def new_config(
     config: RunConfig, num_actions: int, num_proprio: int, cameras: Sequence[str], vocab_size: int = ASSUMED_WORDS
 ) -> SmolVLAConfig:
     """Return the architecture of a new policy."""
-    own = config.policy.section(SmolVLASettings)
+    settings = config.policy.section(SmolVLASettings)
     size = config.env.image_size
     chunk = config.policy.num_action_chunks
-    heads = own.llm_num_heads
+    heads = settings.llm_num_heads
     text = TextSizes(
-        hidden_size=own.llm_hidden_size,
-        intermediate_size=own.llm_intermediate_size,
-        num_hidden_layers=own.llm_num_layers,
+        hidden_size=settings.llm_hidden_size,
+        intermediate_size=settings.llm_intermediate_size,
+        num_hidden_layers=settings.llm_num_layers,
         num_attention_heads=heads,
         num_key_value_heads=1,
-        head_dim=own.llm_hidden_size // heads,
+        head_dim=settings.llm_hidden_size // heads,
         vocab_size=vocab_size,
     )
-    scale = max(1, size // own.patch_size // TOKENS_PER_SIDE)
+    scale = max(1, size // settings.patch_size // TOKENS_PER_SIDE)
     return SmolVLAConfig(
         **features(cameras, size, num_proprio, num_actions),
         chunk_size=chunk,
@@ -60,18 +60,18 @@ def new_config(
         max_state_dim=max(PADDED, num_proprio),
         max_action_dim=max(PADDED, num_actions),
         resize_imgs_with_padding=(size, size),
-        num_steps=own.num_flow_steps,
+        num_steps=settings.num_flow_steps,
         vlm_model_name=VLM_FOLDER,
-        num_vlm_layers=own.llm_num_layers,
-        expert_width_multiplier=own.expert_width_multiplier,
+        num_vlm_layers=settings.llm_num_layers,
+        expert_width_multiplier=settings.expert_width_multiplier,
         vlm=VLMSizes(
-            vision=new_vision_sizes(own, size),
+            vision=new_vision_sizes(settings, size),
             text=text,
             scale_factor=scale,
             fake_image_token_id=0,
             global_image_token_id=0,
         ),
-        patch_positions=own.patch_positions or PatchPositions.exact,
+        patch_positions=settings.patch_positions or PatchPositions.exact,
     )
 
 
@@ -86,8 +86,8 @@ def smolvla_config(config: RunConfig, spaces: PlannedSpaces) -> SmolVLAConfig:
 def num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
     """Return the parameters of a new policy."""
     architecture = new_config(config, spaces.num_actions, spaces.num_proprio, numbered(1))
-    own = config.policy.section(SmolVLASettings)
-    return count_new(config, own, "rlrun.policies.smolvla.network:SmolVLANetwork", architecture)
+    settings = config.policy.section(SmolVLASettings)
+    return count_new(config, settings, "rlrun.policies.smolvla.network:SmolVLANetwork", architecture)
 
 
 def _recognizes(described: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rlrun.actor.learning_batch import revalued
+from rlrun.actor.learning_batch import with_values
 from rlrun.actor.updates import update
 from rlrun.algorithms.spec import PPOConfig
 from rlrun.config.schema import Aggregation, MinibatchOf, Precision, RatioLevel, RunConfig, ShardingStrategy
@@ -135,7 +135,7 @@ def updated_off_policy(cap: float | None, level: RatioLevel) -> tuple[Weights, d
             [acted.instructions[i] for i in acted.instruction_index.flatten()],
             acted.proprio.reshape(-1, tiny_run.P),
         )
-    metrics = update(actor, revalued(acted, values.numpy(), config.algorithm), int(acted.policy_version.max()) + 1)
+    metrics = update(actor, with_values(acted, values.numpy(), config.algorithm), int(acted.policy_version.max()) + 1)
     return weights(actor), metrics
 
 
@@ -170,7 +170,7 @@ def updated_with_values(version: int | None, gone_wrong: bool) -> Weights:
     config, acted = tiny_config(), share(trajectory())
     actor = learner(config)
     if gone_wrong:
-        acted = revalued(acted, 9 - acted.values.flatten(), config.algorithm)
+        acted = with_values(acted, 9 - acted.values.flatten(), config.algorithm)
     update(actor, acted, version)
     return weights(actor)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlrun.actor import learning_batch as module
-from rlrun.actor.learning_batch import BatchPlan, LearningBatch, padded, revalued
+from rlrun.actor.learning_batch import BatchPlan, LearningBatch, padded, with_values
 from rlrun.algorithms.advantages import Reduce, on_one_rank
 from rlrun.algorithms.spec import Credit, GRPOConfig, PPOConfig
 from rlrun.config.registry import ALGORITHMS
@@ -112,7 +112,7 @@ def test_reward_type_action_discounts_by_the_steps_that_were_taken() -> None:
 def test_another_critic_is_asked_of_what_is_in_the_trajectory_only(horizon: int, is_carried: bool) -> None:
     whole, settings = trajectory(), AlgorithmConfig(horizon=horizon, carry_episodes=is_carried)
     values = np.arange(T * B, dtype=np.float32)
-    asked = revalued(whole, values, settings)
+    asked = with_values(whole, values, settings)
     assert np.array_equal(asked.values.flatten(), values)
     for t, row in np.ndindex(T, B):
         is_end = whole.terminated[t, row] or whole.truncated[t, row] or t == T - 1

@@ -15,7 +15,7 @@ from rlrun.actor.learning_batch import learning_batch, padded
 from rlrun.actor.updates import update
 from rlrun.algorithms.advantages import on_one_rank
 from rlrun.algorithms.algorithm import Algorithm, Losses, Outputs, Reduction, Targets
-from rlrun.algorithms.losses import at_level
+from rlrun.algorithms.losses import aggregate_logprobs
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import Aggregation, AlgorithmConfig, CompileBackend, RatioLevel
 from rlrun.policies.distributions import Bins
@@ -45,7 +45,7 @@ def judged(algorithm: Algorithm, targets: Targets, logits: Tensor, values: Tenso
     distribution = Bins(logits, 1.0)
     logprobs = distribution.logprobs(targets.tokens)
     level = algorithm.config.ratio_level.value
-    units = at_level(logprobs, targets.token_mask, level, C)[0]
+    units = aggregate_logprobs(logprobs, targets.token_mask, level, C)[0]
     losses = algorithm.loss(Outputs(distribution, logprobs, units, values, reference=logprobs.detach() - 0.1), targets)
     total = torch.stack([term.mean * term.coefficient for term in losses.terms]).sum()
     return losses, torch.autograd.grad(total, logits)[0]

@@ -18,7 +18,7 @@ from torch import Tensor
 from rlrun.actor.learning_batch import BatchPlan, LearningBatch, learning_batch
 from rlrun.algorithms.advantages import on_one_rank
 from rlrun.algorithms.algorithm import Algorithm, Outputs, Reduction, Targets
-from rlrun.algorithms.losses import at_level
+from rlrun.algorithms.losses import aggregate_logprobs
 from rlrun.config.loader import load
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import Aggregation, AlgorithmConfig, MinibatchOf
@@ -184,7 +184,7 @@ def part_of_loss(algorithm: Algorithm, policy: Tensor, batch: LearningBatch, row
     targets = in_double(batch.rows(rows, len(rows), torch.device("cpu")).targets)
     made = distribution(policy, torch.from_numpy(batch.proprio[rows]))
     found = made.logprobs(targets.tokens)
-    units = at_level(found, targets.token_mask, algorithm.config.ratio_level.value, C)[0]
+    units = aggregate_logprobs(found, targets.token_mask, algorithm.config.ratio_level.value, C)[0]
     losses = algorithm.loss(Outputs(made, found, units, None), targets)
     shares = dict(zip(Reduction, torch.from_numpy(batch.counts[rows].sum(0)) / total, strict=True))
     return torch.stack([term.mean * term.coefficient * shares[term.over] for term in losses.terms]).sum()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlrun.algorithms.algorithm import Losses
-from rlrun.algorithms.losses import at_level, clipped_surrogate
+from rlrun.algorithms.losses import aggregate_logprobs, clipped_surrogate
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RatioLevel, RunConfig
 from rlrun.testing.algorithms import AlgorithmContract, FakeDistribution
@@ -28,7 +28,7 @@ def surrogate(kind: type[FakeDistribution], is_old: bool = False, level: RatioLe
     contract = AlgorithmContract(ALGORITHMS.get("ppo"), config)
     logprobs, values, targets = contract.batch()
     outputs = contract.outputs(logprobs + 0.2, values, targets)
-    acted = at_level(logprobs, targets.token_mask, level.value, 2)[0] if is_old else None
+    acted = aggregate_logprobs(logprobs, targets.token_mask, level.value, 2)[0] if is_old else None
     return clipped_surrogate(
         config.algorithm, replace(outputs, distribution=kind(logprobs), acted_logprobs=acted), targets
     )

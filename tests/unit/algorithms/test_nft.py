@@ -61,10 +61,10 @@ class Given(ActionDistribution):
     def entropy(self) -> Tensor:
         raise NotImplementedError
 
-    def matched(self, tokens: Tensor) -> MatchedVelocities:
+    def flow_matching_terms(self, tokens: Tensor) -> MatchedVelocities:
         return self.found
 
-    def first(self, num_rows: int) -> Given:
+    def slice_rows(self, num_rows: int) -> Given:
         raise NotImplementedError
 
 

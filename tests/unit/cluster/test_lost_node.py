@@ -93,7 +93,7 @@ def test_a_node_that_leaves_twice_is_waited_for_twice(lost):
 
 
 def test_what_became_of_the_node_is_said_when_it_changes(lost):
-    lost.call(*[[TRAIN]] * 25, [TRAIN, SIM_AGAIN], whereabouts=lambda: "up" if lost.clock.now % 15 < 6 else "down")
+    lost.call(*[[TRAIN]] * 25, [TRAIN, SIM_AGAIN], node_state=lambda: "up" if lost.clock.now % 15 < 6 else "down")
     assert lost.notes[1:] == ["up", "down", "up"], "at 0, 10 and 20 s"
 
 

@@ -76,6 +76,6 @@ def test_a_link_is_up_if_anything_answers_and_the_message_says_what_to_do(monkey
     ((link, attempt),) = probe.link_tries([HERE, SIM]).items()
     assert link == "the link between train and sim" and attempt() is (answer is not None)
     assert tried == ["10.77.0.2:7002"]
-    told = probe.whereabouts(SIM, 10.0)
+    told = probe.node_state(SIM, 10.0)
     assert ("sim (10.77.0.2) is up, but not in the cluster" in told) is (answer is not None)
     assert "start Ray there again" in told and ("lost_after_s=10 s" in told) is (answer is not None)

@@ -92,7 +92,7 @@ class Endless(Gaussian):
 
 
 class Unlike(Gaussian):
-    def first(self, num_rows: int) -> Gaussian:
+    def slice_rows(self, num_rows: int) -> Gaussian:
         return Gaussian(self.mean[-num_rows:], self._log_std[-num_rows:], temperature=1.0)
 
 
@@ -148,7 +148,7 @@ BROKEN: dict[str, PolicySpec] = {
     "which the module has not": broken(frozen_names=lambda self: {"tail.weight"}),
     "something that it computes with is not in it": broken(__call__=forward(hidden_state)),
     "entropy are not finite": as_class(Endless),
-    "first(2) of a distribution has other log-probabilities": as_class(Unlike),
+    "slice_rows(2) of a distribution has other log-probabilities": as_class(Unlike),
     "most likely actions are float32 (5,": as_class(Cropped),
     "gradients are not finite in": broken(
         __call__=forward(lambda self, found, values: (Gaussian(Steep.apply(found.mean), found._log_std, 1.0), values))

@@ -36,9 +36,9 @@ def test_a_key_decides_its_row_only(made) -> None:
     distribution: ActionDistribution = made()
     whole = distribution.sample(keys())
     assert torch.equal(whole, distribution.sample(keys()))
-    assert torch.equal(whole[:2], distribution.first(2).sample(keys(count=2)))
+    assert torch.equal(whole[:2], distribution.slice_rows(2).sample(keys(count=2)))
     assert not torch.equal(whole, distribution.sample(keys(first=100)))
-    part = distribution.first(2)
+    part = distribution.slice_rows(2)
     assert_norm_close(part.logprobs(whole[:2]), distribution.logprobs(whole)[:2], rounding(V))
     assert_norm_close(part.entropy(), distribution.entropy()[:2], rounding(V))
 

@@ -10,7 +10,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.observability.run_files import METRICS, num_former, read_metrics
-from rlrun.training.run_folder import set_aside, steps_to_repeat
+from rlrun.training.run_folder import archive_previous_run, steps_to_repeat
 
 LEFT = ("config.yaml", "episodes.jsonl", "timeline.json", "tensorboard/events", "videos/a.mp4", "wandb_id.txt")
 
@@ -29,7 +29,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 def test_a_run_that_resumes_keeps_its_records(run_dir: Path) -> None:
     for resume in ("auto", str(run_dir / "checkpoints" / "step_00000004")):
-        assert set_aside(run_dir, load(["run=debug", f"checkpoint.resume={resume}"])) is None
+        assert archive_previous_run(run_dir, load(["run=debug", f"checkpoint.resume={resume}"])) is None
     assert len(read_metrics(run_dir)) == 6 and num_former(run_dir) == 0
     assert steps_to_repeat(run_dir, 4) == "; metrics.jsonl holds steps up to 6, of which those after 4 are repeated"
     assert steps_to_repeat(run_dir, 6) == ""
@@ -37,28 +37,28 @@ def test_a_run_that_resumes_keeps_its_records(run_dir: Path) -> None:
 
 def test_lost_checkpoints_are_told_and_the_records_moved(run_dir: Path) -> None:
     shutil.rmtree(run_dir / "checkpoints")
-    told = set_aside(run_dir, load(["run=debug"]))
+    told = archive_previous_run(run_dir, load(["run=debug"]))
     assert told is not None and told.startswith(
         "metrics.jsonl holds 6 steps, but there is no checkpoint: the run starts at step 1;"
     )
     assert str(run_dir / "former_1") in told
     assert read_metrics(run_dir) == [] and len(read_metrics(run_dir / "former_1")) == 6
     assert all((run_dir / "former_1" / name).exists() and not (run_dir / name).exists() for name in LEFT)
-    assert set_aside(run_dir, load(["run=debug"])) is None, "nothing is left to mix with"
+    assert archive_previous_run(run_dir, load(["run=debug"])) is None, "nothing is left to mix with"
 
 
 def test_a_run_that_must_start_anew_leaves_no_checkpoint_to_resume_later(run_dir: Path) -> None:
     config = load(["run=debug", "checkpoint.resume=null"])
-    assert "checkpoint.resume=null" in (set_aside(run_dir, config) or "")
+    assert "checkpoint.resume=null" in (archive_previous_run(run_dir, config) or "")
     assert not (run_dir / "checkpoints").exists()
     assert (run_dir / "former_1" / "checkpoints" / "step_00000004").is_dir()
     (run_dir / METRICS).write_text('{"step": 1}\n')
-    assert "holds 1 step," in (set_aside(run_dir, config) or "") and num_former(run_dir) == 2
+    assert "holds 1 step," in (archive_previous_run(run_dir, config) or "") and num_former(run_dir) == 2
 
 
 def test_a_new_folder_says_nothing(tmp_path: Path) -> None:
     for resume in ("auto", "null"):
-        assert set_aside(tmp_path, load(["run=debug", f"checkpoint.resume={resume}"])) is None
+        assert archive_previous_run(tmp_path, load(["run=debug", f"checkpoint.resume={resume}"])) is None
     assert not list(tmp_path.iterdir())
 
 
@@ -67,5 +67,5 @@ def test_what_the_new_run_begins_with_stays(run_dir: Path) -> None:
     (run_dir / "former_7").mkdir()
     (run_dir / "former_glory").mkdir()
     config = load(["run=debug", "checkpoint.resume=null", f"policy.path={run_dir / 'policy'}"])
-    assert str(run_dir / "former_8") in (set_aside(run_dir, config) or "")
+    assert str(run_dir / "former_8") in (archive_previous_run(run_dir, config) or "")
     assert (run_dir / "policy").is_dir() and (run_dir / "former_8" / "checkpoints").is_dir()

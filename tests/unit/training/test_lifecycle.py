@@ -70,13 +70,13 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         run = Run(session)
         run.progress.base_policy = "first"
 
-        def evaluate_if_owed() -> None:
+        def run_pending_evaluation() -> None:
             failure = steps.pop(0)
             if failure is not None:
                 raise failure
 
         monkeypatch.setattr(run, "load", lambda: None)
-        monkeypatch.setattr(run, "evaluate_if_owed", evaluate_if_owed)
+        monkeypatch.setattr(run, "run_pending_evaluation", run_pending_evaluation)
         monkeypatch.setattr(run, "is_over", lambda: True)
         monkeypatch.setattr(run, "finish", lambda: ExitStatus.ok)
         return run

@@ -48,7 +48,7 @@ def test_stored_and_recomputed_log_probabilities_agree(temperature: float) -> No
     assert_norm_close(judged.logprobs(tokens), stored, 1e-5)
     assert_norm_close(judged.entropy(), entropy, 1e-5)
     assert_norm_close(sampler(temperature=temperature).logprobs(tokens.clone()), stored, 1e-5)
-    assert_norm_close(judged.first(3).logprobs(tokens[:3]), stored[:3], 1e-5)
+    assert_norm_close(judged.slice_rows(3).logprobs(tokens[:3]), stored[:3], 1e-5)
 
 
 def test_a_fixed_first_noise_is_the_same_in_every_row() -> None:

@@ -51,11 +51,11 @@ def test_the_velocities_of_acting_and_learning_agree(flow_time: FlowTime) -> Non
     stored = drawn.logprobs(tokens)
     assert stored.shape == drawn.entropy().shape == learned.entropy().shape == (64, 2 * POINTS * 3)
     assert_norm_close(learned.logprobs(tokens), stored, 1e-5)
-    matched = learned.matched(tokens)
+    matched = learned.flow_matching_terms(tokens)
     assert matched.velocity.shape == (64, 2, POINTS, 3)
     assert_norm_close(matched.velocity, matched.acting, 1e-5)
-    assert learned.kl_from_behavior(tokens).max() < 1e-9 and learned.exact_kl(learned.statistic(tokens)).max() == 0
-    assert_norm_close(learned.first(3).logprobs(tokens[:3]), stored[:3], 1e-5)
+    assert learned.kl_from_behavior(tokens).max() < 1e-9 and learned.exact_kl(learned.kl_statistic(tokens)).max() == 0
+    assert_norm_close(learned.slice_rows(3).logprobs(tokens[:3]), stored[:3], 1e-5)
 
 
 @TIMES
@@ -79,7 +79,7 @@ def test_choices_are_in_the_order_of_control_steps() -> None:
     for step in range(2):
         own = slice(step * POINTS * 3, (step + 1) * POINTS * 3)
         executed = chunk.target.view(64, POINTS, 2, 3)[:, :, step].flatten(1)
-        assert torch.equal(learned.matched(tokens).target.flatten(1)[:, own], executed)
+        assert torch.equal(learned.flow_matching_terms(tokens).target.flatten(1)[:, own], executed)
 
 
 @TIMES
@@ -107,7 +107,7 @@ def test_the_error_is_that_of_imitation_on_the_own_action(flow_time: FlowTime) -
     """`Matching` at the same points and targets."""
     tokens = sampler(flow_time).sample(keys(64))
     chunk, velocity = chunk_of(tokens), torch.randn(64, POINTS, 3, 4, generator=torch.Generator().manual_seed(0))
-    matched = NftMatching(SHAPE, POINTS, SHAPE.executed(velocity)).matched(tokens)
+    matched = NftMatching(SHAPE, POINTS, SHAPE.executed(velocity)).flow_matching_terms(tokens)
     target = torch.zeros(64, POINTS, 3, 4)
     target[:, :, :2, :3] = chunk.target.view(64, POINTS, 2, 3)
     valid = torch.ones(64, 2, dtype=torch.bool)
