@@ -19,7 +19,7 @@ from typing import Any
 import rlrun
 from rlrun.edges import buckets
 from rlrun.edges.actions import ActionChunk, AnswerCheck
-from rlrun.edges.buckets import ArrivedWeights
+from rlrun.edges.incoming_weights import ArrivedWeights
 from rlrun.edges.tally import StepTally
 from rlrun.envs import restarting_env
 from rlrun.observability.run_files import read_metrics

@@ -14,8 +14,9 @@ from typing import TypeVar
 import torch
 
 from rlrun.actor.learner import Learner
-from rlrun.edges.buckets import ArrivedWeights, lay_out, on_device, pack
+from rlrun.edges.buckets import lay_out, on_device, pack
 from rlrun.edges.host_memory import SharedReceiver, SharedSender, WeightMemory
+from rlrun.edges.incoming_weights import ArrivedWeights
 from rlrun.edges.weights import WeightBucket
 from rlrun.rollout.hf import HFBackend
 
@@ -98,7 +99,7 @@ class NodeMemory:
     def _buckets(self) -> Iterator[WeightBucket]:
         tensors = self._learner.named_weights(self._has_base)
         packed = pack(tensors, self._layout, 1, is_checksummed=True, buffer=self._memory.buffer)
-        return map(self._receiver.map_bucket, SharedSender(self._memory).send(packed))
+        return map(self._receiver.open, SharedSender(self._memory).send(packed))
 
     def _apply(self, bucket: WeightBucket, backend: HFBackend) -> None:
         """Verify and take a bucket as a rollout worker does."""

@@ -3,12 +3,12 @@
 Sending needs memory for one bucket and the one tensor that is copied into it. Names, shapes and types are known
 before values are gathered, and therefore `num_buckets` is known too.
 
-A sender yields the buckets that its caller must carry to each rollout worker. A transport that moves them itself
-yields none, and has its own receiver. A worker therefore depends neither on Ray nor on the number of its peers::
+A transport is a `WeightSender` at the actor, and at the rollout worker a receiver that opens what the sender made of a
+bucket. A worker therefore depends neither on Ray nor on the number of its peers::
 
-    carried = sender.send(buckets)      # actor rank 0; iterate to the end
-    for bucket in carried:              # every rollout worker: these, or those of `CollectiveReceiver.receive`
-        backend.apply(bucket)
+    packed = pack(tensors, layout, policy_version, buffer=sender.buffer)       # actor; iterate to the end
+    for header in sender.send(packed):                                         # every rollout worker
+        backend.apply(receiver.open(header))
 
 A bucket with a wrong checksum is a fault of its sender. A policy whose weights differ from the received samples, or a
 version that never arrived, is a fault of the rollout worker.
@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.edges.weights import SharedBucket, TensorSlice, WeightBucket
-from rlrun.edges.wrong_message import wrong_message
+from rlrun.edges.weights import SentBucket, TensorSlice, WeightBucket
 
+Memory = np.ndarray | torch.Tensor
 ALIGNMENT_BYTES = 64  # a view needs a multiple of its item size; a cache line makes copies fast
 EMPTY_PAYLOAD = np.zeros(0, np.uint8)
 _NUM_SAMPLED = 16  # fewest sampled elements of a tensor; the most are one less than twice as many
@@ -87,12 +87,12 @@ def pack(
     layout: BucketLayout,
     policy_version: int,
     is_checksummed: bool = False,
-    buffer: Callable[[int], np.ndarray | torch.Tensor] | None = None,
+    buffer: Callable[[int], Memory | None] | None = None,
 ) -> Iterator[WeightBucket]:
     """Copy tensors (in the order of `layout`) into buckets, lazily.
 
     buffer: returns the memory (uint8, on the host or an accelerator) for the payload of bucket i, which is overwritten;
-    None: allocate new memory for each bucket, which takes three times as long as the copy itself. A bucket with a
+    None: new memory for each bucket, which takes three times as long as the copy itself. A bucket with a
     checksum is packed on the accelerator of its tensors first, where summing takes a hundredth of the CPU's time.
 
     Example::
@@ -104,7 +104,8 @@ def pack(
     """
     source = iter(named_tensors)
     for index, slices in enumerate(layout.buckets):
-        payload = np.empty(bucket_num_bytes(slices), np.uint8) if buffer is None else buffer(index)
+        given = None if buffer is None else buffer(index)
+        payload = np.empty(bucket_num_bytes(slices), np.uint8) if given is None else given
         packed = payload
         sources = set[torch.device]()
         for wanted in slices:
@@ -172,18 +173,33 @@ def _view(payload: np.ndarray | torch.Tensor, where: TensorSlice) -> torch.Tenso
 
 
 class WeightSender(ABC):
-    """A transport's sender at actor rank 0."""
+    """The sender's half of a transport."""
+
+    def buffer(self, index: int) -> Memory | None:
+        """Return the memory into which bucket `index` is packed, uint8 [its size]; None: new memory."""
+        return None
 
     @abstractmethod
-    def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket] | Iterator[SharedBucket]:
-        """Send one policy version. Yields buckets for the caller to carry. Raises TimeoutError naming the wait."""
+    def header(self, bucket: WeightBucket) -> SentBucket | None:
+        """Send a packed bucket. Returns what the caller carries to every receiver; None: receivers have it already."""
+
+    def finish(self) -> None:  # noqa: B027  (most senders have nothing to wait for)
+        """Wait until everything that `header` began to send has been sent. Raises TimeoutError naming the wait."""
+
+    def send(self, buckets: Iterable[WeightBucket]) -> Iterator[SentBucket]:
+        """Send one policy version. Yields what the caller carries."""
+        for bucket in buckets:
+            header = self.header(bucket)
+            if header is not None:
+                yield header
+        self.finish()
 
 
 class ObjectStoreSender(WeightSender):
     """Sender for the object store: buckets are return values, of which Ray keeps one copy per node."""
 
-    def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
-        yield from buckets
+    def header(self, bucket: WeightBucket) -> WeightBucket:
+        return bucket
 
 
 class WeightStage:
@@ -266,83 +282,6 @@ class WeightStage:
             if tuple(shape) != where.shape:
                 faults.append(f"tensor {where.name!r} has shape {where.shape}, the policy holds {tuple(shape)}")
         return faults
-
-
-class ArrivedWeights:
-    """Samples of the newest version that arrived, to verify that the policy has these weights.
-
-    Example::
-
-        arrived = ArrivedWeights("rollout/0")
-        arrived.add(bucket)                                # before it is applied; raises RunError
-        arrived.require(policy_version, backend.held)      # before the first action of a version; raises RunError
-    """
-
-    def __init__(self, worker: str):
-        self._worker = worker
-        self._version = -1
-        self._num_buckets = 0
-        self._indices: set[int] = set()
-        self._samples: dict[str, tuple[TensorSlice, Tensor]] = {}  # by tensor
-        self._verified: int | None = None
-
-    def accept(self, version: int) -> None:
-        """Accept `version` without samples: its weights come from a policy folder."""
-        self._verified = version
-
-    def verify(self, bucket: WeightBucket) -> None:
-        """Verify the checksum of a bucket. Raises RunError naming the sender."""
-        if bucket.checksum is not None and checksum(bucket.payload) != bucket.checksum:
-            raise wrong_message(
-                "actor/0",
-                f"bucket {bucket.index} of the weights of version {bucket.policy_version} arrived with other bytes "
-                f"than were sent, at {self._worker}",
-                "its checksum differs: the memory or the link between them changes data",
-            )
-
-    def add(self, bucket: WeightBucket, is_verified_later: bool = False) -> None:
-        """Verify a bucket, unless its payload will be copied to a device first, and sample its tensors. Raises RunError
-        naming the sender."""
-        if not is_verified_later:
-            self.verify(bucket)
-        if bucket.policy_version != self._version or bucket.index in self._indices:
-            self._version = bucket.policy_version
-            self._num_buckets = bucket.num_buckets
-            self._indices = set()
-            self._samples = {}
-            self._verified = None
-        self._indices.add(bucket.index)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # the array is only read
-            for where, (name, tensor) in zip(bucket.slices, unpack(bucket), strict=True):
-                self._samples[name] = where, sample_values(tensor)
-
-    def require(self, version: int, held: Callable[[str], Tensor | None]) -> None:
-        """Raise RunError, naming this worker, unless its policy has the weights of `version`. Compares once a version.
-
-        held: returns a tensor of the policy by name; None: the backend stores it in another form.
-        """
-        if version == self._verified:
-            return
-        if version != self._version or len(self._indices) != self._num_buckets:
-            newest = str(self._version) if self._version >= 0 else "none"
-            raise wrong_message(
-                self._worker,
-                f"it acts as policy version {version}, whose weights it has not received",
-                f"the newest version that arrived there completely is {newest}",
-            )
-        for name, (where, sample) in self._samples.items():
-            found = held(name)
-            if found is None or tuple(found.shape) != where.shape:
-                continue
-            have = sample_values(found).to(sample.device, sample.dtype)
-            if not torch.equal(have.view(torch.uint8), sample.view(torch.uint8)):
-                raise wrong_message(
-                    self._worker,
-                    f"it acts as policy version {version}, but with other weights",
-                    f"{name} differs from the values that arrived",
-                )
-        self._verified = version
 
 
 def sample_values(tensor: Tensor) -> Tensor:

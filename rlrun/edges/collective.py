@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from enum import Enum
@@ -149,24 +149,25 @@ class CollectiveSender(WeightSender):
         self._group = group
         self._layout = layout
         self._buffers = Buffers(group.device)
+        self._in_flight: list[Broadcast] = []
 
     def buffer(self, index: int) -> np.ndarray | torch.Tensor:
         """Return the memory for the payload of bucket `index`: one of two buffers, reused for every version."""
         return _as_payload(self._buffers.of(index % 2, bucket_num_bytes(self._layout.buckets[index])))
 
-    def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
-        in_flight: list[Broadcast] = []
-        for bucket in buckets:
-            if bucket.index == 0:
-                self._send_header(bucket)
-            for broadcast in in_flight:  # two concurrent broadcasts take longer than two consecutive ones
-                broadcast.finish()
-            in_flight = [self._group.start(torch.as_tensor(bucket.payload))]
-            if bucket.checksum is not None:
-                in_flight.append(self._group.start(torch.tensor([bucket.checksum])))
-        for broadcast in in_flight:
+    def header(self, bucket: WeightBucket) -> None:
+        if bucket.index == 0:
+            self._in_flight = []  # of a version that was not sent to its end
+            self._send_header(bucket)
+        self.finish()  # two concurrent broadcasts take longer than two consecutive ones
+        self._in_flight = [self._group.start(torch.as_tensor(bucket.payload))]
+        if bucket.checksum is not None:
+            self._in_flight.append(self._group.start(torch.tensor([bucket.checksum])))
+
+    def finish(self) -> None:
+        for broadcast in self._in_flight:
             broadcast.finish()
-        yield from ()
+        self._in_flight = []
 
     def _send_header(self, first: WeightBucket) -> None:
         header = _encode_header(first.policy_version, first.checksum is not None, self._layout)

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
 
 import torch
 import torch.multiprocessing  # teaches ForkingPickler to pass on memory in place of its content
 from torch import Tensor
 
-from rlrun.edges.buckets import EMPTY_PAYLOAD, BucketLayout, bucket_num_bytes
+from rlrun.edges.buckets import EMPTY_PAYLOAD, BucketLayout, WeightSender, bucket_num_bytes
 from rlrun.edges.weights import DeviceBucket, DeviceHandles, SharedBucket, WeightBucket
 
 NUM_BUFFERS = 2  # one is read while the other is written
@@ -53,7 +53,7 @@ class DeviceMemory:
         memory = DeviceMemory(512 * 2**20, torch.device("cuda"))
         sender = DeviceSender([OpenedMemory(memory.shared())], layout)     # in another process
         for found in sender.send(pack(…, buffer=sender.buffer)):
-            backend.apply(memory.bucket(found)); memory.finish()   # then the sender may go on to the next but one
+            backend.apply(memory.open(found)); memory.finish()   # then the sender may go on to the next but one
     """
 
     def __init__(self, bucket_bytes: int, device: torch.device):
@@ -76,7 +76,7 @@ class DeviceMemory:
         self._handles = made if self._device.type == "cuda" else None
         return made
 
-    def bucket(self, found: DeviceBucket) -> WeightBucket:
+    def open(self, found: DeviceBucket) -> WeightBucket:
         """Return a bucket with its payload, a view of the buffer. Raises ValueError if another memory has it."""
         if self._token not in found.tokens:
             raise ValueError("the bucket is in other buffers than those of this worker; share their handles again")
@@ -106,16 +106,25 @@ class OpenedMemory:
         return self._buffers[index % NUM_BUFFERS][:num_bytes]
 
 
-class DeviceSender:
+class DeviceSender(WeightSender):
     """Sender into the buffers of receivers on one accelerator: packed into those of the first, copied to the others.
 
     The caller acknowledges: it asks for bucket i + 2 after every receiver has finished with bucket i.
     """
 
-    def __init__(self, memories: Sequence[OpenedMemory], layout: BucketLayout):
-        """memories: at least one. Raises ValueError if a bucket of the layout is larger than their buffers."""
+    def __init__(
+        self,
+        memories: Sequence[OpenedMemory],
+        layout: BucketLayout,
+        beside: Callable[[WeightBucket], WeightBucket | SharedBucket] | None = None,
+    ):
+        """memories: at least one. beside: returns a copy of a bucket for receivers elsewhere; None: there are none.
+
+        Raises ValueError if a bucket of the layout is larger than their buffers.
+        """
         self._memories = memories
         self._layout = layout
+        self._beside = beside
         largest = max(map(bucket_num_bytes, layout.buckets))
         room = min(memory.bucket_bytes for memory in memories)
         if largest > room:
@@ -125,25 +134,15 @@ class DeviceSender:
         """Return the memory for the payload of bucket `index`, uint8 [its size]."""
         return self._memories[0].buffer(index, bucket_num_bytes(self._layout.buckets[index]))
 
-    def send(
-        self,
-        buckets: Iterable[WeightBucket],
-        beside: Callable[[WeightBucket], WeightBucket | SharedBucket] | None = None,
-    ) -> Iterator[DeviceBucket]:
-        """Yield what the caller must carry to the receivers, of buckets that were packed into `buffer`.
-
-        beside: returns a copy of a bucket for receivers elsewhere; None: there are none.
-        """
-        tokens = tuple(memory.token for memory in self._memories)
-        for bucket in buckets:
-            payload = bucket.payload
-            assert isinstance(payload, Tensor)  # of `buffer`
-            for memory in self._memories[1:]:
-                memory.buffer(bucket.index, len(payload)).copy_(payload, non_blocking=True)
-            copied = None if beside is None else beside(bucket)
-            _synchronize(payload.device)  # another process does not wait for this one's stream
-            header = dataclasses.replace(bucket, payload=EMPTY_PAYLOAD)
-            yield DeviceBucket(header, tokens, len(payload), copied)
+    def header(self, bucket: WeightBucket) -> DeviceBucket:
+        payload = bucket.payload
+        assert isinstance(payload, Tensor)  # of `buffer`
+        for memory in self._memories[1:]:
+            memory.buffer(bucket.index, len(payload)).copy_(payload, non_blocking=True)
+        copied = None if self._beside is None else self._beside(bucket)
+        _synchronize(payload.device)  # another process does not wait for this one's stream
+        empty = dataclasses.replace(bucket, payload=EMPTY_PAYLOAD)
+        return DeviceBucket(empty, tuple(memory.token for memory in self._memories), len(payload), copied)
 
 
 def _synchronize(device: torch.device) -> None:

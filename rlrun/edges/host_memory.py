@@ -11,7 +11,6 @@ import dataclasses
 import mmap
 import os
 import secrets
-from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 import numpy as np
@@ -53,8 +52,8 @@ class WeightMemory:
     Example::
 
         memory = WeightMemory(layout)
-        buckets = pack(tensors, layout, policy_version, buffer=memory.buffer)
-        carried = SharedSender(memory).send(buckets)
+        sender = SharedSender(memory)
+        headers = sender.send(pack(tensors, layout, policy_version, buffer=sender.buffer))
     """
 
     def __init__(self, layout: BucketLayout):
@@ -88,18 +87,25 @@ class WeightMemory:
 
 
 class SharedSender(WeightSender):
-    """Sender of offsets: buckets are packed into `memory`."""
+    """Sender of offsets in shared memory."""
 
     def __init__(self, memory: WeightMemory):
         self._memory = memory
 
-    def send(self, buckets: Iterable[WeightBucket]) -> Iterator[SharedBucket]:
+    def buffer(self, index: int) -> np.ndarray:
+        return self._memory.buffer(index)
+
+    def header(self, bucket: WeightBucket) -> SharedBucket:
         memory = self._memory
-        for bucket in buckets:
-            header = dataclasses.replace(bucket, payload=EMPTY_PAYLOAD)
-            offset = memory.offset(bucket.index)
-            num_bytes = bucket.payload.nbytes
-            yield SharedBucket(header, memory.token, os.getpid(), memory.fd, offset, num_bytes)
+        empty = dataclasses.replace(bucket, payload=EMPTY_PAYLOAD)
+        num_bytes = bucket.payload.nbytes
+        return SharedBucket(empty, memory.token, os.getpid(), memory.fd, memory.offset(bucket.index), num_bytes)
+
+    def copied(self, bucket: WeightBucket) -> SharedBucket:
+        """Return the header of a bucket that was packed elsewhere, after a copy into the shared memory."""
+        place = self._memory.buffer(bucket.index)
+        torch.as_tensor(place).copy_(torch.as_tensor(bucket.payload))
+        return self.header(dataclasses.replace(bucket, payload=place))
 
 
 class SharedReceiver:
@@ -110,7 +116,7 @@ class SharedReceiver:
         self._memory = EMPTY_PAYLOAD
         self._is_pinned = False
 
-    def map_bucket(self, found: SharedBucket) -> WeightBucket:
+    def open(self, found: SharedBucket) -> WeightBucket:
         """Return the bucket with its payload, a view of the shared memory. Raises OSError if the actor has ended."""
         if self._token != found.token:
             fd = os.open(f"/proc/{found.pid}/fd/{found.fd}", os.O_RDWR)

@@ -1,4 +1,4 @@
-"""The edge from actor to rollout workers: buckets of weights."""
+"""The edge from actor to rollout workers: buckets of weights, as each transport carries them."""
 
 from __future__ import annotations
 
@@ -79,3 +79,6 @@ class DeviceBucket:
     tokens: tuple[str, ...]  # of the memories
     num_bytes: int
     beside: WeightBucket | SharedBucket | None = None  # the same bucket for rollout workers on other accelerators
+
+
+SentBucket = WeightBucket | SharedBucket | DeviceBucket

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch.distributed import TCPStore
 from torch.distributed.device_mesh import DeviceMesh
 
 from rlrun.actor import checkpoint, process_group
@@ -25,13 +22,10 @@ from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.lerobot.reader import open_dataset
-from rlrun.edges.buckets import BucketLayout, ObjectStoreSender, WeightSender, bucket_num_bytes, lay_out, pack
-from rlrun.edges.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
-from rlrun.edges.device_memory import DeviceSender, OpenedMemory
-from rlrun.edges.host_memory import SharedSender, WeightMemory
+from rlrun.edges.outgoing_weights import OutgoingWeights
 from rlrun.edges.spaces import Spaces
 from rlrun.edges.trajectories import Trajectory, TrajectoryCheck, concatenate
-from rlrun.edges.weights import DeviceBucket, DeviceHandles, SharedBucket, WeightBucket
+from rlrun.edges.weights import DeviceHandles, SentBucket
 from rlrun.observability.disk_speed import flush_seconds
 from rlrun.observability.timeline import profiled
 from rlrun.policies.offloading import await_room
@@ -64,15 +58,8 @@ class ActorWorker:
         self._mesh: DeviceMesh | None = None
         self._writers: process_group.Ranks | None = None  # all ranks once more, for checkpoints in the background
         self._saving: BackgroundSave | None = None
-        self._store: TCPStore | None = None
-        self._group: CollectiveGroup | None = None  # for weight sync, with the collective transport
-        self._senders: dict[bool, CollectiveSender] = {}  # through `_group`, by whether receivers have the base
-        self._layouts: dict[bool, BucketLayout] = {}  # by the same
-        self._memory: tuple[bool, WeightMemory] | None = None  # for buckets of one layout
-        self._opened: list[OpenedMemory] = []  # of the rollout workers on this rank's accelerator
+        self.outgoing = OutgoingWeights(config, rank, telemetry)
         self._demonstrations: DemonstrationSource | None = None  # imitated beside reinforcement learning
-        self._outgoing: Iterator[WeightBucket | SharedBucket | DeviceBucket] = iter(())
-        self._gathered: Iterator[tuple[str, torch.Tensor]] = iter(())
 
     # --- start ------------------------------------------------------------------------------
 
@@ -95,41 +82,16 @@ class ActorWorker:
                 self._writers = process_group.Ranks(torch.device("cpu"), beside)
 
     def open_weight_group(self, address: str, port: int) -> int:
-        """Listen for the rollout workers on `port` (0: any) and return it; rank 0, with the collective transport."""
-        self._outgoing = iter(())
-        if self._group is not None:  # left from before a loss
-            self._group.close()
-        self._group = self._store = None  # the store occupies the port
-        self._senders = {}
-        self._store = open_store(address, self.config.cluster.start_deadline_s, port)
-        return self._store.port
+        """See `OutgoingWeights.open_group`."""
+        return self.outgoing.open_group(address, port)
 
     def join_weight_group(self, planned: str) -> None:
-        """Connect with every rollout worker, over "gloo" or "nccl"; rank 0, with the collective transport."""
-        deadline_s = self.config.cluster.start_deadline_s
-        size = 1 + self.config.rollout.num_workers
-        with self.telemetry.span("form weight mesh"):
-            if self._store is None:
-                raise RuntimeError("open_weight_group() comes first")
-            self._group = CollectiveGroup(self._store, 0, size, deadline_s, CollectiveBackend(planned))
-        self._senders = {}
+        """See `OutgoingWeights.join_group`."""
+        self.outgoing.join_group(planned)
 
     def open_device_memory(self, *handles: DeviceHandles) -> str:
-        """Open buffers of the rollout workers that share this rank's accelerator and take weights there.
-
-        Those of other workers are closed. Returns why it cannot be; "" if it can.
-        """
-        held = {memory.token: memory for memory in self._opened}
-        self._opened = []
-        fault = next((one.fault for one in handles if one.fault), "")
-        if fault:
-            return fault
-        with self.telemetry.span("open device memory"):
-            try:
-                self._opened = [held.get(one.token) or OpenedMemory(one) for one in handles]
-            except (RuntimeError, OSError) as error:  # of CUDA
-                return f"{self.telemetry.worker} cannot open it: {error}"
-        return ""
+        """See `OutgoingWeights.open_device_memory`."""
+        return self.outgoing.open_device_memory(*handles)
 
     def load(self, policy_folder: str, room_bytes: int = 0) -> None:
         """Build policy, shards and optimizer from a policy folder. room_bytes: what a new process first waits for."""
@@ -138,10 +100,7 @@ class ActorWorker:
                 limit_s = self.config.cluster.start_deadline_s
                 await_room(self.device, room_bytes, limit_s, partial(self.telemetry.count, "looks"))
             self._begin(*open_to_shard(policy_folder, self.config))
-            bucket_bytes = self.config.weight_sync.bucket_bytes
-            self._layouts = {has: lay_out(self.learner.weight_layout(has), bucket_bytes) for has in (False, True)}
-            self._senders = {}
-            self._free_memory()
+            self.outgoing.load(self.learner.weight_layout, self.learner.named_weights)
 
     def begin_policy(self, spaces: Spaces, folder: str) -> None:
         """Write a new policy that needs no demonstrations to `folder`; called on one rank."""
@@ -201,12 +160,6 @@ class ActorWorker:
             raise RuntimeError("load() comes first")
         return self._learner
 
-    def layout(self, has_base: bool) -> BucketLayout:
-        """Return the layout of the weights in buckets. has_base: see `Learner.weight_layout`."""
-        if not self._layouts:
-            raise RuntimeError("load() comes first")
-        return self._layouts[has_base]
-
     # --- training ---------------------------------------------------------------------------
 
     def update(self, step: int, num_valid: Sequence[int] | None, *shards: Trajectory) -> dict[str, float]:
@@ -248,96 +201,23 @@ class ActorWorker:
             if other is not None:
                 raise other
 
+    # --- weights ----------------------------------------------------------------------------
+
     def num_buckets(self) -> tuple[int, int]:
-        """Return the number of buckets of a version for receivers without and with the base under the adapters."""
-        return len(self.layout(False).buckets), len(self.layout(True).buckets)
+        """See `OutgoingWeights.num_buckets`."""
+        return self.outgoing.num_buckets()
 
     def largest_bucket(self) -> int:
-        """Return the bytes of the largest bucket of any version."""
-        return max(bucket_num_bytes(slices) for has in (False, True) for slices in self.layout(has).buckets)
+        """See `OutgoingWeights.largest_bucket`."""
+        return self.outgoing.largest_bucket()
 
-    def pack(
-        self, policy_version: int, index: int, has_base: bool, is_shared: bool | None
-    ) -> WeightBucket | SharedBucket | DeviceBucket | None:
-        """Gather bucket `index` of the present weights on all ranks. Ranks that send return it, the others None.
-
-        A rank with `open_device_memory` sends there; every rollout worker there has finished with bucket index - 2.
-        Rank 0 sends to the others. has_base: all rollout workers have the base under the adapters. is_shared: others
-        are on the node of rank 0 and have taken the previous version: by shared memory; None: there are no others.
-        """
-        if index == 0:
-            self._outgoing = self._publish(policy_version, has_base, is_shared if self.rank == 0 else None)
-        with self.telemetry.span("pack weights", f"version {policy_version}, bucket {index}"):
-            is_sender = bool(self._opened) or (self.rank == 0 and is_shared is not None)
-            packed = next(self._outgoing) if is_sender else None
-            for _ in () if is_sender else self.layout(has_base).buckets[index]:  # take part in the gathering
-                next(self._gathered)
-        if index == len(self.layout(has_base).buckets) - 1:  # else the last whole tensors stay on the device
-            self._outgoing = iter(())
-            self._gathered = iter(())
-        return packed
+    def pack(self, policy_version: int, index: int, has_base: bool, is_shared: bool | None) -> SentBucket | None:
+        """See `OutgoingWeights.pack`."""
+        return self.outgoing.pack(policy_version, index, has_base, is_shared)
 
     def broadcast(self, policy_version: int, has_base: bool) -> None:
-        """Gather the present weights on all ranks and send them from rank 0, with the collective transport."""
-        with self.telemetry.span("broadcast weights", f"version {policy_version}"):
-            outgoing = self._publish(policy_version, has_base)
-            try:
-                for _ in outgoing if self.rank == 0 else self._gathered:
-                    pass  # a collective transport carries the buckets itself
-            finally:
-                for _ in self._gathered:  # also after the loss of a receiver: the other ranks still gather
-                    pass
-
-    def _publish(
-        self, policy_version: int, has_base: bool, is_shared: bool | None = None
-    ) -> Iterator[WeightBucket | SharedBucket | DeviceBucket]:
-        self._gathered = self.learner.named_weights(has_base)
-        if self._opened:
-            near = DeviceSender(self._opened, self.layout(has_base))
-            beside = None if is_shared is None else partial(self._beside, has_base, is_shared)
-            return near.send(self._packed(policy_version, has_base, near.buffer), beside)
-        sender: WeightSender = ObjectStoreSender()
-        buffer: Callable[[int], np.ndarray | torch.Tensor] | None = None
-        if is_shared:
-            memory = self._shared_memory(has_base)
-            sender = SharedSender(memory)
-            buffer = memory.buffer
-        elif self._group is not None:
-            if has_base not in self._senders:
-                self._senders[has_base] = CollectiveSender(self._group, self.layout(has_base))
-            sender = self._senders[has_base]
-            buffer = self._senders[has_base].buffer
-        return sender.send(self._packed(policy_version, has_base, buffer))
-
-    def _packed(
-        self,
-        policy_version: int,
-        has_base: bool,
-        buffer: Callable[[int], np.ndarray | torch.Tensor] | None,
-    ) -> Iterator[WeightBucket]:
-        settings = self.config.weight_sync
-        return pack(self._gathered, self.layout(has_base), policy_version, settings.is_checksum_verified, buffer)
-
-    def _beside(self, has_base: bool, is_shared: bool, bucket: WeightBucket) -> WeightBucket | SharedBucket:
-        """Return a copy of a bucket in memory of the host."""
-        if not is_shared:
-            return replace(bucket, payload=bucket.on_host())
-        memory = self._shared_memory(has_base)
-        place = memory.buffer(bucket.index)
-        torch.as_tensor(place).copy_(bucket.payload)
-        return next(SharedSender(memory).send([replace(bucket, payload=place)]))
-
-    def _shared_memory(self, has_base: bool) -> WeightMemory:
-        """Return the memory for a layout; that of the other one, which had the base, is freed."""
-        if self._memory is None or self._memory[0] != has_base:
-            self._free_memory()
-            self._memory = has_base, WeightMemory(self.layout(has_base))
-        return self._memory[1]
-
-    def _free_memory(self) -> None:
-        if self._memory is not None:
-            self._memory[1].close()
-            self._memory = None
+        """See `OutgoingWeights.broadcast`."""
+        self.outgoing.broadcast(policy_version, has_base)
 
     # --- offload ------------------------------------------------------------------------------
 
@@ -452,5 +332,5 @@ class ActorWorker:
     def close(self) -> None:
         """Leave the process group and free the policy."""
         self._learner = None
-        self._free_memory()
+        self.outgoing.close()
         process_group.leave()

@@ -67,7 +67,7 @@ def weights_after(worker: ActorWorker, step: int) -> Iterator[WeightBucket]:
     """Yield what trains, as it is after a step; on ranks other than 0 nothing. All ranks must exhaust it."""
     gathered = worker.learner.named_weights(has_base=True)
     if worker.rank == 0:
-        yield from pack(gathered, worker.layout(has_base=True), step + 1)
+        yield from pack(gathered, worker.outgoing.layout(has_base=True), step + 1)
     for _ in gathered:
         pass
 

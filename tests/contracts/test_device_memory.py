@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from rlrun.edges import device_memory
-from rlrun.edges.buckets import ArrivedWeights, WeightStage, bucket_num_bytes, lay_out, pack, unpack
+from rlrun.edges.buckets import WeightStage, bucket_num_bytes, lay_out, pack, unpack
 from rlrun.edges.device_memory import NUM_BUFFERS, DeviceMemory, DeviceSender, OpenedMemory
+from rlrun.edges.incoming_weights import ArrivedWeights
 from rlrun.system.errors import RunError
 
 DEADLINE_S = 60.0
@@ -38,7 +39,7 @@ def receive(pipe: Connection, is_late: bool) -> None:
     pipe.send(memory.shared())
     stage, arrived, received, enqueued = WeightStage(SHAPES), ArrivedWeights("rollout/0"), {}, []
     while (found := pipe.recv()) is not None:
-        enqueued.append(memory.bucket(found))
+        enqueued.append(memory.open(found))
         is_last = found.bucket.index == len(LAYOUT.buckets) - 1
         while enqueued and (is_last or not is_late or len(enqueued) > NUM_BUFFERS):
             bucket = enqueued.pop(0)
@@ -108,10 +109,10 @@ def test_buffers_that_are_too_small_or_of_another_memory_are_refused() -> None:
     memory, second, other = (DeviceMemory(BUCKET_BYTES, torch.device("cpu")) for _ in range(3))
     sender = DeviceSender([OpenedMemory(one.shared()) for one in (memory, second)], LAYOUT)
     found = next(sender.send(pack(weights(1).items(), LAYOUT, 1, buffer=sender.buffer)))
-    first, copied = (one.bucket(found).payload for one in (memory, second))
+    first, copied = (one.open(found).payload for one in (memory, second))
     assert bytes(first[:8].numpy()) != bytes(8) and torch.equal(first, copied)
     with pytest.raises(ValueError, match="share their handles again"):
-        other.bucket(found)
+        other.open(found)
 
 
 def test_memory_of_an_accelerator_is_shared_once_however_often_actors_are_replaced(

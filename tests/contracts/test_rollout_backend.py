@@ -22,8 +22,9 @@ from rlrun.config.schema import (
     SglangConfig,
 )
 from rlrun.edges.actions import ActionChunk
-from rlrun.edges.buckets import ArrivedWeights, lay_out, pack
+from rlrun.edges.buckets import lay_out, pack
 from rlrun.edges.frames import Frames
+from rlrun.edges.incoming_weights import ArrivedWeights
 from rlrun.edges.observations import Observation
 from rlrun.edges.weights import WeightBucket
 from rlrun.policies.distributions import token_logprobs

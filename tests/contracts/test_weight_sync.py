@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from rlrun.config.schema import WeightTransport
-from rlrun.edges.buckets import ArrivedWeights, ObjectStoreSender, WeightSender, WeightStage, lay_out, pack, unpack
+from rlrun.edges.buckets import ObjectStoreSender, WeightSender, WeightStage, lay_out, pack, unpack
 from rlrun.edges.collective import CollectiveGroup, CollectiveReceiver, CollectiveSender, connect_store, open_store
 from rlrun.edges.host_memory import SharedReceiver, SharedSender, WeightMemory
+from rlrun.edges.incoming_weights import ArrivedWeights
 from rlrun.edges.weights import WeightBucket
 from rlrun.system.errors import RunError
 
@@ -188,7 +189,7 @@ def take_shared(pipe: Connection) -> None:
     while (carried := pipe.recv()) is not None:
         stage, received, arrived = WeightStage(SHAPES), {}, ArrivedWeights("rollout/0")
         for found in carried:
-            bucket = receiver.map_bucket(found)
+            bucket = receiver.open(found)
             arrived.add(bucket)  # verifies checksums
             stage.add(bucket)
             received |= dict(unpack(bucket))

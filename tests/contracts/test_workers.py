@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.controller import recovery
+from rlrun.controller import startup
 from rlrun.controller.controller import Controller
 from rlrun.placement.plan import ROLES
 from rlrun.placement.planner import plan
@@ -44,7 +44,7 @@ def controller(request, tmp_path_factory):
         controller.export(str(run_dir / "policy"))
         with pytest.MonkeyPatch.context() as small_node:
             if request.param == "ray-collective":  # as where memory bears one loading worker at a time
-                small_node.setattr(recovery, "loading_room", lambda plan, free: {n.node.name: 1 for n in plan.nodes})
+                small_node.setattr(startup, "loading_room", lambda plan, free: {n.node.name: 1 for n in plan.nodes})
             controller.load_actor(str(run_dir / "policy"))
             controller.load_rollout(str(run_dir / "policy"))
         controller.sync_weights(0)

@@ -9,7 +9,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.data.checkpoint_folder import find_corruption
-from rlrun.edges.buckets import ArrivedWeights
+from rlrun.edges.incoming_weights import ArrivedWeights
 from rlrun.edges.wrong_message import wrong_message
 from rlrun.train import train
 

@@ -11,7 +11,6 @@ from torch.distributed.tensor import DTensor
 
 from rlrun.actor import gathering
 from rlrun.config.schema import ShardingStrategy
-from rlrun.edges.buckets import lay_out
 from rlrun.system.telemetry import Telemetry
 from rlrun.workers.actor_worker import ActorWorker
 from tests.unit.actor.rank_pool import RankPool
@@ -72,9 +71,10 @@ def test_one_rank_asks_nobody(one_rank: RankPool) -> None:
 def left_after_sync(is_sender: bool) -> int:
     """Return how many gatherings this rank still holds after all buckets of a version have been packed."""
     config = tiny_config()
+    config.weight_sync.bucket_bytes = BUCKET_BYTES
     worker = ActorWorker(config, dist.get_rank(), Telemetry(f"actor/{dist.get_rank()}"))
     worker._learner = learner(config)
-    worker._layouts = {has: lay_out(worker.learner.weight_layout(has), BUCKET_BYTES) for has in (False, True)}
+    worker.outgoing.load(worker.learner.weight_layout, worker.learner.named_weights)
     before = _collectives()
     num_buckets = worker.num_buckets()[0]
     assert num_buckets > 1

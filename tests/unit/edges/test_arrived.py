@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from rlrun.edges.buckets import ArrivedWeights, lay_out, pack
+from rlrun.edges.buckets import lay_out, pack
+from rlrun.edges.incoming_weights import ArrivedWeights
 from rlrun.system.errors import RunError
 from tests.unit.edges.test_buckets import weights
 

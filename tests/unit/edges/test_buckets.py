@@ -7,16 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.edges.buckets import (
-    ALIGNMENT_BYTES,
-    ArrivedWeights,
-    WeightStage,
-    bucket_num_bytes,
-    checksum,
-    lay_out,
-    pack,
-    unpack,
-)
+from rlrun.edges.buckets import ALIGNMENT_BYTES, WeightStage, bucket_num_bytes, checksum, lay_out, pack, unpack
+from rlrun.edges.incoming_weights import ArrivedWeights
 from rlrun.edges.weights import WeightBucket
 from rlrun.system.errors import RunError
 

@@ -46,7 +46,7 @@ def sent(memory: WeightMemory, receiver: SharedReceiver) -> list[int]:
     addresses = []
     for version in (1, 2):
         buckets = pack(TENSORS.items(), LAYOUT, version, True, memory.buffer)
-        addresses += [receiver.map_bucket(found).payload.ctypes.data for found in SharedSender(memory).send(buckets)]
+        addresses += [receiver.open(found).payload.ctypes.data for found in SharedSender(memory).send(buckets)]
     return addresses
 
 

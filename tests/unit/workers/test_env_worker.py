@@ -302,6 +302,6 @@ def test_next_observations_are_those_of_the_episode_and_only_where_an_algorithm_
     assert shard.truncated[5].all() and not shard.truncated[:5].any()
     assert shard.proprio[:, 0, 1].tolist() == [0, 2, 4, 6, 8, 10, 0, 2]
     assert shard.next_proprio[:, 0, 1].tolist() == [2, 4, 6, 8, 10, 12, 2, 4]
-    assert not shard.values.any()
+    assert not shard.next_values.any()  # nobody asked for them
     worker, _ = make_worker(monkeypatch)
     assert talk(worker.collect(0))[1].next_proprio is None
