@@ -30,6 +30,8 @@ class EnvTally:
     num_odd: int = 0  # chunk steps after which all pictures were of one colour, or one was noise
     num_moved_episodes: int = 0  # episodes that ended or were cut off, in which the robot moved in two chunks or more
     num_still: tuple[int, ...] = ()  # of these, by camera: no change after the first such chunk
+    row_episodes: tuple[int, ...] = ()  # of these, by row; (): the robot has no state
+    row_still: tuple[int, ...] = ()  # of these, by row: no number of the state changed
     reach: float = 1.0  # so far: largest way of a number of the state in an episode, as a share of its range
     used: float = 1.0  # so far: largest share of the actions' limits that an action used
 

@@ -7,7 +7,7 @@ have equal first observations on one machine, whatever their seeds are. A run re
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
@@ -42,11 +42,12 @@ class EpisodeStart:
 
     seed: int  # reset seed
     digest: str  # of the first observation, as the policy gets it
+    state: np.ndarray | None = field(default=None, compare=False, repr=False)  # float32 [P], its proprioception
 
 
 def starts_of(frames: Frames, seeds: np.ndarray) -> list[EpisodeStart]:
     """Return the start of each row. frames: R rows after a reset; seeds: int [R]."""
-    return [EpisodeStart(int(seed), _digest(frames, row)) for row, seed in enumerate(seeds)]
+    return [EpisodeStart(int(seed), _digest(frames, row), frames.proprio[row].copy()) for row, seed in enumerate(seeds)]
 
 
 def _digest(frames: Frames, row: int) -> str:

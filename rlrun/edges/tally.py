@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,7 @@ class _Running:
     last: np.ndarray  # float32 [P], after its last chunk
     actions: np.ndarray  # float32 [C, A], of its last chunk
     num_moves: int  # chunks in which the robot moved
+    has_moved: bool  # whether a number of the state changed after the first of them
     changed: np.ndarray  # bool [N], cameras whose picture changed in one of them, after the first
 
 
@@ -49,6 +51,8 @@ class StepTally:
         self._num_odd = self._num_episodes = 0
         self._num_frozen = self._num_still = np.zeros(0, int)  # [N]; empty before the first move
         self._instructions: set[str] = set()
+        self._row_episodes: Counter[int] = Counter()
+        self._row_still: Counter[int] = Counter()
 
     def add(self, rows: np.ndarray, before: Frames, actions: np.ndarray, result: ChunkResult) -> None:
         """Count one chunk of `rows` (int [R]). before: R rows; actions: float32 [R, C, A]; result: B rows."""
@@ -77,7 +81,7 @@ class StepTally:
             running = None
         has_new_actions = running is not None and not np.array_equal(running.actions, actions)
         if running is None:
-            running = self._running[row] = _Running(start.copy(), now, actions, 0, np.zeros(len(seen), bool))
+            running = self._running[row] = _Running(start.copy(), now, actions, 0, False, np.zeros(len(seen), bool))
         running.last = now.copy()
         running.actions = actions.copy()
         self._add_reach(running.first, now)
@@ -87,6 +91,7 @@ class StepTally:
         elif has_new_actions or not np.array_equal(start, now):
             self._num_moves += 1
             running.num_moves += 1
+            running.has_moved |= not np.array_equal(start, now)
             if len(seen):
                 is_frozen = (seen == shown).all(axis=(1, 2, 3))
                 if running.num_moves > 1:  # the picture of a reset may be true, and that of each chunk an old one
@@ -105,6 +110,9 @@ class StepTally:
         running = self._running.pop(row)
         if running.num_moves > 1:
             self._num_episodes += 1
+            if running.first.size:
+                self._row_episodes[row] += 1
+                self._row_still[row] += not running.has_moved
             still = (~running.changed).astype(int)
             self._num_still = self._num_still + still if self._num_still.size else still
 
@@ -122,6 +130,8 @@ class StepTally:
             num_still=tuple(self._num_still.tolist()),
             reach=self._reach(),
             used=self._used,
+            row_episodes=tuple(self._row_episodes[row] for row in sorted(self._row_episodes)),
+            row_still=tuple(self._row_still[row] for row in sorted(self._row_episodes)),
         )
         self._start()
         return tally

@@ -25,6 +25,8 @@ class EnvHistory:
     num_strange: int = 0  # steps in a row in which it had another sentence than all of its peers ever had
     episodes: deque[tuple[int, EpisodeReport]] = field(default_factory=lambda: deque(maxlen=NUM_EPISODES))  # with steps
     starts: deque[str] = field(default_factory=lambda: deque(maxlen=NUM_EPISODES))  # digests of first observations
+    states: deque[np.ndarray] = field(default_factory=lambda: deque(maxlen=NUM_EPISODES))  # first ones, float32 [P]
+    still_rows: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # row -> still in a row, still, episodes
     tallies: deque[tuple[int, EnvTally]] = field(default_factory=lambda: deque(maxlen=NUM_STEPS))  # with steps
     num_chunk_steps: int = 0
     num_odd: int = 0
@@ -40,10 +42,18 @@ class EnvHistory:
         self.tasks |= set(report.tally.instructions)
         self.episodes.extend((step, episode) for episode in report.episodes if not episode.infra_fault)
         self.starts.extend(start.digest for start in report.starts)
+        self.states.extend(start.state for start in report.starts if start.state is not None)
         self.tallies.append((step, report.tally))
+        self._count_still(report.tally)
         self.num_chunk_steps += report.tally.num_chunk_steps
         self.num_odd += report.tally.num_odd
         self._count_paid(step, [one.episode_return for one in report.episodes if not one.infra_fault])
+
+    def _count_still(self, tally: EnvTally) -> None:
+        for row, (still, episodes) in enumerate(zip(tally.row_still, tally.row_episodes, strict=True)):
+            streak, before, total = self.still_rows.get(row, (0, 0, 0))
+            streak = streak + still if still == episodes else 0
+            self.still_rows[row] = streak, before + still, total + episodes
 
     def _count_paid(self, step: int, returns: Sequence[float]) -> None:
         num_paid = sum(map(bool, returns))
@@ -117,6 +127,20 @@ class ComparedHistories:
     def since(self) -> int:
         """The step from which on all of them are known."""
         return max((one.episodes[0][0] for one in self._memories.values() if one.episodes), default=0)
+
+    @cached_property
+    def states(self) -> list[np.ndarray]:
+        """The newest first states of each, float32 [R, P]; []: the simulators have none."""
+        held = [np.array(one.states) for one in self._memories.values()]
+        return held if all(one.ndim == 2 and one.shape[1] for one in held) else []
+
+    @cached_property
+    def start_deviations(self) -> dict[int, list[float]]:
+        """Number of the state -> how far the first ones of each are from the others', if they vary; as deviations."""
+        if not self.states or not all(map(len, self.states)):
+            return {}
+        varied = np.flatnonzero(np.ptp(np.concatenate(self.states), axis=0) > 0)
+        return {int(number): all_deviations([one[:, number] for one in self.states]) for number in varied}
 
     @cached_property
     def num_owners(self) -> Counter[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -27,6 +28,7 @@ from rlrun.observability.video import Clip, tile
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Session
+from rlrun.training.significance import ALIKE, SURE, all_deviations
 
 MIN_DOUBTED = 4  # episodes of an evaluation
 VIDEO_FPS = 8.0  # one picture per chunk; with short chunks, slower than real time
@@ -61,6 +63,28 @@ def doubt_of_first(episodes: list[EpisodeReport], is_untrained: bool) -> str | N
     return None
 
 
+def doubt_of_worker(episodes: Sequence[Sequence[EpisodeReport]]) -> str | None:
+    """Return a sentence on the env worker whose success rate is beyond chance unlike its peers'; None: none is.
+
+    episodes: by env rank; each has every n-th seed. Workers are compared only if all have the same tasks.
+    """
+    tasks = {frozenset(episode.instruction for episode in own) for own in episodes}
+    if len(episodes) < 2 or len(tasks) > 1:
+        return None
+    rates = [np.array([float(episode.success) for episode in own]) for own in episodes]
+    for rank, deviation in enumerate(all_deviations(rates)):
+        others = [one for other, one in enumerate(rates) if other != rank]
+        if abs(deviation) > SURE and all(abs(one) < ALIKE for one in all_deviations(others)):
+            whose = "its peers" if len(others) > 1 else f"env/{1 - rank}"
+            which = "its simulator" if len(others) > 1 else "one of the two simulators"
+            return (
+                f"env/{rank} reports {rates[rank].mean():.0%} successes in its {rates[rank].size} evaluation episodes, "
+                f"and {whose} {np.concatenate(others).mean():.0%} ({abs(deviation):.1f} standard deviations): {which} "
+                "may not do what it should"
+            )
+    return None
+
+
 def evaluation_seeds(config: RunConfig) -> list[int]:
     """Return the reset seeds of an evaluation within a run."""
     first = config.evaluation.seed
@@ -84,6 +108,8 @@ def run_episodes(
         for reason in sorted({part.no_video for part in parts if part.no_video}):
             session.console.warning(f"no video: {reason}")
     _tell_left_out(session, len(seeds), [one for part in parts for one in part.left_out])
+    if doubt := doubt_of_worker([part.episodes for part in parts]):
+        session.console.warning(doubt)
     return [episode for part in parts for episode in (*part.episodes, *part.void)]
 
 

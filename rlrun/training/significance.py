@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+SURE = 5.5  # standard deviations; 4e-8 by chance
+ALIKE = 3.5  # standard deviations; peers that differ more from one another are not compared
+
 
 def all_deviations(parts: Sequence[np.ndarray]) -> list[float]:
     """Return how many standard deviations the numbers of each part are above those of all others (Mann-Whitney)."""

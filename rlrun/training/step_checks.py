@@ -19,15 +19,14 @@ from rlrun.config.schema import RunConfig
 from rlrun.edges.reports import Collected, EnvTally
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.env_histories import BY_CHANCE, NUM_EPISODES, ComparedHistories, EnvHistory
-from rlrun.training.significance import all_deviations
+from rlrun.training.significance import ALIKE, SURE, all_deviations
 from rlrun.training.update_checks import NUM_STEPS_IN_A_ROW, UpdateChecks
 from rlrun.watchdog.diagnosis import format_workers
 from rlrun.workers.world_facts import WorldFacts
 
 _VOID_SHARE = 0.1
-_SURE = 5.5  # standard deviations; 4e-8 by chance
-_ALIKE = 3.5  # standard deviations; peers that differ more from one another are not compared
 _EVERY = 50  # steps between two equal warnings
+_EVERY_STARTS = 10  # steps between two comparisons of first states
 # before a fact is told
 _FACT_EPISODES = 100
 _FACT_CHUNK_STEPS = 200
@@ -69,7 +68,7 @@ class StepChecks:
         for rank, report in enumerate(reports):
             self._memory.setdefault(rank, EnvHistory()).add(self._step, report)
         found = list(self._update.check(metrics, sum(sum(report.num_valid) for report in reports)))
-        found += [*self._of_pictures(), *self._of_episodes(reports), *self._of_tasks(reports)]
+        found += [*self._of_pictures(), *self._of_rows(), *self._of_episodes(reports), *self._of_tasks(reports)]
         once = [*self._facts(metrics, reports), *self._update.of_own_error(metrics)]
         found += [(kind, text) for kind, text in once if kind not in self._said]
         self._check_voids(reports)
@@ -126,6 +125,41 @@ class StepChecks:
                     "see whether its simulator renders",
                 )
 
+    def _of_rows(self) -> Iterator[tuple[str, str]]:
+        """Yield a warning for rows whose robot does not move in whole episodes, unlike that of the other rows."""
+        everyone = ComparedHistories(self._memory)
+        all_still = sum(still for own in self._memory.values() for _, still, _ in own.still_rows.values())
+        all_episodes = sum(total for own in self._memory.values() for _, _, total in own.still_rows.values())
+        for rank, own in self._memory.items():
+            for row, (streak, still, total) in own.still_rows.items():
+                others = (all_still - still + 1) / (all_episodes - total + 2)
+                if all_episodes > total and others ** self._independent(rank, everyone, streak) < BY_CHANCE:
+                    yield (
+                        f"still {rank} {row}",
+                        f"no number of the state of row {row} of env/{rank} changed in its last {streak} episodes, and "
+                        f"in {others:.0%} of those of the other rows: it may hang",
+                    )
+
+    def _of_starts(self, rank: int, group: ComparedHistories) -> Iterator[tuple[str, str]]:
+        """Yield a warning if the first states of an env worker's episodes are beyond chance unlike its peers'."""
+        peers = group.peers(rank)
+        if self._step % _EVERY_STARTS or (len(peers) == 1 and rank < peers[0]):
+            return
+        at = group.at[rank]
+        for number, deviations in group.start_deviations.items():
+            columns = [states[:, number] for states in group.states]
+            others = columns[:at] + columns[at + 1 :]
+            sure = abs(deviations[at]) * math.sqrt(self._independent(rank, group, len(columns[at])) / len(columns[at]))
+            if sure > SURE and all(abs(one) < ALIKE for one in all_deviations(others)):
+                whose, which = _blamed(peers)
+                yield (
+                    f"starts {min(rank, *peers) if len(peers) == 1 else rank}",
+                    f"number {number} of the state is {columns[at].mean():.3g} when episodes of env/{rank} begin, and "
+                    f"{np.concatenate(others).mean():.3g} in {whose} ({sure:.1f} standard deviations): {which} may not "
+                    "do what it should",
+                )
+                return
+
     def _independent(self, rank: int, group: ComparedHistories, count: int) -> float:
         """Return how many of `count` episodes are independent: those of a start that no peer has count as one."""
         own = set(self._memory[rank].starts)
@@ -167,6 +201,7 @@ class StepChecks:
             if group.peers(rank):
                 yield from self._constant(rank, group)
                 yield from self._unlike(rank, group)
+                yield from self._of_starts(rank, group)
 
     def _unpaid(self, groups: Iterable[Mapping[int, EnvHistory]]) -> Iterator[tuple[str, str]]:
         """Yield a warning for workers of a task whose episodes have all lost their returns: no peer could show it."""
@@ -198,10 +233,10 @@ class StepChecks:
             own = group.numbers(name, group.since)[group.at[rank]]
             sure = abs(group.deviations(name)[group.at[rank]])
             sure *= math.sqrt(self._independent(rank, group, own.size) / max(1, own.size))
-            if sure <= _SURE:
+            if sure <= SURE:
                 continue
             others = [group.numbers(name, group.since)[group.at[peer]] for peer in peers]
-            if all(abs(one) < _ALIKE for one in all_deviations(others)):
+            if all(abs(one) < ALIKE for one in all_deviations(others)):
                 whose, which = _blamed(peers)
                 here = f"{own.mean():.3g} in its last {own.size} episodes"
                 yield (

@@ -146,3 +146,15 @@ def test_rows_that_act_alone_and_worlds_without_cameras() -> None:
     tally.add(ROWS[1:], blind.rows(ROWS[1:]), actions(0.0)[1:], result(blind))
     found = tally.drain()
     assert (found.num_chunk_steps, found.num_frozen, found.instructions) == (2, (), ("a",))
+
+
+def test_a_row_whose_robot_does_not_move_in_whole_episodes() -> None:
+    tally = StepTally(LOW, HIGH)
+    for t in range(4):
+        before = frames(t)
+        after = frames(t + 1)
+        before.proprio[1] = after.proprio[1] = 7.0
+        tally.add(ROWS, before, actions(0.1 * t), result(after, np.full(B, t == 3)))
+    found = tally.drain()
+    assert (found.row_episodes, found.row_still) == ((1, 1, 1), (0, 1, 0))
+    assert tally.drain().row_episodes == ()

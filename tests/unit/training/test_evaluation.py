@@ -14,7 +14,7 @@ from rlrun.config.loader import load
 from rlrun.edges.reports import EpisodeReport, Evaluated, LeftOutEpisode
 from rlrun.observability.video import CAPTION_HEIGHT
 from rlrun.system.errors import RunError
-from rlrun.training.evaluation import doubt_of_first, evaluate_alone, require_all, run_episodes
+from rlrun.training.evaluation import doubt_of_first, doubt_of_worker, evaluate_alone, require_all, run_episodes
 
 
 def report(seed: int, infra_fault: bool = False) -> EpisodeReport:
@@ -108,3 +108,24 @@ def test_a_healthy_first_evaluation_is_not_doubted() -> None:
     assert doubt_of_first([*played(True, 9), *played(False, 9)], is_untrained=True) is None
     assert doubt_of_first(played(True, 1, number=1), is_untrained=True) is None
     assert doubt_of_first([], is_untrained=True) is None
+
+
+def of_worker(num_successes: int, num_episodes: int = 32, task: str = "go") -> list[EpisodeReport]:
+    return [
+        EpisodeReport(0, seed, seed < num_successes, 0.0, 1.0, 10, False, True, False, task)
+        for seed in range(num_episodes)
+    ]
+
+
+def test_a_worker_that_invents_successes_in_an_evaluation_is_told() -> None:
+    told = doubt_of_worker([of_worker(3), of_worker(32), of_worker(2), of_worker(4)])
+    assert told is not None and told.startswith("env/1 reports 100% successes in its 32 evaluation episodes, and its")
+    two = doubt_of_worker([of_worker(1), of_worker(32)])
+    assert two is not None and "one of the two simulators may not do what it should" in two
+
+
+def test_workers_that_may_differ_are_not_told() -> None:
+    assert doubt_of_worker([of_worker(12), of_worker(20)]) is None
+    assert doubt_of_worker([of_worker(0), of_worker(32, task="other")]) is None  # another task
+    assert doubt_of_worker([of_worker(0, 2), of_worker(2, 2)]) is None
+    assert doubt_of_worker([of_worker(32)]) is None

@@ -514,3 +514,50 @@ def test_an_error_that_grows_a_little_or_in_one_step_is_well() -> None:
         error = (0.22 + 0.13 * step / 120) * (1 + 0.1 * generator.standard_normal())
         assert said(judge, [report()], own_flow_error=error * (4.0 if step % 17 == 16 else 1.0)) == []
         assert said(judge, [report()]) == []  # a step without a group with signal
+
+
+# --- rows and first states --------------------------------------------------------------------------
+
+
+def rows_of(*still: bool, step: int) -> Collected:
+    """A step of a worker with an episode in each row, each with a start of its own."""
+    ended = report([episode(seed=100 * step + row) for row in range(len(still))])
+    ended.starts.extend(EpisodeStart(100 * step + row, f"{step} {row}") for row in range(len(still)))
+    tally = dataclasses.replace(ended.tally, row_episodes=(1,) * len(still), row_still=tuple(map(int, still)))
+    return dataclasses.replace(ended, tally=tally)
+
+
+def test_a_row_that_does_not_move_is_told_and_a_still_world_is_not() -> None:
+    judge = checks()
+    told = [text for step in range(20) for text in said(judge, [rows_of(False, step > 9, step=step)])]
+    assert len(told) == 1 and told[0].startswith("no number of the state of row 1 of env/0 changed in its last ")
+    judge = checks()
+    told = [text for step in range(40) for text in said(judge, [rows_of(True, True, step=step)] * 2)]
+    assert [text for text in told if "row" in text] == []
+
+
+def started(states: np.ndarray, step: int) -> Collected:
+    ended = report()
+    for number, state in enumerate(states):
+        ended.starts.append(EpisodeStart(number, f"{step} {states.tobytes().hex()} {number}", state))
+    return ended
+
+
+@pytest.mark.parametrize(("num_workers", "name"), [(4, "its simulator"), (2, "one of the two simulators")])
+def test_first_states_that_differ_from_those_of_the_peers(num_workers: int, name: str) -> None:
+    for shift, is_told in ((0.05, True), (0.0, False)):
+        judge, generator, told = checks(), np.random.default_rng(1), []
+        for step in range(60):
+            drawn = [generator.normal(0.0, 0.02, (4, 3)).astype(np.float32) for _ in range(num_workers)]
+            drawn[1] += np.float32(shift)
+            told += said(judge, [started(states, step) for states in drawn])
+        told = [text for text in told if "begin" in text]
+        assert bool(told) == is_told
+        assert all("env/1" in text and name in text for text in told)
+
+
+def test_workers_with_a_fixed_start_of_their_own_are_not_told() -> None:
+    judge = checks()
+    for _ in range(60):
+        fixed = [started(np.full((4, 3), rank, np.float32), 0) for rank in range(4)]
+        assert [text for text in said(judge, fixed) if "begin" in text] == []
