@@ -42,7 +42,7 @@ dear: $(INSTALLED)
 	$(BIN)/python -m pytest $(WHOLE_RUNS) -m "($(DEAR)) and not long" $(ARGS)
 
 long: $(INSTALLED) ## the tests that `make test` leaves out: more whole runs
-	$(BIN)/python -m pytest $(WHOLE_RUNS) tests/unit -m long $(ARGS)
+	$(BIN)/python -m pytest $(WHOLE_RUNS) tests/unit packages -m long $(ARGS)
 
 gpu: $(INSTALLED) ## a quarter of an hour on one card: what only a GPU can prove; ends with a table for docs/gpu.md
 	$(BIN)/python -m benchmarks.gpu --budget 900 $(ARGS)
@@ -62,7 +62,7 @@ image: $(INSTALLED) ## build the CPU image with buildah and train run=debug insi
 check: $(INSTALLED) docs ## ruff, mypy, the architecture tests, and the documents with strict links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy rlrun
+	$(BIN)/mypy rlrun packages/rlrun-libero-warp/rlrun_libero_warp
 	$(BIN)/python -m pytest -q -n $(PROCESSES) tests/architecture
 
 docs: $(INSTALLED) ## the documents as a site: site/index.html; fails for a link that leads nowhere
@@ -98,9 +98,9 @@ $(LEROBOT): | $(INSTALLED)
 	$(BIN)/python scripts/lerobot_environment.py $(@D)
 
 # The build of torch is the one that the driver runs. Where there is no GPU it is the CPU's, a tenth of the download.
-$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+$(INSTALLED): pyproject.toml packages/rlrun-libero-warp/pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'installing into $(VENV): once, some minutes'
 	@options=$$($(BIN)/python -m rlrun.system.torch_index) && $(BIN)/pip install -qq --no-compile $$options "$(TORCH)"
-	@$(BIN)/pip install -qq --no-compile -c constraints.txt -e '.[dev,warp]'
+	@$(BIN)/pip install -qq --no-compile -c constraints.txt -e '.[dev]' -e packages/rlrun-libero-warp
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # on all cores; some packages ship files of other Pythons
 	@touch $@

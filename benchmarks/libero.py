@@ -8,8 +8,8 @@
 for each task, and one for each suite. Where positions differ by more than 1e-6 m or rad after a control step, that step
 parts, and both go on from robosuite's state. Predicates of goals are judged in 100 states, with the goal's things
 placed where they may hold. `speed` prints CPU milliseconds of a control step, without and with pictures, and memory of
-a row, of both backends and of one process for each row that draws after every control step, as SubprocVectorEnv of
-other trainers does. `warp` steps MuJoCo Warp and MuJoCo with the same actions. All need the tasks exported:
+a row, of both worlds and of one process for each row that draws after every control step, as SubprocVectorEnv of
+other trainers does. `warp` steps MuJoCo Warp (packages/rlrun-libero-warp) and MuJoCo with the same actions. All need the tasks exported:
 `python -m rlrun.envs.libero.export`.
 """
 
@@ -28,7 +28,8 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-ORACLE = ROOT / "scripts/oracles/libero_in_robosuite.py"
+ORACLE = ROOT / "scripts/oracles/libero_in_robosuite.py"  # records paths
+WORLD = ROOT / "scripts/oracles/robosuite_world.py"  # a simulator
 KINDS, SETTLE_STEPS = ("uniform", "held"), 10
 SAME = 1e-6  # m and rad: paths part where a position differs by more
 FEW = 0.05  # of control steps may part: MuJoCo finds contacts of hulls by iterations, which rounding lets end elsewhere
@@ -51,17 +52,18 @@ def tasks_of(asked: list[str], scenes: str) -> list[str]:
     return found
 
 
-def settings(asked: str, scenes: str, size: int = 128, **own):
-    """Return the configuration of one task's env."""
+def settings(asked: str, scenes: str, size: int = 128, kind=None, **own):
+    """Return the configuration of one task's env. kind: the dataclass of its section; None: rlrun's own world's."""
     from rlrun.config.schema import EnvConfig
     from rlrun.envs.libero.spec import LiberoConfig
 
     suite, _, task = asked.partition(":")
     every = {"train_starts": "0:50"}  # so that a seed below 50 is the number of a published start
-    section = LiberoConfig(suite=suite, task_ids=[int(task)], scenes=scenes, settle_steps=SETTLE_STEPS, **every, **own)
+    chosen = kind or LiberoConfig
+    section = chosen(suite=suite, task_ids=[int(task)], scenes=scenes, settle_steps=SETTLE_STEPS, **every, **own)
     return EnvConfig(
-        simulator="libero",
-        sections={"libero": section},
+        simulator=section.section_name,
+        sections={section.section_name: section},
         cameras=["agentview", "robot0_eye_in_hand"],
         image_size=size,
         action_hz=20,
@@ -178,17 +180,19 @@ def _print_by_version(name: str, lines: list[dict]) -> None:
 
 def on_warp(tasks: list[str], num_starts: int, num_steps: int, scenes: str) -> int:
     """Print a line for each task, start and kind of actions: how far Warp's positions are from MuJoCo's."""
+    from rlrun_libero_warp.spec import LiberoWarpConfig
+    from rlrun_libero_warp.start import make_with_warp
+
     from rlrun.envs.libero.libero_env import make_libero
-    from rlrun.envs.libero.spec import Physics, Pictures
+    from rlrun.envs.libero.spec import Pictures
 
     oracle, paths = _oracle(), [(kind, start) for start in range(num_starts) for kind in KINDS]
     ids = np.arange(len(paths))
     print("| task | actions, start | at rest | until contacts differ | contacts differ at | at the end | rewards |")
     print("|---|---|---|---|---|---|---|")
     for asked in tasks:
-        own = {"pictures": Pictures.fast}
-        chosen = [settings(asked, scenes, 16, physics=physics, **own) for physics in Physics]
-        in_mujoco, on_card = (make_libero(one, len(paths)) for one in chosen)
+        in_mujoco = make_libero(settings(asked, scenes, 16, pictures=Pictures.fast), len(paths))
+        on_card = make_with_warp(settings(asked, scenes, 16, LiberoWarpConfig), len(paths))
         for env in (in_mujoco, on_card):
             env.reset(ids, np.array([start for _, start in paths]))
         actions = np.stack([oracle.actions_of(kind, start, num_steps) for kind, start in paths]).astype(np.float32)
@@ -218,22 +222,31 @@ def _apart(in_mujoco, on_card) -> np.ndarray:
 
 def _oracle():
     """Return the module that records robosuite, which makes the actions too."""
+    return _loaded(ORACLE)
+
+
+def _loaded(file: Path):
     import importlib.util
 
-    described = importlib.util.spec_from_file_location("oracle", ORACLE)
+    described = importlib.util.spec_from_file_location(file.stem, file)
     assert described is not None and described.loader is not None
-    oracle = importlib.util.module_from_spec(described)
-    described.loader.exec_module(oracle)
-    return oracle
+    module = importlib.util.module_from_spec(described)
+    sys.modules[file.stem] = module  # its dataclasses look for it
+    described.loader.exec_module(module)
+    return module
 
 
 def measured(backend: str, asked: str, num_rows: int, scenes: str, every_step: bool, pictures: str) -> dict[str, float]:
     """Return CPU ms of a control step of a row with and without pictures, and bytes of a row, in this process."""
     from rlrun.envs.libero.libero_env import make_libero
-    from rlrun.envs.libero.spec import Backend, Pictures
+    from rlrun.envs.libero.spec import Pictures
 
+    make, kind = make_libero, None
+    if backend == "robosuite":
+        world = _loaded(WORLD)
+        make, kind = world.make_in_robosuite, world.RobosuiteConfig
     before = _resident()
-    env = make_libero(settings(asked, scenes, backend=Backend(backend), pictures=Pictures(pictures)), num_rows)
+    env = make(settings(asked, scenes, kind=kind, pictures=Pictures(pictures)), num_rows, lambda: None)
     env.reset(np.arange(num_rows), np.arange(num_rows))
     found = {"MB": (_resident() - before) / num_rows / 1e6}
     seconds = {num_steps: _chunk_seconds(env, num_rows, num_steps) for num_steps in (1, CHUNK, LONG)}
@@ -268,7 +281,7 @@ def speed(python: str, asked: str, num_rows: int, scenes: str) -> int:
         ("the same with pictures=fast", sys.executable, "native", num_rows, False, "fast"),
         (f"rlrun with robosuite's MuJoCo, {num_rows} rows", python, "native", num_rows, False, "exact"),
     )
-    print("| backend | ms a control step | with two pictures of 128 px | MB a row |")
+    print("| world | ms a control step | with two pictures of 128 px | MB a row |")
     print("|---|---|---|---|")
     for name, interpreter, backend, rows, every_step, pictures in kinds:
         command = [interpreter, "-m", "benchmarks.libero", "measure", backend, asked, str(rows), str(int(every_step))]

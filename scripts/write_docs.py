@@ -73,7 +73,7 @@ def problem_table(rows: tuple[diagnosis.Problem, ...]) -> str:
 def doctor_table() -> str:
     """Rows of docs/troubleshooting.md for the doctor's checks, each under its anchor."""
     lines = ["| check | does what | fails when |", "|---|---|---|"]
-    for check in checks.all_checks():
+    for check in checks.own_checks():
         lines.append(f'| <a id="{check.row}"></a>`{check.name}` | {cell(check.purpose)} | {cell(check.fails_when)} |')
     return "\n".join(lines)
 

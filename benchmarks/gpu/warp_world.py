@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import LeftOut, Row, Seen, row
 
-NEEDS = ("rlrun", "hydra", "mujoco", "mujoco_warp", "pytest", "warp")
+NEEDS = ("rlrun", "rlrun_libero_warp", "hydra", "mujoco", "mujoco_warp", "pytest", "warp")
 EXPORTED, SUITE, TASK = Path(".cache/rlrun/libero"), "libero_goal", 3  # else the small suite of the tests
 CHUNK, NUM_COMPARED, SAME = 8, 16, 1e-5
 ROWS_COUNTED, PRETENDED_SHARE = (4096, 512, 64), 64  # the CPU device steps a 64th of the rows
@@ -30,8 +30,9 @@ def _suite() -> tuple[str, str, int]:
     return str(small_suite.write(Path(tempfile.mkdtemp(prefix="rlrun-gpu-")))), small_suite.NAME, 0
 
 
-def _made(num_rows: int, physics: str, machine: Machine) -> Any:
+def _made(num_rows: int, is_on_warp: bool, machine: Machine) -> Any:
     import warp
+    from rlrun_libero_warp.start import make_with_warp
 
     from rlrun.config.loader import load
     from rlrun.envs.libero.libero_env import make_libero
@@ -39,14 +40,17 @@ def _made(num_rows: int, physics: str, machine: Machine) -> Any:
     if not machine.is_pretended and not warp.get_cuda_device_count():
         raise LeftOut("Warp finds no card: the driver is older than its CUDA")
     folder, suite, task = _suite()
-    own = [f"scenes={folder}", f"suite={suite}", f"task_ids=[{task}]", f"physics={physics}", "pictures=fast"]
-    keys = [*(f"env.libero.{key}" for key in own), "env.image_size=128", "env.max_control_steps=100000"]
-    return make_libero(load(["env=libero", "policy.kind=cnn", *keys]).env, num_rows)
+    own = [f"scenes={folder}", f"suite={suite}", f"task_ids=[{task}]"]
+    every = ["env=libero", "policy.kind=cnn", "env.image_size=128", "env.max_control_steps=100000"]
+    if is_on_warp:
+        simulator = "env.simulator=rlrun_libero_warp.spec:SPEC"
+        return make_with_warp(load([*every, simulator, *(f"env.libero_warp.{key}" for key in own)]).env, num_rows)
+    return make_libero(load([*every, *(f"env.libero.{key}" for key in (*own, "pictures=fast"))]).env, num_rows)
 
 
 def _started(num_rows: int, machine: Machine) -> Any:
     """Return rows on the card, after a chunk that recorded the CUDA graph."""
-    env = _made(num_rows, "warp", machine)
+    env = _made(num_rows, True, machine)
     env.reset(np.arange(num_rows), np.arange(num_rows))
     env.step_chunk(_actions(num_rows, 2))
     return env
@@ -59,7 +63,7 @@ def _actions(num_rows: int, num_steps: int) -> np.ndarray:
 @row("MuJoCo Warp: path", f"within {SAME:g} m and rad of MuJoCo's in {NUM_COMPARED} control steps", needs=NEEDS)
 def path(machine: Machine) -> Seen:
     """Of the CUDA graph, since it is recorded with the second control step."""
-    both = _made(2, "warp", machine), _made(2, "mujoco", machine)
+    both = _made(2, True, machine), _made(2, False, machine)
     worst = 0.0
     for env in both:
         env.reset(np.arange(2), np.arange(2))

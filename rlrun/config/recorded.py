@@ -13,7 +13,6 @@ from typing import Any, get_args, get_type_hints
 
 from rlrun.config import provenance
 from rlrun.config.provenance import CHECKPOINTS, POLICY_CONFIG, Author, Origin, copy_of, origin_of
-from rlrun.config.reference import REMOVED
 from rlrun.config.registry import POLICIES, REGISTRIES, SIMULATORS, schema_with
 from rlrun.config.sections import AUTO, Section, auto_names, names_of
 from rlrun.system.errors import ExitStatus, RunError
@@ -94,6 +93,22 @@ def of_policy(
         elif leaf.is_told:
             left_out.append(leaf.path)
     return kept, _sentence(file, left_out)
+
+
+def _present(section: type[Section], tree: dict[str, Any]) -> dict[str, Any]:
+    """Return a tree without the removed keys of a section and of those below it, if their values are harmless."""
+    hints = get_type_hints(section)
+    kept: dict[str, Any] = {}
+    for key, value in tree.items():
+        removed = section.removed.get(key)
+        if removed is not None and value in removed.harmless:
+            continue
+        hint = hints.get(key)
+        if isinstance(hint, type) and issubclass(hint, Section) and isinstance(value, dict):
+            kept[key] = _present(hint, value)
+        else:
+            kept[key] = value
+    return kept
 
 
 def _put(tree: dict[str, Any], path: str, value: Any) -> None:
@@ -224,9 +239,9 @@ class RecordedConfig:
         """Return the configuration for a program that uses the run's policy, which is in `folder`.
 
         Of the user's own run, or if it is trusted, all keys that do not concern training only; else see `of_policy`.
-        Keys that no version has any more are left out.
+        Removed keys are left out, if the policy acts the same without them.
         """
-        present = self.without(list(REMOVED)).tree
+        present = _present(schema_with(), self.tree)
         if self.author is not Author.own and not is_trusted:
             tree, remark = of_policy(self.file, present, folder, given)
             return replace(self, tree=tree, remark=remark)

@@ -36,11 +36,6 @@ FORMER = {  # names of earlier versions -> the present name, and what an alike o
     "seq_mean_token_sum": ("chunk_mean_token_sum", "verl has none such"),
     "seq_mean_token_mean": ("chunk_mean_token_mean", "episode_mean_token_mean is verl's"),
 }
-REMOVED = {  # keys of earlier versions that change nothing about a policy -> what to do without them
-    "cluster.channel_security": "Leave it out: env and rollout workers authenticate by a token, and encrypt nothing; "
-    "use a VPN where a network is not trusted.",
-    "replay.half": "Leave it out: a replay is learning again from recorded trajectories, without simulators.",
-}
 _MARKS = {  # first bytes of a file -> its encoding
     codecs.BOM_UTF8: "UTF-8 with a byte order mark",
     codecs.BOM_UTF16_LE: "UTF-16",
@@ -71,7 +66,7 @@ def all_keys(schema: Schema = None) -> tuple[Key, ...]:
 @cache
 def sections(schema: Schema = None) -> tuple[str, ...]:
     """Return the paths of all sections, such as "env"."""
-    return tuple(_sections_of(schema or schema_with(), ""))
+    return tuple(path for path, _ in _section_types(schema or schema_with(), ""))
 
 
 def is_known(path: str, schema: Schema = None) -> bool:
@@ -86,8 +81,10 @@ def suggestion(path: str, schema: Schema = None) -> str | None:
 
     Example: "Did you mean 'actor.lr' or 'sft.lr'?" for lr; the keys of the section for algorithm.foo.
     """
-    if path in REMOVED:
-        return REMOVED[path]
+    parent, _, name = path.rpartition(".")
+    removed = dict(_section_types(schema or schema_with(), "")).get(parent, Section).removed
+    if name in removed:
+        return removed[name].remedy
     keys = [key.path for key in all_keys(schema)]
     ending = [known for known in keys if known.endswith(f".{path}")]
     if ending:
@@ -112,11 +109,12 @@ def _similarity(left: str, right: str) -> float:
     return difflib.SequenceMatcher(None, left, right).ratio()
 
 
-def _sections_of(section: type, prefix: str) -> Iterator[str]:
+def _section_types(section: type, prefix: str) -> Iterator[tuple[str, type[Section]]]:
+    """Yield (path, type) of each section below one."""
     for name, hint in get_type_hints(section).items():
         if isinstance(hint, type) and issubclass(hint, Section):
-            yield prefix + name
-            yield from _sections_of(hint, f"{prefix}{name}.")
+            yield prefix + name, hint
+            yield from _section_types(hint, f"{prefix}{name}.")
 
 
 def _keys_of(section: type, prefix: str) -> Iterator[Key]:

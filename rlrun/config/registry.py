@@ -130,6 +130,12 @@ class Registry(Generic[S]):
             except RunError:
                 continue
 
+    def shipped(self) -> Iterator[S]:
+        """Yield rlrun's own specs, for documents and tests that must not depend on what else is installed."""
+        for name in self.names():
+            if self.location(name).startswith("rlrun."):
+                yield self.get(name)
+
     def config_folders(self) -> Iterator[Path]:
         """Yield the folders `configs` beside the modules of installed specs, with the YAML of their packages."""
         for name in self.names():

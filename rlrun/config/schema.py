@@ -25,6 +25,7 @@ from rlrun.config.sections import (
     SHARE,
     KindSection,
     Range,
+    RemovedKey,
     Section,
     bounded,
     named,
@@ -454,6 +455,8 @@ class RecordConfig(Section):
 
 @dataclass
 class ReplayConfig(Section):
+    removed = {"half": RemovedKey("Leave it out: a replay learns again, without simulators.", ("actor", "env"))}
+
     path: str | None = None  # folder of a recorded run, also "replay=…" on the command line; None: train
 
 
@@ -464,6 +467,14 @@ class ClusterKind(Enum):
 
 @dataclass
 class ClusterConfig(Section):
+    removed = {
+        "channel_security": RemovedKey(
+            "Leave it out: env and rollout workers authenticate by a token, and encrypt nothing; use a VPN where a "
+            "network is not trusted.",
+            ("curve", "token"),
+        )
+    }
+
     kind: ClusterKind = ClusterKind.ray
     address: str | None = None  # host:port of a running Ray cluster; None: RAY_ADDRESS, else a private Ray
     temp_dir: str | None = None  # folder for the Ray that rlrun starts; None: the system's temporary directory

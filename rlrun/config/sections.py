@@ -11,7 +11,7 @@ from enum import Enum
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, NoReturn, TypeVar, get_args, get_type_hints
 
 from rlrun.system.import_path import is_closed
 
@@ -23,12 +23,25 @@ _AUTO = "rlrun.auto"
 AUTO = "auto"  # the value of a key that the plan chooses
 
 
+@dataclass(frozen=True)
+class RemovedKey:
+    """A key of earlier versions, which is refused.
+
+    Example: RemovedKey("Leave it out: the channel authenticates by a token.", harmless=("token",))
+    """
+
+    remedy: str
+    harmless: tuple[str, ...]  # recorded values without which a policy acts as it did; they are left out
+
+
 class Section:
     """Base class of every configuration dataclass: fields can be assigned until it is frozen.
 
     Frozen dataclasses would break Hydra's merging, so instances are frozen after loading. The instance stores that, so
     pickle, cloudpickle and deepcopy keep it. `dataclasses.replace` returns a copy that is not frozen.
     """
+
+    removed: ClassVar[Mapping[str, RemovedKey]] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get("_frozen"):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from rlrun.config.registry import SIMULATORS
 from rlrun.config.schema import RunConfig
-from rlrun.config.simulator_spec import simulator_spec
+from rlrun.config.simulator_spec import SimulatorSpec, simulator_spec
 from rlrun.doctor import accelerator_checks, cross_node_checks, node_checks
 from rlrun.doctor.check import Check, ClusterState, Finding, Status, size
 from rlrun.doctor.measure import inspection_of, inspections
@@ -277,8 +278,17 @@ CHECKS = (
 
 
 def all_checks() -> tuple[Check, ...]:
-    """The table, and the checks of every installed simulator; several simulators may share one."""
-    return tuple(dict.fromkeys([*CHECKS, *(check for one in inspections() for check in one.checks)]))
+    """The table, and the checks of every installed simulator."""
+    return _with_checks_of(SIMULATORS.installed())
+
+
+def own_checks() -> tuple[Check, ...]:
+    """The table, and the checks of rlrun's own simulators."""
+    return _with_checks_of(SIMULATORS.shipped())
+
+
+def _with_checks_of(specs: Iterable[SimulatorSpec]) -> tuple[Check, ...]:
+    return tuple(dict.fromkeys([*CHECKS, *(check for one in inspections(specs) for check in one.checks)]))
 
 
 def _checks_of(config: RunConfig) -> tuple[Check, ...]:
@@ -328,5 +338,5 @@ def _excused(finding: Finding, load: float) -> Finding:
 
 def markdown_table() -> str:
     """Return the table of docs/doctor.md."""
-    rows = [f"| `{c.name}` | {c.purpose} | {c.where} | {c.fails_when} |" for c in all_checks()]
+    rows = [f"| `{c.name}` | {c.purpose} | {c.where} | {c.fails_when} |" for c in own_checks()]
     return "\n".join(["| check | does what | where | fails when |", "|---|---|---|---|", *rows])

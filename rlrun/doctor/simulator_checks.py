@@ -14,7 +14,7 @@ from typing import Any
 
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.config.sections import to_dict
+from rlrun.config.sections import file_of, to_dict
 from rlrun.doctor.check import Check, ClusterState, Finding, Status
 from rlrun.doctor.measure import LIMIT_S, LONGEST_S, SimulatorInspection
 from rlrun.doctor.node_request import SimulatorRequest
@@ -39,8 +39,9 @@ _SOFTWARE = ("llvmpipe", "softpipe", "swrast")  # names of Mesa's renderers on t
 
 
 def run_trial(request: SimulatorRequest, trial: str, arguments: dict[str, Any], limit_s: float) -> Answer:
-    """Run a function of `simulator_trials` under the request's interpreter; see `ask`."""
-    words = [str(_PACKAGE / "pipe" / "bootstrap.py"), str(_PACKAGE), json.dumps({"trial": trial} | arguments)]
+    """Run a function of `simulator_trials`, or module:FUNCTION, under the request's interpreter; see `ask`."""
+    question = {"trial": trial, "package": file_of(trial) if ":" in trial else ""} | arguments
+    words = [str(_PACKAGE / "pipe" / "bootstrap.py"), str(_PACKAGE), json.dumps(question)]
     return ask(request.python, _PROGRAM, words, limit_s, request.environment)
 
 

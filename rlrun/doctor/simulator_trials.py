@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.schema import EnvConfig, Renderer
-from rlrun.config.sections import from_dict
+from rlrun.config.sections import from_dict, import_from, load_object
 from rlrun.envs.opengl import MUJOCO_GL, prepare_process
 from rlrun.system.errors import RunError
 
@@ -99,31 +99,6 @@ def render_by_mujoco(renderer: str, image_size: int) -> dict[str, Any]:
     return _image(os.environ.get(MUJOCO_GL, ""), device, milliseconds)
 
 
-def find_warp() -> dict[str, Any]:
-    """Import MuJoCo Warp; returns versions, the card ("": the CPU), its bytes, and the folder of compiled kernels."""
-    from rlrun.envs.libero.warp_start import check_packages, prepare_cache
-
-    try:
-        check_packages()
-        cache = prepare_cache()
-        import mujoco_warp
-        import warp
-
-        warp.config.log_level = warp.LOG_WARNING
-        count = warp.get_cuda_device_count()
-        device = warp.get_device("cuda:0") if count else None
-    except Exception as error:  # the type depends on which part of the driver is missing
-        return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-    return {
-        "mujoco_warp": mujoco_warp.__version__,
-        "warp": warp.config.version,
-        "device": device.name if device else "",
-        "memory_bytes": device.total_memory if device else 0,
-        "cache": str(cache),
-        "num_compiled": sum(1 for _ in cache.glob("*/wp_*")),
-    }
-
-
 def _opengl_device() -> str:
     """Return OpenGL's name of the device of the current context. Example: "llvmpipe (LLVM 15.0.6, 256 bits)"."""
     from OpenGL.GL import GL_RENDERER, glGetString
@@ -187,9 +162,17 @@ def _observations_per_second(env: Any) -> float:
 
 
 def main(question: str) -> None:
-    """Run the trial of `question`. Example: main('{"trial": "render_world", "renderer": "auto", "image_size": 64}')."""
+    """Run the trial of `question`; one of a plug-in is module:FUNCTION, and `package` is the file of its top module.
+
+    Example: main('{"trial": "render_world", "package": "", "renderer": "auto", "image_size": 64}')
+    """
     trials: dict[str, Callable[..., dict[str, Any]]] = {
-        trial.__name__: trial for trial in (render_world, render_by_mujoco, find_warp, make_environment)
+        trial.__name__: trial for trial in (render_world, render_by_mujoco, make_environment)
     }
     arguments = json.loads(question)
-    print(json.dumps(trials[arguments.pop("trial")](**arguments)), flush=True)
+    name = arguments.pop("trial")
+    package = arguments.pop("package")
+    if package:
+        import_from(name.partition(":")[0].partition(".")[0], package)
+        trials[name] = load_object(name)
+    print(json.dumps(trials[name](**arguments)), flush=True)

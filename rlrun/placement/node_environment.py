@@ -137,8 +137,8 @@ print(json.dumps({"version": version, "reads_new": reads_new}))
 
 
 def variables() -> tuple[Variable, ...]:
-    """Return the table with the rows of installed kinds."""
-    kinds = [spec for registry in REGISTRIES for spec in registry.installed()]
+    """Return the table with the rows of rlrun's own kinds."""
+    kinds = [spec for registry in REGISTRIES for spec in registry.shipped()]
     return tuple(dict.fromkeys([*VARIABLES, *(one for spec in kinds for one in getattr(spec, "variables", ()))]))
 
 

@@ -33,7 +33,6 @@ _NEEDED = (
 # Other keys that decide on the results: a difference is reported, and may be the purpose of the replay.
 _COMPARED = ("actor", "algorithm", "seed", "rollout.precision", "rollout.temperature")
 _SHOWN = 10  # lines of differences of a kind and step
-_PACKAGES = ("torch", "numpy")  # whose versions affect the results
 
 
 class RecordedTraining(Run):
@@ -119,9 +118,9 @@ def _require_shapes(was: dict[str, Any], now: dict[str, Any]) -> None:
 
 def _remarks(was: dict[str, Any], now: dict[str, Any], packages: dict[str, str]) -> list[str]:
     here = provenance.origin()["packages"]
-    versions = [name for name in _PACKAGES if packages.get(name) != here.get(name)]
     found = [text for key, text in changes(was, now, ()) if any(f"{key}.".startswith(f"{one}.") for one in _COMPARED)]
-    found += [f"{name} was {packages.get(name)}, is {here.get(name)}" for name in versions]
+    versions = [(name, packages.get(name), here.get(name)) for name in ("torch", "numpy")]
+    found += [f"{name} was {then}, is {this}" for name, then, this in versions if then != this]
     return [f"{text}: results may differ from the recorded run's" for text in found]
 
 

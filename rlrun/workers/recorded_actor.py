@@ -52,8 +52,8 @@ class ReplayedActorWorker(ActorWorker):
         metrics = self.update(step, None, *(read_message(path, Trajectory) for path in paths if path.exists()))
         weights = weights_after(self, step)
         found: dict[str, list[str]] = {}
+        place = recording.worker_folder(step, "actor/0") / METRICS
         if self.rank == 0:
-            place = recording.worker_folder(step, "actor/0") / METRICS
             if place.exists():
                 found["metrics"] = metric_differences(read_json(place), metrics)
             if recorded := recording.messages(step, "actor/0", "weights"):

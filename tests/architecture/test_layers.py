@@ -59,8 +59,6 @@ LIBRARIES = {
     "omegaconf": {"config"},
     "transformers": {"policies", "rollout"},
     "mujoco": {"envs", "doctor"},  # doctor: in a process that tries a renderer
-    "mujoco_warp": {"envs", "doctor"},
-    "warp": {"envs", "doctor"},
     "gymnasium": {"envs"},
     "libero": {"envs"},
     "robosuite": {"envs"},

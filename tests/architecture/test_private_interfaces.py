@@ -17,7 +17,7 @@ EXCEPTIONS = {
     "rlrun/rollout/sglang/plugin.py": {
         "sglang.srt.multimodal.customized_mm_processor_utils._CUSTOMIZED_MM_PROCESSOR"  # SGLang has no register for it
     },
-    "rlrun/envs/libero/robosuite_env.py": {
+    "scripts/oracles/robosuite_world.py": {
         "_get_observations",  # robosuite draws again after a state was set
         "_data",  # MuJoCo's own data behind robosuite's, for a second renderer
     },
@@ -29,7 +29,7 @@ EXCEPTIONS = {
         "_scaled_dot_product_efficient_attention",
     },
     "rlrun/config/sections.py": {"sys.modules"},  # imports a guest's spec under a Python it is not installed in
-    "scripts/oracles/libero_in_robosuite.py": {"_get_observations"},  # as rlrun/envs/libero/robosuite_env.py
+    "scripts/oracles/libero_in_robosuite.py": {"_get_observations"},  # as robosuite_world.py
     "scripts/oracles/openvla_oft.py": {"sys.modules"},  # imports one module of RLinf without its packages' Ray
     "scripts/oracles/pi.py": {"_preprocess_images"},  # the method that the oracle asks
     "rlrun/pipe/bootstrap.py": {"sys.modules"},  # runs rlrun's own files under a Python that rlrun is not installed in

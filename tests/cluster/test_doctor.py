@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.doctor.checks import all_checks
+from rlrun.doctor.checks import own_checks
 from rlrun.system.errors import ExitStatus
 from tests.cluster.testbed import PYTHON, Host, HostSpec, Testbed
 
@@ -142,7 +142,7 @@ def test_healthy_hosts_pass_with_a_warning_about_host_names(lab: Lab) -> None:
     assert "10.77.0.2 sim" in told["sim"] and "/etc/hosts" in told["sim"]
     assert {row["check"] for row in diagnosis.findings} == {
         check.name
-        for check in all_checks()
+        for check in own_checks()
         if not check.name.startswith(("simulator ", "environment spaces"))  # of other simulators
     }
     assert not list(Path(lab.testbed.shared).glob(".rlrun-marker-*")), "markers are removed"

@@ -19,16 +19,18 @@ import gymnasium
 import numpy as np
 import pytest
 
+from rlrun.config.loader import load
 from rlrun.config.schema import (
     EnvConfig,
     ProprioLayout,
     RewardMode,
 )
+from rlrun.config.sections import put_on_path
 from rlrun.edges.frames import Frames
 from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.libero.libero_env import LiberoVectorEnv
-from rlrun.envs.libero.spec import Backend, LiberoConfig, Physics, Pictures
+from rlrun.envs.libero.spec import LiberoConfig
 from rlrun.envs.make import make_env
 from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.envs.remote_env import RemoteEnv
@@ -37,7 +39,6 @@ from rlrun.envs.vector_env import VectorEnv
 from rlrun.testing.simulators import CHECKS, CHUNK, NUM_ENVS, TIME_LIMIT, EnvUnderTest, same
 from tests.integration.libero import libero_python
 from tests.unit.envs.libero import small_suite
-from tests.unit.envs.libero.warp import needs_warp
 
 Make = Callable[..., VectorEnv]
 
@@ -175,11 +176,11 @@ def _break_libero(env: VectorEnv, row: int) -> None:
     env.state(row)[0].qvel[0] = np.inf
 
 
-def _break_warp(env: VectorEnv, row: int) -> None:
-    qvel = env._physics.data.qvel  # type: ignore[attr-defined]
-    numbers = qvel.numpy().copy()
-    numbers[row, 0] = np.inf
-    qvel.assign(numbers)
+def _in_robosuite() -> EnvConfig:
+    """The oracle of LIBERO's own code."""
+    put_on_path([str(Path(__file__).parents[2] / "scripts" / "oracles")])
+    keys = ["env=libero", "policy.kind=cnn", "env.simulator=robosuite_world:SPEC", "env.robosuite_world.task_ids=[0]"]
+    return load([*keys, f"env.max_control_steps={TIME_LIMIT}"]).env
 
 
 _SCENES = Path(tempfile.mkdtemp(prefix="rlrun-scenes-"))
@@ -206,13 +207,8 @@ IMPLEMENTATIONS = {
         _break_libero,
         reward_part="task",
     ),
-    "libero-warp": Implementation(
-        _small_libero(physics=Physics.warp, pictures=Pictures.fast),
-        _break_warp,
-        reward_part="task",
-    ),
     "libero-robosuite": Implementation(
-        _libero(task_ids=[0], backend=Backend.robosuite),
+        _in_robosuite(),
         _break_by_signal,
         lambda folder: _breakable(folder, libero_python()),
         reward_part="task",
@@ -228,7 +224,6 @@ IMPLEMENTATIONS = {
 
 MARKS = {
     "libero": [small_suite.needs_opengl],
-    "libero-warp": [pytest.mark.long, small_suite.needs_opengl, needs_warp, pytest.mark.timeout(900)],  # it compiles
     "libero-robosuite": [pytest.mark.long, pytest.mark.timeout(1200)],
 }
 

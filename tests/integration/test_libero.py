@@ -1,4 +1,4 @@
-"""LIBERO itself: both backends are the same benchmark; a whole run from scratch; and a suite that is not there."""
+"""LIBERO itself: rlrun's world and robosuite's are the same; a whole run from scratch; a suite that is not there."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rlrun.train import train
 from tests.integration.libero import libero_python, libero_scenes
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+ROOT = Path(__file__).resolve().parents[2]
 
 SMALL = [
     *("run=single_process", "env=libero", "policy.kind=cnn", "env.num_envs=1", "env.max_control_steps=8"),
@@ -25,20 +26,22 @@ SMALL = [
 ]
 
 
-def robosuite(folder: Path, *overrides: str):
-    python = f"placement.nodes={{here: {{python: '{libero_python()}'}}}}"
-    return load([*SMALL, f"output_dir={folder}", python, "env.libero.backend=robosuite", *overrides])
+def robosuite(*settings: str) -> list[str]:
+    """Overrides for the oracle, with settings such as "suite=libero_goal"."""
+    chosen = ["env.simulator=robosuite_world:SPEC", f"python_path=[{ROOT}/scripts/oracles]"]
+    return [*chosen, *(f"env.robosuite_world.{one}" for one in settings)]
 
 
 @pytest.mark.parametrize("has_robosuites_mujoco", [pytest.param(True, marks=pytest.mark.long), False])
-def test_both_backends_are_the_same(has_robosuites_mujoco: bool) -> None:
+def test_both_worlds_are_the_same(has_robosuites_mujoco: bool) -> None:
     """Frames, states and rewards of chunks in which the hand moves freely; pictures to the bit, with one MuJoCo."""
     scenes = libero_scenes("libero_goal", 7)
-    keys = ["env.libero.suite=libero_goal", "env.libero.task_ids=[7]", f"env.libero.scenes={scenes}"]
+    task = ["suite=libero_goal", "task_ids=[7]"]
+    ours_keys = [*(f"env.libero.{one}" for one in task), f"env.libero.scenes={scenes}"]
     actions = np.random.default_rng(0).uniform(-0.3, 0.3, (3, 1, 4, 7)).astype(np.float32)
     seen = []
-    for backend, is_elsewhere in (("robosuite", True), ("native", has_robosuites_mujoco)):
-        config = load([*SMALL, *keys, f"env.libero.backend={backend}", "env.max_control_steps=12"]).env
+    for keys, is_elsewhere in ((robosuite(*task), True), (ours_keys, has_robosuites_mujoco)):
+        config = load([*SMALL, *keys, "env.max_control_steps=12"]).env
         env = make_env(config, 1, python=libero_python() if is_elsewhere else None)
         try:
             first = env.reset(np.zeros(1, int), np.array([VALIDATION_SEEDS.start + 1]))
@@ -84,8 +87,7 @@ def test_a_run_on_published_tasks(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_pictures_of_rows_that_change_their_tasks() -> None:
     """A seed shows the same, whichever scenes were closed before it."""
-    keys = ["env.libero.suite=libero_spatial", "env.libero.task_ids=[0, 3]", "env.libero.backend=robosuite"]
-    config = load([*SMALL, *keys]).env
+    config = load([*SMALL, *robosuite("suite=libero_spatial", "task_ids=[0, 3]")]).env
     env = make_env(config, 2, python=libero_python())
     try:
         seen: dict[int, np.ndarray] = {}
@@ -98,10 +100,10 @@ def test_pictures_of_rows_that_change_their_tasks() -> None:
         env.close()
 
 
-def test_a_suite_that_is_not_there(tmp_path: Path) -> None:
+def test_a_suite_that_is_not_there() -> None:
     with pytest.raises(RunError) as caught:
-        train(robosuite(tmp_path, "env.libero.suite=libero_cooking"))
-    assert caught.value.key == "env.libero.suite" and "libero_goal" in str(caught.value.remedy)
+        make_env(load([*SMALL, *robosuite("suite=libero_cooking")]).env, 1, python=libero_python())
+    assert caught.value.key == "env.robosuite_world.suite" and "libero_goal" in str(caught.value.remedy)
 
 
 def expert(folder: Path, *overrides: str):

@@ -22,7 +22,7 @@ LEFT_OUT = {
     "torch.compile": "triton",
     "7.5 B, behavior: update, no recompute, Inductor": "triton",
     "8-bit AdamW": "bitsandbytes",
-    "MuJoCo Warp": "mujoco_warp",
+    "MuJoCo Warp": "rlrun_libero_warp",
 }
 TWO_CARDS = ("training on Ray, NCCL between", "training on Ray, weights by NCCL")
 SHOWN = ("training in one process", "a real checkpoint: loaded", "a real checkpoint: acts")

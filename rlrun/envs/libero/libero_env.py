@@ -18,7 +18,7 @@ from rlrun.envs.libero.controller import ArmViews, PoseController, arm_views
 from rlrun.envs.libero.experts import Expert, ExpertView
 from rlrun.envs.libero.painter import MAX_PIXELS
 from rlrun.envs.libero.scenes import Scene, Task
-from rlrun.envs.libero.spec import Backend, LiberoConfig, Physics
+from rlrun.envs.libero.spec import LiberoConfig, detail_of_pictures
 from rlrun.envs.libero.suite_env import SuiteEnv
 from rlrun.envs.libero.tasks import NUM_PROPRIO, axis_angle, check_renderer
 from rlrun.envs.pictures import draw_without_display
@@ -33,14 +33,6 @@ def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None] =
     """Make `num_envs` rows of the suite `env.libero.suite`. Raises RunError for an unknown suite or task."""
     draw_without_display(config.renderer)
     check_renderer()
-    if config.section(LiberoConfig).backend is Backend.robosuite:
-        from rlrun.envs.libero.robosuite_env import make_in_robosuite
-
-        return make_in_robosuite(config, num_envs, progress)
-    if config.section(LiberoConfig).physics is Physics.warp:
-        from rlrun.envs.libero.warp_start import make_with_warp
-
-        return make_with_warp(config, num_envs, progress)
     return LiberoVectorEnv(config, num_envs, progress)
 
 
@@ -64,8 +56,9 @@ class LiberoVectorEnv(SuiteEnv):
 
     def __init__(self, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None):
         """Raises RunError if the tasks were not exported (`rlrun.envs.libero.export`)."""
-        super().__init__(config, num_envs)
-        self._expert = None if self._settings.expert is None else Expert(self._settings.expert)
+        super().__init__(config, num_envs, detail_of_pictures(config))
+        expert = config.section(LiberoConfig).expert
+        self._expert = None if expert is None else Expert(expert)
         self._rows: list[_Row] = []
         for i in range(num_envs):
             self._rows.append(self._opened(self._tasks[i % len(self._tasks)]))
@@ -91,8 +84,7 @@ class LiberoVectorEnv(SuiteEnv):
         for i, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
             self._restart(i, seed)
         ids = np.asarray(env_ids, int)
-        idle = np.zeros((len(ids), self.num_actions))
-        idle[:, -1] = self._settings.idle_gripper
+        idle = self.idle(len(ids))
         for _ in range(self._settings.settle_steps):
             self.control_step(ids, idle)
         broken = [i for i in ids.tolist() if self._rows[i].is_broken()]

@@ -1,4 +1,4 @@
-"""Draws cameras of LIBERO's scenes by OpenGL, as robosuite draws them; both backends use it."""
+"""Draws cameras of LIBERO's scenes by OpenGL, as robosuite draws them; all worlds of its tasks use it."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def _read_json(file: Path, folder: Path, asked: str) -> dict[str, Any]:
             value=str(folder),
             cause="rlrun's LIBERO world reads scenes that were exported once from an interpreter with LIBERO.",
             remedy=f"python -m rlrun.envs.libero.export --python LIBERO_PYTHON --out {folder} {asked}; docs/libero.md "
-            "tells how that interpreter is made. Or set env.libero.backend=robosuite.",
+            "tells how that interpreter is made.",
             exit_status=ExitStatus.bad_input,
         ) from None
     except (ValueError, OSError) as error:

@@ -8,18 +8,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from rlrun.config.schema import EnvConfig, RunConfig
-from rlrun.config.sections import NOT_NEGATIVE, Range, Section, bounded, named
+from rlrun.config.sections import NOT_NEGATIVE, Range, RemovedKey, Section, bounded, named
 from rlrun.config.simulator_spec import (
     GRIPPER_OPEN_01,
     Component,
     Conventions,
-    Decided,
     PlannedSpaces,
     SimulatorMemory,
     SimulatorSpec,
     SimulatorTime,
     Splits,
-    Variable,
 )
 from rlrun.edges.starts import Split
 from rlrun.envs import opengl
@@ -32,19 +30,7 @@ NUM_PUBLISHED = 50  # starts of each task
 PUBLISHED_STEPS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
 PUBLISHED_SETTLE_STEPS = 10
 PRO_SUITES = ("lan", "object", "swap", "task", "env")  # suffixes of LIBERO-PRO's suites
-WARP_CACHE = Variable(
-    "WARP_CACHE_PATH", ("env",), Decided.node, "the env workers of a node share the kernels that MuJoCo Warp compiles"
-)
-# Of one env worker on MuJoCo Warp. Seconds are estimates; bytes are those of the arrays for libero_goal.
-# a picture of 224 px
-WARP_STEP_S = 0.03
-WARP_ROW_S = 1 / 30_000
-WARP_PICTURE_S = 1 / 10_000
-WARP_FIRST_BYTES = 1_500_000_000
-WARP_ROW_BYTES = 500_000
-WARP_COMPILE_S = 120  # once for each card's architecture and for each kind of scene
-WARP_PIXEL_BYTES = 7  # packed by the ray tracer, and as the policy sees them
-# Of an env worker on MuJoCo's own physics. Measured with Mesa for a scene of libero_goal: 0.68 GB of host memory, 0.52
+# Of an env worker. Measured with Mesa for a scene of libero_goal: 0.68 GB of host memory, 0.52
 # GB of textures and meshes, 6 MB a row. A card was not measured: its share is estimated from its textures and meshes.
 MAX_OPEN = 2  # tasks that a process keeps beside those of its rows
 PROCESS_BYTES = 300_000_000
@@ -57,26 +43,16 @@ NUM_TASKS = {"libero_90": 90}  # of suites with other than ten
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 
 
-class Backend(Enum):
-    native = "native"  # MuJoCo with rlrun's controller and predicates, from scenes exported once
-    robosuite = "robosuite"  # LIBERO's own code, in an interpreter that has it
-
-
-class Physics(Enum):
-    mujoco = "mujoco"  # on the CPU, row by row
-    warp = (
-        "warp"  # MuJoCo Warp: all rows together, and pictures by its ray tracer, on the worker's GPU; else on the CPU
-    )
-
-
 class Pictures(Enum):
     exact = "exact"  # as LIBERO draws them
     fast = "fast"  # without reflections, shadows and details below half a pixel: for policies trained on them only
 
 
 @dataclass
-class LiberoConfig(Section):
-    """Settings for env.simulator=libero."""
+class SuiteConfig(Section):
+    """Settings of a world of exported tasks, whatever steps and draws it. docs/libero.md"""
+
+    section_name = "libero"  # below env
 
     suite: str = named("libero_spatial")  # libero_object, libero_goal, libero_10, libero_90, or one of LIBERO-PRO
     task_ids: list[int] = bounded([], NOT_NEGATIVE)  # tasks of the suite, cycled by reset seed; empty: all
@@ -86,12 +62,32 @@ class LiberoConfig(Section):
     test_starts: str = named("10:50")
     settle_steps: int = bounded(10, NOT_NEGATIVE)  # control steps before each episode, in which objects come to rest
     idle_gripper: float = bounded(-1.0, Range(-1, 1))  # gripper in these steps: -1 opens, 0 holds, 1 closes
-    backend: Backend = Backend.native
-    scenes: str = ".cache/rlrun/libero"  # folder of the exported tasks on the nodes of the env workers (backend=native)
-    physics: Physics = Physics.mujoco  # what steps the exported tasks (backend=native)
+    scenes: str = ".cache/rlrun/libero"  # folder of the exported tasks on the nodes of the env workers
+    has_openness: bool = False  # True: gripper 1 open, 0 closed, as OpenVLA's checkpoints; False: -1 open, 1 closed
+
+    def key(self, name: str) -> str:
+        """Return the key of a setting. Example: "env.libero.suite"."""
+        return f"env.{self.section_name}.{name}"
+
+
+@dataclass
+class LiberoConfig(SuiteConfig):
+    """Settings for env.simulator=libero."""
+
+    removed = {
+        "backend": RemovedKey(
+            "Leave it out: rlrun steps exported tasks itself; robosuite's settings LIBERO is an oracle in scripts/oracles.",
+            ("native",),
+        ),
+        "physics": RemovedKey(
+            "Leave it out: MuJoCo steps this world. On a GPU: install packages/rlrun-libero-warp, and take "
+            "env.simulator=libero_warp with its section env.libero_warp.",
+            ("mujoco",),
+        ),
+    }
+
     pictures: Pictures = Pictures.exact
     expert: str | None = None  # module:FUNCTION of expert(view) -> action, for rlrun.demos; None: no expert
-    has_openness: bool = False  # True: gripper 1 open, 0 closed, as OpenVLA's checkpoints; False: -1 open, 1 closed
 
 
 def planned_spaces(env: EnvConfig) -> PlannedSpaces:
@@ -99,22 +95,8 @@ def planned_spaces(env: EnvConfig) -> PlannedSpaces:
     return PlannedSpaces(len(env.cameras), 8, 7, tuple(env.cameras), float(env.action_hz))
 
 
-def is_warp(env: EnvConfig) -> bool:
-    """Return whether MuJoCo Warp steps the world."""
-    return env.section(LiberoConfig).physics is Physics.warp
-
-
 def control_time(env: EnvConfig) -> SimulatorTime:
-    """Return the seconds of a control step by benchmarks/libero.py; a picture's are assumed, of a card's EGL.
-
-    Those of Warp are estimates from what its authors report of other scenes: it ran here on its CPU device only.
-    """
-    if env.section(LiberoConfig).backend is Backend.robosuite:
-        return SimulatorTime(env_step_s=0.04, picture_s=0.01)
-    if is_warp(env):  # rows step together, and the more there are, the longer it takes
-        rows = env.num_envs // max(1, env.num_workers)
-        picture_s = WARP_PICTURE_S * (env.image_size / 224) ** 2
-        return SimulatorTime(step_s=WARP_STEP_S + rows * WARP_ROW_S, picture_s=picture_s)
+    """Return the seconds of a control step by benchmarks/libero.py; a picture's are assumed, of a card's EGL."""
     return SimulatorTime(step_s=0.0045, env_step_s=0.006, picture_s=0.01)  # rows are controlled together
 
 
@@ -128,63 +110,34 @@ def start_range(text: str) -> range | None:
     return range(int(first), int(end))
 
 
-def start_ranges(own: LiberoConfig) -> dict[Split, range | None]:
+def start_ranges(own: SuiteConfig) -> dict[Split, range | None]:
     """Return the published starts of each split; None: sampled ones. Raises ValueError."""
-    return {split: start_range(text) for split, text in start_texts(own).items()}
+    return {split: start_range(text) for split, text in start_texts(settings).items()}
 
 
-def start_texts(own: LiberoConfig) -> dict[Split, str]:
+def start_texts(own: SuiteConfig) -> dict[Split, str]:
     """Return the starts of each split as they are configured."""
-    return {Split.train: own.train_starts, Split.validation: own.validation_starts, Split.test: own.test_starts}
+    return {
+        Split.train: settings.train_starts,
+        Split.validation: settings.validation_starts,
+        Split.test: settings.test_starts,
+    }
 
 
 def checks(config: RunConfig) -> Iterator[RunError]:
-    """Yield an error for a range of starts that is none, and for an expert that would have no effect."""
-    settings = config.env.section(LiberoConfig)
+    """Yield an error for a range of starts that is none."""
+    settings = config.env.section(SuiteConfig)
     for split, text in start_texts(settings).items():
         try:
             start_range(text)
         except ValueError as error:
             yield RunError(
                 "The range of starts cannot be read.",
-                key=f"env.libero.{split.value}_starts",
+                key=settings.key(f"{split.value}_starts"),
                 value=text,
                 cause=str(error),
                 remedy='Write "0:40" for the first forty published starts of each task, quoted in YAML, or sampled.',
             )
-    if settings.expert is not None and (settings.backend is Backend.robosuite or is_warp(config.env)):
-        yield RunError(
-            "'env.libero.expert' would have no effect.",
-            key="env.libero.expert",
-            value=settings.expert,
-            cause="Experts read the state of rlrun's own world on MuJoCo.",
-            remedy="Set env.libero.backend=native env.libero.physics=mujoco, or drop it.",
-        )
-    yield from _warp_checks(config)
-
-
-def _warp_checks(config: RunConfig) -> Iterator[RunError]:
-    """Yield an error for settings that Warp cannot fulfil."""
-    settings = config.env.section(LiberoConfig)
-    if not is_warp(config.env):
-        return
-    if settings.backend is Backend.robosuite:
-        yield RunError(
-            "robosuite's LIBERO does not run on MuJoCo Warp.",
-            key="env.libero.physics",
-            value="warp",
-            cause="env.libero.backend=robosuite is LIBERO's own code, on MuJoCo.",
-            remedy="Take env.libero.backend=native, or env.libero.physics=mujoco.",
-        )
-    if settings.pictures is Pictures.exact:
-        yield RunError(
-            "MuJoCo Warp cannot draw LIBERO's pictures exactly.",
-            key="env.libero.pictures",
-            value="exact",
-            cause="Its ray tracer draws no reflections, no highlights and no soft edges.",
-            remedy="Set env.libero.pictures=fast for a policy that is trained on such pictures, or "
-            "env.libero.physics=mujoco.",
-        )
 
 
 def detail_of_pictures(env: EnvConfig) -> float | None:
@@ -197,23 +150,25 @@ def detail_of_pictures(env: EnvConfig) -> float | None:
 
 def splits(env: EnvConfig) -> Splits:
     """Return where episodes of each split begin, and what differs from LIBERO's protocol."""
-    settings = env.section(LiberoConfig)
+    is_fast = env.section(LiberoConfig).pictures is Pictures.fast
+    return splits_of(env, ["pictures have no reflections and shadows, and coarser meshes"] if is_fast else [])
+
+
+def splits_of(env: EnvConfig, deviations: list[str]) -> Splits:
+    """Return the splits of a world that itself deviates from LIBERO's in `deviations`, a sentence each."""
+    settings = env.section(SuiteConfig)
     ranges = start_ranges(settings)
-    words = {split: _words(starts) for split, starts in ranges.items()}
+    words = {split: _words(one) for split, one in ranges.items()}
     trained_on_test = ""
     if _overlap(ranges[Split.train], ranges[Split.test]):
         trained_on_test = f"Trained on test starts: training {words[Split.train]}, test {words[Split.test]}"
     names = words[Split.train], words[Split.validation], words[Split.test]
-    return Splits(*names, trained_on_test, tuple(_deviations(env, ranges[Split.test])))
+    return Splits(*names, trained_on_test, (*deviations, *_deviations(env, ranges[Split.test])))
 
 
 def _deviations(env: EnvConfig, test: range | None) -> Iterator[str]:
-    """Yield what differs from LIBERO's starts and pictures, and from OpenVLA's evaluation, which others repeat."""
-    settings = env.section(LiberoConfig)
-    if settings.pictures is Pictures.fast:
-        yield f"pictures have no reflections and shadows{'' if is_warp(env) else ', and coarser meshes'}"
-    if is_warp(env):
-        yield "physics in single precision, by MuJoCo Warp"
+    """Yield what differs from LIBERO's starts, and from OpenVLA's evaluation, which others repeat."""
+    settings = env.section(SuiteConfig)
     if test != range(NUM_PUBLISHED):
         yield f"of each task's {NUM_PUBLISHED} published starts, the test takes {_words(test)}"
     if settings.task_ids:
@@ -228,7 +183,7 @@ def _deviations(env: EnvConfig, test: range | None) -> Iterator[str]:
 
 def own_limit(env: EnvConfig) -> int | None:
     """Return the control steps of an episode in OpenVLA's evaluation of the suite; None: it has another suite."""
-    suite = env.section(LiberoConfig).suite
+    suite = env.section(SuiteConfig).suite
     return next((n for name, n in PUBLISHED_STEPS.items() if re.fullmatch(rf"{name}(_\D.*)?", suite)), None)
 
 
@@ -244,22 +199,19 @@ def _overlap(one: range | None, other: range | None) -> bool:
 
 def perturbations(env: EnvConfig) -> dict[str, EnvConfig]:
     """Return LIBERO-PRO's suites of this suite by name; they must be exported as well."""
-    settings = env.section(LiberoConfig)
+    settings = env.section(SuiteConfig)
     return {
-        name: replace(env, sections={**env.sections, "libero": replace(settings, suite=f"{settings.suite}_{name}")})
+        name: replace(env, sections={settings.section_name: replace(settings, suite=f"{settings.suite}_{name}")})
         for name in PRO_SUITES
     }
 
 
 def device_memory(env: EnvConfig) -> SimulatorMemory:
-    """Return the accelerator memory of an env worker: OpenGL's, or Warp's arrays and pictures as they are allocated.
+    """Return the accelerator memory of an env worker: OpenGL's.
 
     Envs share the textures and meshes of their scene, and take no memory of the card themselves.
     """
-    if not is_warp(env):
-        return SimulatorMemory(OPENGL_BYTES, 0, DRAWN_SCENE_BYTES, MAX_OPEN, num_scenes(env))
-    pictures = len(env.cameras) * env.image_size**2 * WARP_PIXEL_BYTES
-    return SimulatorMemory(WARP_FIRST_BYTES + WARP_ROW_BYTES + pictures, WARP_ROW_BYTES + pictures)
+    return SimulatorMemory(OPENGL_BYTES, 0, DRAWN_SCENE_BYTES, MAX_OPEN, num_scenes(env))
 
 
 def host_memory(env: EnvConfig) -> SimulatorMemory:
@@ -269,7 +221,7 @@ def host_memory(env: EnvConfig) -> SimulatorMemory:
 
 def num_scenes(env: EnvConfig) -> int:
     """Return how many scenes the tasks of a run have at most: all tasks of libero_goal share one."""
-    settings = env.section(LiberoConfig)
+    settings = env.section(SuiteConfig)
     return (
         1 if settings.suite.startswith("libero_goal") else len(settings.task_ids) or NUM_TASKS.get(settings.suite, 10)
     )
@@ -277,7 +229,7 @@ def num_scenes(env: EnvConfig) -> int:
 
 def conventions(env: EnvConfig) -> Conventions:
     """Return the names and formats of vla-eval's LIBEROBenchmark, and its parameters for this very world."""
-    settings = env.section(LiberoConfig)
+    settings = env.section(SuiteConfig)
     gripper = GRIPPER_OPEN_01 if settings.has_openness else "binary_close_positive"
     actions = (
         Component("position", 3, "delta_xyz"),
@@ -299,14 +251,14 @@ SPEC = SimulatorSpec(
     host_memory=host_memory,
     time=control_time,
     cameras=CAMERAS,
-    packages=("mujoco", "robosuite", "mujoco-warp", "warp-lang"),
+    packages=("mujoco",),
     splits=splits,
     own_limit=own_limit,
     perturbations=perturbations,
     conventions=conventions,
     has_expert=lambda env: env.section(LiberoConfig).expert is not None,
     checks=checks,
-    variables=(*opengl.VARIABLES, WARP_CACHE),
+    variables=opengl.VARIABLES,
     environment=opengl.environment,
-    node_checks="rlrun.doctor.libero_checks:INSPECTION",
+    node_checks="rlrun.doctor.simulator_checks:MUJOCO_RENDERER",
 )

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.envs.libero.scenes import Suite, Task, contacts_differ
-from rlrun.envs.libero.spec import LiberoConfig, detail_of_pictures
+from rlrun.envs.libero.spec import SuiteConfig
 from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, chosen_tasks, start_of
 from rlrun.envs.vector_env import VectorEnv
 
@@ -26,13 +26,15 @@ OTHER_CONTACTS = (
 class SuiteEnv(VectorEnv):
     """B rows of an exported suite; the reset seed selects the task, the split and one of its starts."""
 
-    def __init__(self, config: EnvConfig, num_envs: int):
-        """Raises RunError if the tasks were not exported (`rlrun.envs.libero.export`)."""
+    def __init__(self, config: EnvConfig, num_envs: int, detail: float | None):
+        """detail: size of the details of meshes that pictures leave out, m; None: nothing is left out.
+
+        Raises RunError if the tasks were not exported (`rlrun.envs.libero.export`).
+        """
         self._config = config
-        self._settings = config.section(LiberoConfig)
+        self._settings = config.section(SuiteConfig)
         self.num_envs = num_envs
-        scenes = Path(self._settings.scenes).expanduser()
-        self._suite = Suite(scenes, self._settings.suite, detail_of_pictures(config))
+        self._suite = Suite(Path(self._settings.scenes).expanduser(), self._settings.suite, detail)
         self._tasks = chosen_tasks(config, len(self._suite.tasks))
         self.num_actions = len(ACTION_NAMES)
         self.num_proprio = NUM_PROPRIO
@@ -60,6 +62,12 @@ class SuiteEnv(VectorEnv):
     def num_substeps(self, model: mujoco.MjModel) -> int:
         """Return the physics steps of a control step, rounded down, as robosuite does."""
         return int(1.0 / self._config.action_hz / model.opt.timestep)
+
+    def idle(self, num_rows: int) -> np.ndarray:
+        """Return actions [R, 7] in the controller's terms, in which objects come to rest before an episode."""
+        actions = np.zeros((num_rows, self.num_actions))
+        actions[:, -1] = self._settings.idle_gripper
+        return actions
 
     def native(self, actions: np.ndarray) -> np.ndarray:
         """Return actions [..., 7] as the controller reads them, float64: of the gripper, -1 opens and 1 closes."""

@@ -1,4 +1,4 @@
-"""Names, limits and the choice of tasks, for both backends of LIBERO. robosuite's runs in another interpreter."""
+"""What all worlds of LIBERO's tasks share: names, limits, the choice of tasks and starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.edges.starts import split_of
-from rlrun.envs.libero.spec import SAMPLED, LiberoConfig, start_range, start_texts
+from rlrun.envs.libero.spec import SAMPLED, SuiteConfig, start_range, start_texts
 from rlrun.system.errors import ExitStatus, RunError
 
 ACTION_NAMES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # increments of the hand; gripper: 1 closes
@@ -30,13 +30,13 @@ def check_renderer() -> None:
 
 
 def chosen_tasks(config: EnvConfig, num_tasks: int) -> tuple[int, ...]:
-    """Return the tasks of `env.libero.task_ids`, or all of the suite. Raises RunError for one that it does not have."""
-    settings = config.section(LiberoConfig)
+    """Return the tasks of `task_ids`, or all of the suite. Raises RunError for one that it does not have."""
+    settings = config.section(SuiteConfig)
     unknown = [task for task in settings.task_ids if not 0 <= task < num_tasks]
     if unknown:
         raise RunError(
             f"The suite {settings.suite} has no task {unknown[0]}.",
-            key="env.libero.task_ids",
+            key=settings.key("task_ids"),
             value=list(settings.task_ids),
             remedy=f"Take some of 0 to {num_tasks - 1}.",
             exit_status=ExitStatus.bad_config,
@@ -52,28 +52,28 @@ class StartChoice:
     number: int
 
 
-def start_of(seed: int, num_tasks: int, num_published: int, num_sampled: int, settings: LiberoConfig) -> StartChoice:
+def start_of(seed: int, num_tasks: int, num_published: int, num_sampled: int, settings: SuiteConfig) -> StartChoice:
     """Return the start of an episode by its reset seed, from the starts of its split; seeds choose tasks first.
 
     num_tasks: of the world; num_published, num_sampled: of the task. Raises RunError if the task has no such starts.
     """
     split = split_of(seed)
-    key = f"{split.value}_starts"
+    key = settings.key(f"{split.value}_starts")
     text = start_texts(settings)[split]
     wanted = start_range(text)
     if wanted is None and num_sampled == 0:
         raise RunError(
             f"No starts were sampled for a task of the suite {settings.suite}.",
-            key=f"env.libero.{key}",
+            key=key,
             value=SAMPLED,
             remedy="Export the suite again, without --sampled 0 (docs/libero.md). Or take published starts, as "
-            f"env.libero.{key}='\"0:{num_published}\"'.",
+            f"{key}='\"0:{num_published}\"'.",
             exit_status=ExitStatus.bad_config,
         )
     if wanted is not None and wanted.stop > num_published:
         raise RunError(
             f"A task of the suite {settings.suite} has {num_published} published starts.",
-            key=f"env.libero.{key}",
+            key=key,
             value=text,
             remedy=f"Take a range within 0:{num_published}.",
             exit_status=ExitStatus.bad_config,
@@ -82,7 +82,7 @@ def start_of(seed: int, num_tasks: int, num_published: int, num_sampled: int, se
     return StartChoice(True, at % num_sampled) if wanted is None else StartChoice(False, wanted[at % len(wanted)])
 
 
-def action_limits(settings: LiberoConfig) -> tuple[np.ndarray, np.ndarray]:
+def action_limits(settings: SuiteConfig) -> tuple[np.ndarray, np.ndarray]:
     """Return the lowest and the highest action, float32 [7]."""
     high = np.ones(len(ACTION_NAMES), np.float32)
     low = -high

@@ -19,12 +19,10 @@ from rlrun.doctor.facts import (
     PairFacts,
     PathFacts,
 )
-from rlrun.doctor.libero_checks import WarpFacts
 from rlrun.doctor.node_request import node_requests
 from rlrun.doctor.omnigibson_checks import SimulatorFacts
 from rlrun.doctor.optional_packages import PackageFacts, needed_packages
 from rlrun.doctor.simulator_checks import RendererFacts, SpacesFacts
-from rlrun.envs.libero.spec import LiberoConfig, Physics, Pictures
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.network import PathMtu
@@ -147,16 +145,6 @@ def with_renderer(simulator: str = "embedded", **changes: Any) -> ClusterState:
     cluster = with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
     made = config()
     made.env.simulator = simulator
-    return dataclasses.replace(cluster, config=made)
-
-
-def with_warp(**changes: Any) -> ClusterState:
-    """The healthy cluster whose second node steps LIBERO on MuJoCo Warp, with other facts of it."""
-    facts = WarpFacts("4.0.0", "1.19.0", A100.model, 80 * GB, "/data/warp", 61)
-    cluster = with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
-    made = config()
-    made.env.simulator, made.env.cameras = "libero", ["agentview"]
-    made.env.sections = {"libero": LiberoConfig(physics=Physics.warp, pictures=Pictures.fast)}
     return dataclasses.replace(cluster, config=made)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 
 import pytest
 
@@ -12,7 +11,7 @@ from rlrun.config.schema import WeightTransport
 from rlrun.data.fit import DatasetInfo, World, compare
 from rlrun.doctor import cross_node_checks
 from rlrun.doctor.check import ClusterState, Finding, Status, failures
-from rlrun.doctor.checks import all_checks, check_names, markdown_table, run_checks
+from rlrun.doctor.checks import check_names, markdown_table, own_checks, run_checks
 from rlrun.doctor.cross_node_checks import matrix
 from rlrun.doctor.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, PortFacts
 from rlrun.doctor.report import as_json, summary
@@ -40,7 +39,6 @@ from tests.unit.doctor.healthy import (
     with_simulator,
     with_spaces,
     with_versions,
-    with_warp,
 )
 
 
@@ -627,23 +625,6 @@ FAULTS = [  # check, cluster, status, where, words of the cause, words of the fi
         ["NVIDIA_DRIVER_CAPABILITIES=graphics"],
     ),
     ("simulator data", lambda: with_simulator(has_key=False), FAILED, "peer", ["omnigibson.key"], ["download"]),
-    (
-        "simulator physics",
-        lambda: with_warp(error="MuJoCo Warp is not installed."),
-        FAILED,
-        "peer",
-        ["is not installed"],
-        ["rlrun[warp]", "env.libero.physics=mujoco"],
-    ),
-    ("simulator physics", lambda: with_warp(device=""), WARNING, "peer", ["have no GPU"], ["placement.roles"]),
-    (
-        "simulator physics",
-        lambda: with_warp(num_compiled=0),
-        WARNING,
-        "peer",
-        ["/data/warp", "2 minutes"],
-        ["WARP_CACHE_PATH"],
-    ),
     ("simulator licence", lambda: with_simulator(eula=""), FAILED, "peer", ["OMNI_KIT_ACCEPT_EULA"], ["=YES"]),
 ]
 
@@ -652,7 +633,7 @@ def test_two_healthy_nodes_pass() -> None:
     findings = run_checks(healthy(), [])
     assert [f for f in findings if f.status is not Status.ok] == []
     assert [f.check for f in findings] == [
-        check.name for check in all_checks() if not check.name.startswith(("simulator ", "environment spaces"))
+        check.name for check in own_checks() if not check.name.startswith(("simulator ", "environment spaces"))
     ]
 
 
@@ -668,22 +649,17 @@ def test_a_fault_is_found(check, cluster, status, where, cause, fix) -> None:
 
 
 def test_every_check_has_a_fault_above() -> None:
-    assert {fault[0] for fault in FAULTS} == {check.name for check in all_checks()}
+    assert {fault[0] for fault in FAULTS} == {check.name for check in own_checks()}
 
 
 def test_every_check_that_can_fail_has_a_failing_fault() -> None:
-    only_warn = {check.name for check in all_checks() if check.fails_when.startswith("never")}
-    assert {fault[0] for fault in FAULTS if fault[2] is FAILED} == {check.name for check in all_checks()} - only_warn
+    only_warn = {check.name for check in own_checks() if check.fails_when.startswith("never")}
+    assert {fault[0] for fault in FAULTS if fault[2] is FAILED} == {check.name for check in own_checks()} - only_warn
 
 
 def test_renderer_and_its_time_are_reported() -> None:
     values = [finding.value for finding in run_checks(with_renderer(), []) if finding.check == "renderer"]
     assert values == ["peer: NVIDIA A100-SXM4-80GB/PCIe/SSE2, 833 images/s"]
-
-
-def test_rows_that_fit_on_a_card_are_reported() -> None:
-    (value,) = [finding.value for finding in run_checks(with_warp(), []) if finding.check == "simulator physics"]
-    assert re.fullmatch(r"peer: MuJoCo Warp 4.0.0 on NVIDIA A100\S+, room for some 1\d{5} rows, 61 compiled .*", value)
 
 
 def test_proxies_that_exclude_the_nodes_pass() -> None:

@@ -120,12 +120,6 @@ def test_the_stove_is_turned_on_from_wherever_the_hand_is(hand: tuple, direction
     assert (action[3:6] == 0).all() and action[6] == -1.0
 
 
-def test_robosuite_has_no_expert() -> None:
-    with pytest.raises(RunError) as caught:
-        load(["run=libero_small", "env.libero.backend=robosuite"])
-    assert caught.value.key == "env.libero.expert"
-
-
 def test_the_recipe_holds_out_the_starts_of_its_evaluations() -> None:
     config = load(["run=libero_small"])
     assert simulator_spec(config.env).has_expert(config.env)

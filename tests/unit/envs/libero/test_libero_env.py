@@ -210,11 +210,12 @@ def test_the_version_that_returns_garbage_is_refused(monkeypatch: pytest.MonkeyP
         check_renderer()
 
 
-def test_the_backend_is_a_key(scenes: Path) -> None:
-    keys = [f"env.libero.suite={small_suite.NAME}", f"env.libero.scenes={scenes}"]
-    assert isinstance(make_libero(load(["env=libero", "policy.kind=cnn", *keys]).env, 1), LiberoVectorEnv)
-    with pytest.raises(ImportError, match="libero"):
-        make_libero(load(["env=libero", "policy.kind=cnn", "env.libero.backend=robosuite", *keys]).env, 1)
+@pytest.mark.parametrize(
+    ("key", "words"), [("backend=robosuite", "scripts/oracles"), ("physics=warp", "env.simulator=libero_warp")]
+)
+def test_keys_of_worlds_that_left_are_refused_with_where_they_went(key: str, words: str) -> None:
+    with pytest.raises(RunError, match=rf"(?s)Unknown key 'env\.libero\.{key.partition('=')[0]}'.*{words}"):
+        load(["env=libero", "policy.kind=cnn", f"env.libero.{key}"])
 
 
 @pytest.mark.parametrize(

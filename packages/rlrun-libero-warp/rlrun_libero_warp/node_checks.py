@@ -1,4 +1,4 @@
-"""Checks of LIBERO's worlds: the renderer of MuJoCo's cameras, or MuJoCo Warp, its card and its compiled kernels."""
+"""The doctor's check of MuJoCo Warp: its packages, its card and its compiled kernels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from rlrun.config.simulator_spec import simulator_spec
 from rlrun.doctor.check import Check, ClusterState, Finding, Status
 from rlrun.doctor.measure import LONGEST_S, SimulatorInspection
 from rlrun.doctor.node_request import SimulatorRequest
-from rlrun.doctor.simulator_checks import MUJOCO_RENDERER, RendererFacts, measure_mujoco_renderer, run_trial
-from rlrun.envs.libero.spec import WARP_COMPILE_S, is_warp
+from rlrun.doctor.simulator_checks import run_trial
+from rlrun_libero_warp.spec import COMPILE_S
+from rlrun_libero_warp.start import REQUIREMENTS
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,9 @@ class WarpFacts:
     error: str = ""  # why it cannot be used; "" if it can
 
 
-def measure_world(request: SimulatorRequest) -> RendererFacts | WarpFacts:
-    """Return how this node steps Warp's world, or draws MuJoCo's."""
-    if not is_warp(request.env):
-        return measure_mujoco_renderer(request)
-    trial = run_trial(request, "find_warp", {}, LONGEST_S)
+def measure_warp(request: SimulatorRequest) -> WarpFacts:
+    """Return what this node has of MuJoCo Warp."""
+    trial = run_trial(request, "rlrun_libero_warp.start:find_warp", {}, LONGEST_S)
     late = f"its import was not finished within {LONGEST_S:.0f} s" if trial.is_late else trial.error
     return WarpFacts(**trial.value) if trial.value else WarpFacts(error=late)
 
@@ -43,16 +42,14 @@ def warp(cluster: ClusterState) -> Iterator[Finding]:
     name = "simulator physics"
     for node, facts in cluster.simulators(WarpFacts):
         if facts.error:
-            fix = "pip install 'rlrun[warp]' in the interpreter of the env workers, or env.libero.physics=mujoco"
+            fix = f"pip install {' '.join(REQUIREMENTS)} in the interpreter of the env workers, or env.simulator=libero"
             yield Finding(name, Status.failed, node.node, facts.error, fix)
         elif not facts.device:
             cause = "env workers have no GPU here, and Warp's CPU device is slower than MuJoCo itself"
-            fix = "place env workers on nodes with GPUs (placement.roles), or env.libero.physics=mujoco"
+            fix = "place env workers on nodes with GPUs (placement.roles), or env.simulator=libero"
             yield Finding(name, Status.warning, node.node, cause, fix, _told(cluster, facts))
         elif not facts.num_compiled:
-            cause = (
-                f"no kernels are compiled in {facts.cache}: the first start takes some {WARP_COMPILE_S // 60} minutes"
-            )
+            cause = f"no kernels are compiled in {facts.cache}: the first start takes some {COMPILE_S // 60} minutes"
             fix = "nothing, or set WARP_CACHE_PATH to a folder that has them"
             yield Finding(name, Status.warning, node.node, cause, fix, _told(cluster, facts))
 
@@ -75,9 +72,9 @@ def _told(cluster: ClusterState, facts: WarpFacts) -> str:
 
 _WARP = Check(
     "simulator physics",
-    "nodes with env workers under env.libero.physics=warp",
+    "nodes with env workers under env.simulator=libero_warp",
     "it cannot be imported; warns if its CPU device steps, and if the first start compiles",
     warp,
     found,
 )
-INSPECTION = SimulatorInspection(measure_world, (*MUJOCO_RENDERER.checks, _WARP))
+INSPECTION = SimulatorInspection(measure_warp, (_WARP,))

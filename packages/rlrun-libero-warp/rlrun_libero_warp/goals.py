@@ -1,4 +1,4 @@
-"""LIBERO's goals in a Warp kernel: the predicates of goals.py as a table, which is judged for all rows at once.
+"""LIBERO's goals in a Warp kernel: the predicates of rlrun.envs.libero as a table, judged for all rows at once.
 
 Thresholds are compared in double precision, as they were exported; positions are Warp's, in single precision.
 """

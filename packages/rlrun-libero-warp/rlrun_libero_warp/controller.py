@@ -1,6 +1,6 @@
 # mypy: disable-error-code="valid-type, index"
 # Warp makes types of vectors and matrices when the module is imported, and mypy takes them for variables.
-"""The pose controller of controller.py as a Warp kernel: a thread for each row, on the device of the physics."""
+"""The pose controller of rlrun.envs.libero as a Warp kernel: a thread for each row, on the device of the physics."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.edges.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS
-from rlrun.envs.libero.robosuite_env import RobosuiteEnv
+from scripts.oracles.robosuite_world import RobosuiteEnv
 
 
 class Scene:

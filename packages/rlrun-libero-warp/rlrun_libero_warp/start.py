@@ -11,40 +11,43 @@ from contextlib import contextmanager
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from rlrun.config.schema import EnvConfig
-from rlrun.envs.libero.spec import WARP_CACHE
+from rlrun.envs.pictures import draw_without_display
 from rlrun.envs.vector_env import VectorEnv
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun_libero_warp.spec import CACHE
 
 log = logging.getLogger(__name__)
 
 PACKAGES = ("mujoco_warp", "warp")
+REQUIREMENTS = ("'mujoco-warp>=4.0,<4.1'", "'warp-lang>=1.19,<2'")
 POLL_S = 1.0
 STOPPED_S = 20.0  # of a process that was stopped
 STILL_S = 1800.0  # of one that waits: for a disk, or for a compiler on another machine
 _STOPPED = "TtZ"  # states of /proc/PID/stat
 _LOCK = "compiling"
-_CACHE = Path(".cache/rlrun/warp")
+_FOLDER = Path(".cache/rlrun/warp")
 
 
-def make_with_warp(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> VectorEnv:
+def make_with_warp(config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None) -> VectorEnv:
     """Make rows on the worker's GPU, or on the CPU if it has none.
 
     Raises RunError if a package is missing. The first worker of a node compiles, which takes minutes, while the others
     wait for the kernels in the folder WARP_CACHE_PATH.
     """
+    draw_without_display(config.renderer)
     check_packages()
     cache = prepare_cache()
     import warp
 
-    from rlrun.envs.libero.warp_env import WarpLiberoEnv
+    from rlrun_libero_warp.env import WarpLiberoEnv
 
     warp.config.log_level = warp.LOG_WARNING  # else a line for each compiled module
     device = warp.get_device("cuda:0" if warp.get_cuda_device_count() else "cpu")
     if device.is_cpu:
-        log.warning("env.libero.physics=warp steps on the CPU, slower than MuJoCo itself: this worker has no GPU")
+        log.warning("env.simulator=libero_warp steps on the CPU, slower than MuJoCo itself: this worker has no GPU")
     with alone(cache, progress):
         began = time.monotonic()
         env = WarpLiberoEnv(config, num_envs, device, progress)
@@ -60,17 +63,17 @@ def check_packages() -> None:
     if missing:
         raise RunError(
             "MuJoCo Warp is not installed.",
-            key="env.libero.physics",
-            value="warp",
+            key="env.simulator",
+            value="libero_warp",
             cause=f"{sys.executable} has no package {missing[0]}.",
-            remedy=f"{sys.executable} -m pip install 'rlrun[warp]', or env.libero.physics=mujoco.",
+            remedy=f"{sys.executable} -m pip install {' '.join(REQUIREMENTS)}, or env.simulator=libero.",
             exit_status=ExitStatus.bad_config,
         )
 
 
 def prepare_cache() -> Path:
     """Make the folder of compiled kernels, which the workers of a node share, and return it. Raises RunError."""
-    cache = Path(os.environ.setdefault(WARP_CACHE.name, str(_CACHE.absolute()))).expanduser()
+    cache = Path(os.environ.setdefault(CACHE.name, str(_FOLDER.absolute()))).expanduser()
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with open(cache / _LOCK, "a"):
@@ -78,6 +81,29 @@ def prepare_cache() -> Path:
     except OSError as error:
         raise _cache_error(cache, f"{error.strerror}: {error.filename}") from error
     return cache
+
+
+def find_warp() -> dict[str, Any]:
+    """Import MuJoCo Warp; returns versions, the card ("": the CPU), its bytes, and the folder of compiled kernels."""
+    try:
+        check_packages()
+        cache = prepare_cache()
+        import mujoco_warp
+        import warp
+
+        warp.config.log_level = warp.LOG_WARNING
+        count = warp.get_cuda_device_count()
+        device = warp.get_device("cuda:0") if count else None
+    except Exception as error:  # the type depends on which part of the driver is missing
+        return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+    return {
+        "mujoco_warp": mujoco_warp.__version__,
+        "warp": warp.config.version,
+        "device": device.name if device else "",
+        "memory_bytes": device.total_memory if device else 0,
+        "cache": str(cache),
+        "num_compiled": sum(1 for _ in cache.glob("*/wp_*")),
+    }
 
 
 @contextmanager
@@ -132,9 +158,9 @@ def _work_of(holder: str) -> tuple[str, str]:
 def _cache_error(folder: Path, cause: str, first: str = "The variable") -> RunError:
     return RunError(
         f"The folder of Warp's compiled kernels cannot be used: {folder}.",
-        key=WARP_CACHE.name,
+        key=CACHE.name,
         value=str(folder),
         cause=cause,
-        remedy=f"{first} {WARP_CACHE.name}=FOLDER names another folder, which must be yours.",
+        remedy=f"{first} {CACHE.name}=FOLDER names another folder, which must be yours.",
         exit_status=ExitStatus.bad_input,
     )

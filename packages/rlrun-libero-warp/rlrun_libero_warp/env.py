@@ -18,14 +18,15 @@ from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs.libero.painter import MAX_PIXELS
 from rlrun.envs.libero.suite_env import SuiteEnv
 from rlrun.envs.libero.tasks import NUM_PROPRIO, axis_angle
-from rlrun.envs.libero.warp_controller import WarpController
-from rlrun.envs.libero.warp_goals import BatchGoals
-from rlrun.envs.libero.warp_physics import DIVERGED, FINE, OVERFLOWED, WarpPhysics
-from rlrun.envs.libero.warp_pictures import RayTracer
 from rlrun.envs.rows import Step, as_float32, step_info
 from rlrun.envs.vector_env import ChunkBuilder, NoPicture, SimulatorFault
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun_libero_warp.controller import WarpController
+from rlrun_libero_warp.goals import BatchGoals
+from rlrun_libero_warp.physics import DIVERGED, FINE, OVERFLOWED, WarpPhysics
+from rlrun_libero_warp.pictures import RayTracer
 
+PIXEL_SHARE = 0.5  # m x px: half of what a pixel of LIBERO's cameras covers; smaller details of meshes are left out
 _FAULTS = {DIVERGED: "the physics diverged", OVERFLOWED: "there were more contacts than there is room for"}
 
 
@@ -34,7 +35,7 @@ class WarpLiberoEnv(SuiteEnv):
 
     def __init__(self, config: EnvConfig, num_envs: int, device: wp.Device, progress: Callable[[], None]):
         """Raises RunError if the tasks were not exported, or have different scenes."""
-        super().__init__(config, num_envs)
+        super().__init__(config, num_envs, PIXEL_SHARE / config.image_size)
         self._check_scenes()
         self._opened = [self._suite.task(number) for number in self._tasks]
         self._number = {number: k for k, number in enumerate(self._tasks)}
@@ -72,14 +73,15 @@ class WarpLiberoEnv(SuiteEnv):
             scenes.setdefault(self._suite.scene_of(number), []).append(number)
         if len(scenes) == 1:
             return
-        most = max(scenes.values(), key=len)
+        longest = max(scenes.values(), key=len)
+        most = ",".join(map(str, longest))
+        key = self._settings.key("task_ids")
         raise RunError(
             f"{len(self._tasks)} tasks of {self._suite.name} have {len(scenes)} different scenes.",
-            key="env.libero.task_ids",
+            key=key,
             value=list(self._settings.task_ids),
-            cause="With env.libero.physics=warp, the rows of an env worker are copies of one scene.",
-            remedy=f"Take tasks of one scene, such as env.libero.task_ids=[{','.join(map(str, most))}], or "
-            "env.libero.physics=mujoco.",
+            cause="On MuJoCo Warp, the rows of an env worker are copies of one scene.",
+            remedy=f"Take tasks of one scene, such as {key}=[{most}], or env.simulator=libero.",
             exit_status=ExitStatus.bad_config,
         )
 
@@ -117,8 +119,7 @@ class WarpLiberoEnv(SuiteEnv):
         self._physics.place(rows, np.array(starts))
         running = np.zeros(self.num_envs, bool)
         running[rows] = True
-        idle = np.zeros((self.num_envs, self.num_actions))
-        idle[:, -1] = self._settings.idle_gripper
+        idle = self.idle(self.num_envs)
         for _ in range(self._settings.settle_steps):
             self._step(idle, running)
         condition = self._physics.condition.numpy()
