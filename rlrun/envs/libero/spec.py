@@ -76,7 +76,7 @@ class LiberoConfig(SuiteConfig):
 
     removed = {
         "backend": RemovedKey(
-            "Leave it out: rlrun steps exported tasks itself; robosuite's settings LIBERO is an oracle in scripts/oracles.",
+            "Leave it out: rlrun steps exported tasks itself; robosuite's own LIBERO is an oracle in scripts/oracles.",
             ("native",),
         ),
         "physics": RemovedKey(
@@ -112,28 +112,24 @@ def start_range(text: str) -> range | None:
 
 def start_ranges(own: SuiteConfig) -> dict[Split, range | None]:
     """Return the published starts of each split; None: sampled ones. Raises ValueError."""
-    return {split: start_range(text) for split, text in start_texts(settings).items()}
+    return {split: start_range(text) for split, text in start_texts(own).items()}
 
 
 def start_texts(own: SuiteConfig) -> dict[Split, str]:
     """Return the starts of each split as they are configured."""
-    return {
-        Split.train: settings.train_starts,
-        Split.validation: settings.validation_starts,
-        Split.test: settings.test_starts,
-    }
+    return {Split.train: own.train_starts, Split.validation: own.validation_starts, Split.test: own.test_starts}
 
 
 def checks(config: RunConfig) -> Iterator[RunError]:
     """Yield an error for a range of starts that is none."""
-    settings = config.env.section(SuiteConfig)
-    for split, text in start_texts(settings).items():
+    own = config.env.section(SuiteConfig)
+    for split, text in start_texts(own).items():
         try:
             start_range(text)
         except ValueError as error:
             yield RunError(
                 "The range of starts cannot be read.",
-                key=settings.key(f"{split.value}_starts"),
+                key=own.key(f"{split.value}_starts"),
                 value=text,
                 cause=str(error),
                 remedy='Write "0:40" for the first forty published starts of each task, quoted in YAML, or sampled.',
@@ -156,8 +152,8 @@ def splits(env: EnvConfig) -> Splits:
 
 def splits_of(env: EnvConfig, deviations: list[str]) -> Splits:
     """Return the splits of a world that itself deviates from LIBERO's in `deviations`, a sentence each."""
-    settings = env.section(SuiteConfig)
-    ranges = start_ranges(settings)
+    own = env.section(SuiteConfig)
+    ranges = start_ranges(own)
     words = {split: _words(one) for split, one in ranges.items()}
     trained_on_test = ""
     if _overlap(ranges[Split.train], ranges[Split.test]):
@@ -168,17 +164,17 @@ def splits_of(env: EnvConfig, deviations: list[str]) -> Splits:
 
 def _deviations(env: EnvConfig, test: range | None) -> Iterator[str]:
     """Yield what differs from LIBERO's starts, and from OpenVLA's evaluation, which others repeat."""
-    settings = env.section(SuiteConfig)
+    own = env.section(SuiteConfig)
     if test != range(NUM_PUBLISHED):
         yield f"of each task's {NUM_PUBLISHED} published starts, the test takes {_words(test)}"
-    if settings.task_ids:
-        yield f"of the suite {settings.suite}, tasks {settings.task_ids}"
+    if own.task_ids:
+        yield f"of the suite {own.suite}, tasks {own.task_ids}"
     published = own_limit(env)
     if published not in (None, env.max_control_steps):
         yield f"episodes end after {env.max_control_steps} control steps, in OpenVLA's evaluation after {published}"
-    if settings.settle_steps != PUBLISHED_SETTLE_STEPS:
+    if own.settle_steps != PUBLISHED_SETTLE_STEPS:
         there = f"in OpenVLA's evaluation for {PUBLISHED_SETTLE_STEPS}"
-        yield f"objects settle for {settings.settle_steps} control steps, {there}"
+        yield f"objects settle for {own.settle_steps} control steps, {there}"
 
 
 def own_limit(env: EnvConfig) -> int | None:
@@ -199,9 +195,9 @@ def _overlap(one: range | None, other: range | None) -> bool:
 
 def perturbations(env: EnvConfig) -> dict[str, EnvConfig]:
     """Return LIBERO-PRO's suites of this suite by name; they must be exported as well."""
-    settings = env.section(SuiteConfig)
+    own = env.section(SuiteConfig)
     return {
-        name: replace(env, sections={settings.section_name: replace(settings, suite=f"{settings.suite}_{name}")})
+        name: replace(env, sections={own.section_name: replace(own, suite=f"{own.suite}_{name}")})
         for name in PRO_SUITES
     }
 
@@ -221,16 +217,14 @@ def host_memory(env: EnvConfig) -> SimulatorMemory:
 
 def num_scenes(env: EnvConfig) -> int:
     """Return how many scenes the tasks of a run have at most: all tasks of libero_goal share one."""
-    settings = env.section(SuiteConfig)
-    return (
-        1 if settings.suite.startswith("libero_goal") else len(settings.task_ids) or NUM_TASKS.get(settings.suite, 10)
-    )
+    own = env.section(SuiteConfig)
+    return 1 if own.suite.startswith("libero_goal") else len(own.task_ids) or NUM_TASKS.get(own.suite, 10)
 
 
 def conventions(env: EnvConfig) -> Conventions:
     """Return the names and formats of vla-eval's LIBEROBenchmark, and its parameters for this very world."""
-    settings = env.section(SuiteConfig)
-    gripper = GRIPPER_OPEN_01 if settings.has_openness else "binary_close_positive"
+    own = env.section(SuiteConfig)
+    gripper = GRIPPER_OPEN_01 if own.has_openness else "binary_close_positive"
     actions = (
         Component("position", 3, "delta_xyz"),
         Component("rotation", 3, "axis_angle"),
@@ -238,7 +232,7 @@ def conventions(env: EnvConfig) -> Conventions:
     )
     # fixtures stand where LIBERO's seed puts them; the state has robosuite's axis-angle, also of more than half a turn
     same = {"seed": EVALUATION_SEED, "env_seed": EVALUATION_SEED, "quat_no_antipodal": True}
-    same |= {"absolute_action": False, "num_steps_wait": settings.settle_steps}
+    same |= {"absolute_action": False, "num_steps_wait": own.settle_steps}
     return Conventions(actions, "eef_pos3_axisangle3_gripper2", {"robot0_eye_in_hand": "wrist"}, same)
 
 
