@@ -265,18 +265,18 @@ def _recompute_logprobs(
     parts = np.array_split(batch.usable, max(1, plan.num_minibatches * plan.num_micro_batches))
     places = [padded(rows, learner.rows_of_pass(plan.num_rows)) for rows in parts]
     # on the device, so that no pass waits for the one before it
-    found = []
+    results = []
     valued = []
     for at in places:
         (tokens,) = uploaded([batch.tokens[at]], learner.device)
         distribution, value = _forward(learner, batch, at, tokens)
-        found.append(distribution.kl_statistic(tokens) if of_reference else distribution.logprobs(tokens))
+        results.append(distribution.kl_statistic(tokens) if of_reference else distribution.logprobs(tokens))
         valued.append(torch.zeros(len(at), device=learner.device) if value is None else value)
     learner.sharded.reshard()
     logprobs = torch.zeros(batch.old_logprobs.shape)
     values = torch.zeros(len(batch.tokens))
     index = torch.from_numpy(np.concatenate(places))  # what pads a part is a row of it, with the same numbers
-    logprobs[index] = torch.cat(found).float().cpu()
+    logprobs[index] = torch.cat(results).float().cpu()
     values[index] = torch.cat(valued).float().cpu()
     return logprobs, values
 

@@ -16,7 +16,7 @@ from rlrun.algorithms.algorithm import Losses, LossTerm, Outputs, Reduction, Tar
 from rlrun.algorithms.spec import PPOConfig
 from rlrun.config.schema import Aggregation, AlgorithmConfig
 
-AGGREGATIONS = tuple(one.value for one in Aggregation)
+AGGREGATIONS = tuple(entry.value for entry in Aggregation)
 RATIO_LEVELS = ("token", "action", "chunk")
 MAX_LOG_RATIO = 20.0  # exp(20) is still finite in float32; only broken inputs come near
 MAX_KL = 10.0  # bound of the k3 estimate, so that the exponential of one token does not dominate the mean

@@ -57,11 +57,11 @@ class Sac(SoftActorCritic):
 
         It stays the same until then, so that one pass serves all batches.
         """
-        own = self.own
+        settings = self.own
         policy = context.policy
         random = context.random
-        count = -(-own.batch_size // context.world_size)
-        batches = [self.sample(count, random).to(context.device) for _ in range(own.critic_steps)]
+        count = -(-settings.batch_size // context.world_size)
+        batches = [self.sample(count, random).to(context.device) for _ in range(settings.critic_steps)]
         last = batches[-1]
         num_numbers = batches[-1].actions.shape[1]
         choice: Choice = policy.choose(torch.cat([last.features, *(batch.next_features for batch in batches)]))
@@ -74,15 +74,15 @@ class Sac(SoftActorCritic):
             with torch.no_grad():
                 values = trainer.targets(policy.normalized(batch.next_features), next_actions)
                 wanted = self.target(batch, values, alpha * next_densities, random)
-            found = trainer.critics(policy.normalized(batch.features), batch.actions)
-            loss = (found - wanted).square().mean(1).sum()
+            q_values = trainer.critics(policy.normalized(batch.features), batch.actions)
+            loss = (q_values - wanted).square().mean(1).sum()
             trainer.step_critics(loss)
-            trainer.polyak_update(own.tau)
-            losses.append(loss.detach() / own.num_critics)
+            trainer.polyak_update(settings.tau)
+            losses.append(loss.detach() / settings.num_critics)
         value = self.value(trainer.critics(policy.normalized(last.features), actions[:count], is_frozen=True))
         is_finite = context.step((alpha * densities[:count] - value).mean())
         entropy = -densities[:count].detach().mean()
-        trainer.step_alpha(trainer.log_alpha.exp() * (entropy - own.target_entropy * num_numbers))
+        trainer.step_alpha(trainer.log_alpha.exp() * (entropy - settings.target_entropy * num_numbers))
         return {
             "critic_loss": torch.stack(losses).mean(),
             "value_mean": value.detach().mean(),

@@ -106,8 +106,8 @@ class CriticTrainer:
             return
         if context.any(not state):
             count = context.sum(torch.tensor([float(bool(state))]))
-            own = {name: state[name] if state else torch.zeros_like(tensor) for name, tensor in self._tensors()}
-            state = {name: context.sum(tensor.cpu()) / count for name, tensor in own.items()}
+            tensors = {name: state[name] if state else torch.zeros_like(tensor) for name, tensor in self._tensors()}
+            state = {name: context.sum(tensor.cpu()) / count for name, tensor in tensors.items()}
         with torch.no_grad():
             for name, tensor in self._tensors():
                 tensor.copy_(state[name].view_as(tensor))
@@ -177,9 +177,9 @@ class SoftActorCritic(OffPolicyAlgorithm):
             for name, number in self.step(context, trainer).items():
                 sums[name] = sums.get(name, 0.0) + number
         means = torch.stack(list(sums.values())).double() / num_steps
-        found = dict(zip(sums, (context.sum(means.cpu()) / context.world_size).tolist(), strict=True))
-        num_nonfinite = found.pop("is_nonfinite") * num_steps
-        return metrics | found | {"num_optimizer_steps": float(num_steps), "num_nonfinite": num_nonfinite}
+        averaged = dict(zip(sums, (context.sum(means.cpu()) / context.world_size).tolist(), strict=True))
+        num_nonfinite = averaged.pop("is_nonfinite") * num_steps
+        return metrics | averaged | {"num_optimizer_steps": float(num_steps), "num_nonfinite": num_nonfinite}
 
     def trainer_for(self, new: Transitions, context: UpdateContext) -> CriticTrainer:
         """Return the trainer; at first make it, with the state of a checkpoint."""

@@ -59,8 +59,8 @@ def check_starts(history: History, starts: Iterable[EpisodeStart]) -> list[Breac
         return [
             Breach(
                 "held_out",
-                f"{len(known)} of {len(seen)} test starts were seen before, as that of test seed {start.seed}: its first "
-                f"observation is that of seed {earlier.seed} ({part})",
+                f"{len(known)} of {len(seen)} test starts were seen before, as that of test seed {start.seed}: its "
+                f"first observation is that of seed {earlier.seed} ({part})",
             )
         ]
     replayed = [(start, history.seeds[start.seed]) for start, _ in seen if start.seed in history.seeds]
@@ -129,8 +129,8 @@ def require(breaches: Sequence[Breach], waived: Sequence[str]) -> list[Breach]:
                 key="certify.waive",
                 value=list(waived),
                 cause=f"{breach.sentence}. The rule: {RULES[breach.rule]}.",
-                remedy=f"Certify a policy or a world that keeps it; or certify.waive=[{breach.rule}], which the card then "
-                "says.",
+                remedy=f"Certify a policy or a world that keeps it; or certify.waive=[{breach.rule}], which the card "
+                "then says.",
                 exit_status=ExitStatus.bad_input,
             )
     return list(breaches)

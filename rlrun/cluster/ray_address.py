@@ -60,8 +60,8 @@ def named_cluster(config: RunConfig) -> NamedCluster | None:
         return None
     is_variable = source == VARIABLE
     if given == LOCAL:
-        own = f"{VARIABLE}={LOCAL}: the run starts a Ray of its own"
-        return NamedCluster(None, source, own if is_variable else None)
+        remark = f"{VARIABLE}={LOCAL}: the run starts a Ray of its own"
+        return NamedCluster(None, source, remark if is_variable else None)
     address = _found(source) if given == AUTO else given
     require_ipv4(address, source)
     require_ipv4_name(address.rpartition("/")[2].partition(":")[0], source)
@@ -77,11 +77,11 @@ def _found(source: str) -> str:
     last = _last_started()
     if last in running:
         return last
-    told = (
+    sentence = (
         f"several run there: {', '.join(running)}" if running else "no Ray runs there, or it is hidden from this user"
     )
     error = RunError(
-        f"{source}={AUTO} means the Ray of this machine, and {told}.",
+        f"{source}={AUTO} means the Ray of this machine, and {sentence}.",
         key=source,
         value=AUTO,
         remedy="Name the address of its head, as train-0:6379, or start Ray first: scripts/start_head.sh.",
@@ -92,13 +92,13 @@ def _found(source: str) -> str:
 
 def running_addresses() -> list[str]:
     """Return the addresses of the heads of all Rays that run on this machine, from the options of their raylets."""
-    found: dict[str, None] = {}
+    addresses: dict[str, None] = {}
     for process in psutil.process_iter(["name", "cmdline"]):
         for word in process.info["cmdline"] or () if (process.info["name"] or "").startswith("raylet") else ():
             option, _, value = word.partition("=")
             if option == "--gcs-address" and value:
-                found[value] = None
-    return list(found)
+                addresses[value] = None
+    return list(addresses)
 
 
 def _last_started() -> str:

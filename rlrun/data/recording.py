@@ -78,11 +78,11 @@ class Recording:
 
     def count(self, step: int, worker: str, edge: str) -> int:
         """Return the messages of an edge, numbered from 0. Raises RecordingError if one between them is missing."""
-        found = sorted(self.worker_folder(step, worker).glob(f"{edge}-*{_SUFFIX}"))
-        for number in range(len(found)):
+        messages = sorted(self.worker_folder(step, worker).glob(f"{edge}-*{_SUFFIX}"))
+        for number in range(len(messages)):
             if not self.message(step, worker, edge, number).exists():
                 raise RecordingError(self.message(step, worker, edge, number), "it is missing, but later ones exist")
-        return len(found)
+        return len(messages)
 
     def steps(self) -> list[int]:
         """Return the training steps with recorded messages."""
@@ -91,23 +91,23 @@ class Recording:
 
     def start(self) -> tuple[int, Path] | None:
         """Return the first step recorded for the actor and the checkpoint before it, or None if it was not recorded."""
-        found = checkpoint_folder.list_complete(self.folder / START)
-        return (int(found[0].name.rpartition("_")[2]), found[0]) if found else None
+        checkpoints = checkpoint_folder.list_complete(self.folder / START)
+        return (int(checkpoints[0].name.rpartition("_")[2]), checkpoints[0]) if checkpoints else None
 
     def manifest(self) -> dict[str, Any]:
         """Return the content of `recording.json`. Raises RecordingError."""
         path = self.folder / MANIFEST
         try:
-            found = read_json(path)
+            content = read_json(path)
         except OSError as error:
             raise RecordingError(path, "the folder has no recording") from error
         except ValueError as error:
             raise RecordingError(path, "it is damaged") from error
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise RecordingError(path, f"it is not of format {FORMAT}, which this version reads")
-        if not all(isinstance(found.get(name), dict) for name in ("config", "packages")):
+        if not all(isinstance(content.get(name), dict) for name in ("config", "packages")):
             raise RecordingError(path, "it lacks the configuration or the versions of the recorded run")
-        return found
+        return content
 
 
 def find_recording(path: Path) -> Recording:

@@ -25,7 +25,7 @@ def _plan(cluster: ClusterState) -> str:
     if cluster.plan is None:
         return "no plan"
     idle = (*idle_cards(cluster.plan), *(text for _, text in idle_roles(cluster.config, cluster.plan)))
-    return "; ".join([f"{len(cluster.plan.slots)} workers", *(one.rstrip(".") for one in idle)])
+    return "; ".join([f"{len(cluster.plan.slots)} workers", *(remark.rstrip(".") for remark in idle)])
 
 
 def _interfaces(cluster: ClusterState) -> str:
@@ -82,8 +82,8 @@ def _gpus(cluster: ClusterState) -> str:
 
 def _versions(cluster: ClusterState) -> str:
     names = ("python", "torch", "ray", "transformers", "rlrun")
-    found = cluster.facts.nodes[0].versions if cluster.facts.nodes else {}
-    return ", ".join(f"{name} {found[name]}" for name in names if name in found)
+    versions = cluster.facts.nodes[0].versions if cluster.facts.nodes else {}
+    return ", ".join(f"{name} {versions[name]}" for name in names if name in versions)
 
 
 def _inputs(cluster: ClusterState) -> str:
@@ -92,13 +92,13 @@ def _inputs(cluster: ClusterState) -> str:
 
 
 def _fit(cluster: ClusterState) -> str:
-    found = cluster.facts.fit
-    return "not on this machine, or none given" if found is None else "; ".join(found.notes) or "they fit"
+    report = cluster.facts.fit
+    return "not on this machine, or none given" if report is None else "; ".join(report.notes) or "they fit"
 
 
 def _packages(cluster: ClusterState) -> str:
-    found = [facts for node in cluster.facts.nodes for facts in node.packages]
-    names = dict.fromkeys(facts.request.package for facts in (*found, *cluster.facts.driver_packages))
+    packages = [facts for node in cluster.facts.nodes for facts in node.packages]
+    names = dict.fromkeys(facts.request.package for facts in (*packages, *cluster.facts.driver_packages))
     return ", ".join(names) or "none needed"
 
 
@@ -278,7 +278,7 @@ CHECKS = (
 
 def all_checks() -> tuple[Check, ...]:
     """The table, and the checks of every installed simulator; several simulators may share one."""
-    return tuple(dict.fromkeys([*CHECKS, *(check for one in inspections() for check in one.checks)]))
+    return tuple(dict.fromkeys([*CHECKS, *(check for inspection in inspections() for check in inspection.checks)]))
 
 
 def _checks_of(config: RunConfig) -> tuple[Check, ...]:

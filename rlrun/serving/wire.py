@@ -191,6 +191,6 @@ def _is_size(size: Any) -> bool:
 
 def _dtype(name: Any) -> np.dtype:
     if not isinstance(name, str) or name not in DTYPES:
-        found = f"{name[:40]!r}" if isinstance(name, str) else type(name).__name__
-        raise WireError(f"unknown number type {found}; use {', '.join(DTYPE_NAMES)}, as numpy writes them")
+        given = f"{name[:40]!r}" if isinstance(name, str) else type(name).__name__
+        raise WireError(f"unknown number type {given}; use {', '.join(DTYPE_NAMES)}, as numpy writes them")
     return DTYPES[name]

@@ -38,9 +38,9 @@ def vector_stats(rows: np.ndarray) -> dict[str, list]:
     at_once = max(1, _NUMBERS_AT_ONCE // len(rows))  # columns at a time, since they are copied as float64
     for begin in range(0, rows.shape[1], at_once):
         part = rows[:, begin : begin + at_once].astype(np.float64)
-        found = {"min": part.min(0), "max": part.max(0), "mean": part.mean(0), "std": part.std(0)}
-        found |= dict(zip(QUANTILES, np.quantile(part, list(QUANTILES.values()), axis=0), strict=True))
-        for name, values in found.items():
+        computed = {"min": part.min(0), "max": part.max(0), "mean": part.mean(0), "std": part.std(0)}
+        computed |= dict(zip(QUANTILES, np.quantile(part, list(QUANTILES.values()), axis=0), strict=True))
+        for name, values in computed.items():
             stats[name] += values.tolist()
     return stats | {"count": [len(rows)]}
 
