@@ -196,7 +196,7 @@ def _refused(message: str, folder: Path, remedy: str, cause: str | None = None) 
 
 
 def _unread(folder: Path, failure: BaseException | None, rank: int) -> RunError | None:
-    """Return why this rank could not read: the system refused it, or else the files are damaged."""
+    """Return the error of this rank's reading, by the system or of damaged files; None: it has read."""
     if failure is None:
         return None
     refused = storage_failure(failure, f"actor/{rank}, which reads {folder},", [str(folder)], worker=f"actor/{rank}")

@@ -203,7 +203,7 @@ def clip_to_norm(parameters: Sequence[nn.Parameter], max_norm: float, ranks: Ran
 
 
 def _num_copies(parameters: Sequence[nn.Parameter], world_size: int) -> int:
-    """Return how many ranks hold the same numbers of each parameter. All parameters are sharded over one mesh."""
+    """Return the number of ranks with the same part of a parameter. All parameters are sharded over one mesh."""
     for parameter in parameters:
         if isinstance(parameter, DTensor):
             sizes = zip(parameter.device_mesh.shape, parameter.placements, strict=True)

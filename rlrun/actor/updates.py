@@ -102,7 +102,7 @@ def _batch_plan(learner: Learner, batch: LearningBatch) -> BatchPlan:
 
 
 def _order(learner: Learner, epoch: int) -> np.random.Generator:
-    """Return what draws the minibatches of an epoch."""
+    """Return the generator that draws the minibatches of an epoch."""
     return np.random.default_rng((learner.config.seed, learner.num_updates, epoch, learner.ranks.rank))
 
 

@@ -64,7 +64,7 @@ def aggregate(x: Tensor, mask: Tensor, aggregation: str, episode_size: Tensor | 
 
 
 def aggregation_counts(mask: Tensor, aggregation: str, episode_size: Tensor | None = None) -> Tensor:
-    """Return how much each chunk step adds to the divisor of `aggregate`.
+    """Return the weight of each chunk step in the divisor of `aggregate`.
 
     token-mean: its valid tokens. episode-mean-token-mean: its share of the valid tokens of its episode. Others: 1 if
     it has a valid token. With their sums as weights, micro-batches of unequal size add up to the aggregate of the
@@ -89,7 +89,7 @@ def _given(episode_size: Tensor | None) -> Tensor:
 
 
 def aggregation_weights(mask: Tensor, aggregation: str, episode_size: Tensor | None = None) -> Tensor:
-    """Return what a number that all tokens of a chunk step share weighs in `aggregate`, float64 [M], up to one factor.
+    """Return the weight in `aggregate` of a number that all tokens of a chunk step share, float64 [M], up to a factor.
 
     Arguments as of `aggregation_counts`. Example: two chunk steps with 1 and 3 valid tokens: [1, 3]; with
     chunk-mean-token-mean [1, 1].

@@ -166,7 +166,7 @@ def _kept_by_dsrl(config: RunConfig, choice_bytes: int) -> int:
 
 
 def _kept_of_states(section: type[SacConfig]) -> Callable[[RunConfig, int], int]:
-    """Return how to count the bytes of an algorithm that keeps states, and demonstrations if there will be any."""
+    """Return the counter of bytes of an algorithm that keeps states, and demonstrations if there are any."""
 
     def kept_bytes(config: RunConfig, choice_bytes: int) -> int:
         settings = config.algorithm.section(section)
@@ -184,7 +184,7 @@ def _steps_of_dsrl(config: RunConfig) -> float:
 
 
 def _steps_of_states(section: type[SacConfig]) -> Callable[[RunConfig], float]:
-    """Return how to count the steps of an algorithm that takes some for each transition."""
+    """Return the counter of steps of an algorithm that takes some for each transition."""
 
     def small_steps(config: RunConfig) -> float:
         settings = config.algorithm.section(section)

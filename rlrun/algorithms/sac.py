@@ -26,7 +26,7 @@ class SquashedPolicy(Protocol):
         """Return the chosen numbers between -1 and 1, [M, A], of its choices [M, ...]."""
 
     def normalized(self, proprio: Tensor) -> Tensor:
-        """Return what its networks read of proprioception, float32 [M, P]; the critics read the same."""
+        """Return the proprioception as its networks read it, float32 [M, P]; the critics read the same."""
 
     def choose(self, proprio: Tensor) -> Choice:
         """Return the distribution for proprioception, float32 [M, P]."""
@@ -96,7 +96,7 @@ class Sac(SoftActorCritic):
         return self.replay.sample(count, random)
 
     def target(self, batch: Transitions, values: Tensor, penalty: Tensor, random: torch.Generator) -> Tensor:
-        """Return what the critics learn, [M]. values: of what follows, [N, M]; penalty: alpha * log-density, [M]."""
+        """Return the critics' targets, [M]. values: of the next state, [N, M]; penalty: alpha * log-density, [M]."""
         return batch.rewards + batch.discounts * (values.amin(0) - penalty)
 
     def value(self, values: Tensor) -> Tensor:

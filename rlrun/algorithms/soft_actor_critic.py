@@ -151,7 +151,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
 
     @abstractmethod
     def transitions(self, steps: ChunkSteps, trajectory: Trajectory, context: UpdateContext) -> Transitions:
-        """Return what is kept of new chunk steps."""
+        """Return the transitions that are kept of new chunk steps."""
 
     @abstractmethod
     def num_steps(self, num_new: float, trainer: CriticTrainer, context: UpdateContext) -> int:

@@ -83,7 +83,7 @@ class AlgorithmSpec:
 
 
 def num_epochs(config: AlgorithmConfig) -> int:
-    """Return how often an update learns from a chunk step: in every epoch; once if the algorithm is off-policy."""
+    """Return the number of times that an update learns from a chunk step: update_epochs; 1 if it is off-policy."""
     spec: AlgorithmSpec = ALGORITHMS.get(config.name)
     return config.update_epochs if spec.is_on_policy else 1
 

@@ -33,7 +33,7 @@ class Breach:
 
 
 def check_record(history: History) -> list[Breach]:
-    """Return what the run's record breaks, before any episode."""
+    """Return the rules that the run's record breaks, before any episode."""
     breaches = [Breach("record", damage) for damage in history.damages]
     missing = history.missing_steps
     if missing:
@@ -112,7 +112,7 @@ def _is_how(key: str) -> bool:
 
 
 def fault_of_seeds(seeds: Sequence[int]) -> str:
-    """Return what is wrong with the reset seeds of a certification; "": each test seed from the first on, once."""
+    """Return the fault of the reset seeds of a certification; "": each test seed from the first on, once."""
     twice = sorted({seed for seed in seeds if seeds.count(seed) > 1}) if len(set(seeds)) < len(seeds) else []
     if twice:
         return f"seed {twice[0]} was used {seeds.count(twice[0])} times"

@@ -360,7 +360,7 @@ def _malformed_interpolation(
 
 
 def _source_of(text: str, sources: dict[str, Override], recorded: RecordedConfig | None) -> _Source:
-    """Return where the key of a message of Hydra was read."""
+    """Return the source of the key that a message of Hydra names."""
     override = next((source for line, source in sources.items() if line in text), None)
     named = re.search(r"In '(.*?)'", text)
     if named is None:
@@ -383,7 +383,7 @@ def _explain_key(fault: OmegaConfBaseException, source: _Source, schema: referen
 
 
 def _remedy_of_unknown(key: str, source: _Source) -> str:
-    """Return what to do about an unknown key that resembles no known one."""
+    """Return the remedy for an unknown key that resembles no known one."""
     if source.file is not None and key == source.file.partition("/")[0]:
         return "Make '# @package _global_' the first line of the file."  # else Hydra nests it in its folder's name
     if source.recorded is not None:

@@ -216,7 +216,7 @@ class CommandLine(Program):
                 close_folder(_unquoted(value))
 
     def _readable(self, overrides: list[str]) -> tuple[RecordedConfig | None, list[str]]:
-        """Return what `_recorded` does. Raises RunError for a folder that this user may not read."""
+        """Return the result of `_recorded`. Raises RunError for a folder that this user may not read."""
         try:
             return self._recorded(overrides)
         except OSError as error:

@@ -281,7 +281,7 @@ class Resumption:
 
 
 def resumption(folder: str, is_trusted: bool = False) -> Resumption:
-    """Read what `resume=folder` names: a run folder, its checkpoints folder, or one checkpoint.
+    """Read the folder that `resume=folder` names: a run folder, its checkpoints folder, or one checkpoint.
 
     is_trusted: the user's word that the folder is the user's own. Raises RunError, without it for another's folder too.
     """
@@ -355,7 +355,7 @@ def read_config(file: Path) -> RecordedConfig:
 
 
 def restoring(file: Path) -> str:
-    """Return what restores the configuration of a run or of a policy."""
+    """Return the remedy that restores the configuration of a run or of a policy."""
     copy = copy_of(file)
     if copy is None:
         return f"Copy {file.name} again from where it is whole, or start anew with the arguments of the run."

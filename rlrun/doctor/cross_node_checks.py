@@ -46,7 +46,7 @@ def _users(cluster: ClusterState, package: str) -> tuple[NodeFacts, ...]:
 
 
 def _to_equal(package: str, version: str) -> str:
-    """Return how a node gets the version of a package that the other nodes have."""
+    """Return the remedy by which a node gets the version of a package that the other nodes have."""
     if package.startswith("rlrun"):
         return "install the same commit of rlrun there"
     return f"use Python {version}" if package.startswith("python") else f"pip install '{package}=={version}'"

@@ -60,12 +60,12 @@ class RendererFacts:
 
 
 def measure_world_renderer(request: SimulatorRequest, limit_s: float = LIMIT_S) -> RendererFacts:
-    """Return which renderer env workers of the embedded world will use, and its time per image."""
+    """Return the renderer of env workers of the embedded world, and its time per image."""
     return _renderer(request, "render_world", "env.renderer=raycast needs no graphics driver", limit_s)
 
 
 def measure_mujoco_renderer(request: SimulatorRequest, limit_s: float = LONGEST_S) -> RendererFacts:
-    """Return how MuJoCo's own renderer draws a simple scene in the simulator's interpreter."""
+    """Return the facts of MuJoCo's own renderer, which draws a simple scene in the simulator's interpreter."""
     return _renderer(request, "render_by_mujoco", "on a node with GPUs, the driver's graphics part", limit_s)
 
 

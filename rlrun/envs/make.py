@@ -77,7 +77,7 @@ def last_lines(error: BaseException, limit: int) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return where an error was raised. Example: "world.py:12"."""
+    """Return the place where an error was raised. Example: "world.py:12"."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "its code"
 

@@ -341,7 +341,7 @@ def _phase(event: Mapping[str, Any]) -> str:
 
 
 def _beside(path: Path) -> Path:
-    """Return where a timeline is written before it replaces the one at `path`."""
+    """Return the path of a timeline in writing, which then replaces the one at `path`."""
     return path.with_name(f"{path.name}.new")
 
 

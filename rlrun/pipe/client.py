@@ -120,7 +120,7 @@ class ChildProcess:
             time.sleep(_STACKS_WAIT_S)
 
     def describe_end(self) -> str:
-        """Describe how the process ended, with its last line and known causes. Waits up to 5 s for the end."""
+        """Describe the end of the process, with its last line and known causes. Waits up to 5 s for the end."""
         try:
             status = self._process.wait(timeout=_EXIT_WAIT_S)
         except subprocess.TimeoutExpired:

@@ -90,7 +90,7 @@ def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
 
 
 def type_in(described: Mapping[str, Any]) -> str:
-    """Return what a config.json says of the policy, in words. Example: "LeRobot's type 'act'"."""
+    """Return the type that a config.json declares, in words. Example: "LeRobot's type 'act'"."""
     for key, whose in (("type", "LeRobot's"), ("model_type", "transformers'")):
         if isinstance(described.get(key), str):
             return f"{whose} {key} {described[key]!r}"

@@ -109,7 +109,7 @@ class RemoteBackend(RolloutBackend):
 
 
 def _connections(config: RunConfig, world: Spaces, progress: Callable[[], None]) -> Callable[[], RowClient]:
-    """Return what connects a row with the server, in the protocol that the address names."""
+    """Return a constructor of the client that connects a row with the server, in the protocol of the address."""
     env = config.env
     address = str(config.evaluation.server)
     timeout_s = config.evaluation.server_timeout_s

@@ -28,7 +28,7 @@ _IMAGES = ("observation/image", "observation/wrist_image")  # of the first and s
 
 
 def most_pixels(size: int) -> int:
-    """Return how many pixels a file of a picture may declare for a policy's picture [S, S]. size: S."""
+    """Return the maximum pixels that a file may declare for a policy's picture [S, S]. size: S."""
     return max(_CAMERA_PIXELS, _MOST_SCALING * size**2)
 
 

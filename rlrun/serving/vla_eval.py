@@ -84,7 +84,7 @@ def check_version(payload: Mapping[Any, Any]) -> None:
 
 
 def error_text(payload: Mapping[Any, Any]) -> str:
-    """Return what an error message says, shortened."""
+    """Return the text of an error message, shortened."""
     return f"{payload.get('error', dict(payload))!s:.{_SHOWN_CHARACTERS}}"
 
 

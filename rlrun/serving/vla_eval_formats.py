@@ -75,14 +75,14 @@ class Formats:
         return {component.name: component.format for component in self.components}
 
     def action_spec(self) -> dict[str, dict[str, Any]]:
-        """Return what a server of this world declares as its actions."""
+        """Return the declaration of actions by a server of this world."""
         sent = self.sent_formats()
         return {
             component.name: spec(component.name, component.size, sent[component.name]) for component in self.components
         }
 
     def observation_spec(self) -> dict[str, dict[str, Any]]:
-        """Return what a server of this world declares as its observations."""
+        """Return the declaration of observations by a server of this world."""
         entries = {name: spec(name, 0, RGB) for name in self.camera_names}
         if self.num_proprio:
             entries[STATE] = spec(STATE, self.num_proprio, self.conventions.state)

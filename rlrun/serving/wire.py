@@ -57,7 +57,7 @@ DTYPES = _NATIVE_DTYPES | {  # accepted names of types: "float32", "<f4", ">f4";
 
 
 def exceeded_limit(data: bytes) -> str | None:
-    """Return which limit a msgpack message exceeds; None if it is within limits, or is not msgpack.
+    """Return the limit that a msgpack message exceeds; None if it is within limits, or is not msgpack.
 
     Example: excess(b"\\x91" * 9) -> "more than 8 nested containers".
     """

@@ -89,7 +89,7 @@ def is_throttled(root: Path = Path("/")) -> bool:
 
 
 def num_oom_kills(root: Path = Path("/")) -> int:
-    """Return how many processes of this control group the kernel killed for lack of memory; 0 if unknown."""
+    """Return the number of processes of this control group that the kernel killed for lack of memory; 0 if unknown."""
     for folder in control_group_folders("memory", root):
         for name in ("memory.events", "memory.oom_control"):
             counts = _read_counts(folder / name)

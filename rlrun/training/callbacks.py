@@ -53,7 +53,7 @@ class Callbacks:
 
     @property
     def stop_reason(self) -> str | None:
-        """Return why the run is to end, with the name of the callback; None: it goes on."""
+        """Return the reason to end the run, with the name of the callback; None: it goes on."""
         reasons = (
             f"{name}: {callback.stop_reason}"
             for name, callback in self._callbacks.items()

@@ -81,7 +81,7 @@ class EnvHistory:
         return np.array([float(getattr(episode, name)) for episode in chosen])
 
     def still(self, camera: int, since: int, until: int) -> tuple[int, int]:
-        """Return how many episodes that ended in since..until showed no change in a camera, and all of them."""
+        """Return the number of episodes that ended in since..until without a change in a camera, and of all of them."""
         tallies = [tally for step, tally in self.tallies if since <= step <= until and len(tally.num_still) > camera]
         return sum(tally.num_still[camera] for tally in tallies), sum(tally.num_moved_episodes for tally in tallies)
 

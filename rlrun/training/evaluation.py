@@ -45,7 +45,7 @@ def _begins_untrained(config: RunConfig) -> bool:
 
 
 def doubt_of_first(episodes: list[EpisodeReport], is_untrained: bool) -> str | None:
-    """Return what makes the first evaluation of a run doubtful; None: nothing does."""
+    """Return a doubt about the first evaluation of a run; None: there is none."""
     whole = [episode for episode in episodes if not episode.infra_fault]
     if len(whole) < MIN_DOUBTED:
         return None
@@ -135,7 +135,7 @@ def record(session: Session, step: int, episodes: list[EpisodeReport]) -> Evalua
 
 
 def record_world(session: Session) -> list[dict[str, str]]:
-    """Write what makes the simulators what they are to world.json, each different fingerprint once. Returns them.
+    """Write the fingerprints of the simulators to world.json, each different one once. Returns them.
 
     A resumed run keeps those of its former simulators.
     """

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def all_deviations(parts: Sequence[np.ndarray]) -> list[float]:
-    """Return how many standard deviations the numbers of each part are above those of all others (Mann-Whitney)."""
+    """Return the deviation of each part's numbers from all others, in standard deviations (Mann-Whitney)."""
     whole = np.concatenate(parts)
     total = whole.size
     _, index, counts = np.unique(whole, return_inverse=True, return_counts=True)

@@ -191,7 +191,7 @@ class ProcessExits:
             failure.message = f"{failure.message}: {how}"
 
     def describe(self, worker: str) -> str:
-        """Describe how a worker's process ended; "" if that is unknown, or if it still runs.
+        """Describe the end of a worker's process; "" if that is unknown, or if it still runs.
 
         Examples: "killed by SIGKILL", "it exited with status 0".
         """
@@ -221,7 +221,7 @@ class ProcessExits:
 
 
 def describe_end(pid: int, descriptor: int) -> str:
-    """Describe how a process ended; "" if that is unknown, or if it still runs.
+    """Describe the end of a process; "" if that is unknown, or if it still runs.
 
     descriptor: its pidfd, opened before its end; -1: none. Examples: "killed by SIGKILL", "killed by the kernel at
     12.0 GB: out of memory on its node".

@@ -257,7 +257,7 @@ def _camera_names(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _reason_to_omit(key: str, spec: dict[str, Any], named: Sequence[str] | None) -> str | None:
-    """Return why the pictures of a feature are not used; None: they are. named: demos.keys.images."""
+    """Return the reason to omit the pictures of a feature; None: they are used. named: demos.keys.images."""
     fault = _camera_fault(key, spec, is_named=named is not None)
     if fault is None and named is not None and key not in named:
         return "demos.keys.images does not name it"

@@ -127,7 +127,7 @@ class Expert:
 
 
 def seed_given(number: int, own: GymnasiumConfig) -> int:
-    """Return what `reset(seed=…)` gets for the reset seed `number` of an episode."""
+    """Return the argument of `reset(seed=…)` for the reset seed `number` of an episode."""
     return number if own.has_whole_seeds else simulator_seed(number)
 
 

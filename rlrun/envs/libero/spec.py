@@ -196,7 +196,7 @@ def detail_of_pictures(env: EnvConfig) -> float | None:
 
 
 def splits(env: EnvConfig) -> Splits:
-    """Return where episodes of each split begin, and what differs from LIBERO's protocol."""
+    """Return the start states of each split, and the deviations from LIBERO's protocol."""
     settings = env.section(LiberoConfig)
     ranges = start_ranges(settings)
     words = {split: _words(starts) for split, starts in ranges.items()}
@@ -208,7 +208,7 @@ def splits(env: EnvConfig) -> Splits:
 
 
 def _deviations(env: EnvConfig, test: range | None) -> Iterator[str]:
-    """Yield what differs from LIBERO's starts and pictures, and from OpenVLA's evaluation, which others repeat."""
+    """Yield the deviations from LIBERO's starts and pictures, and from OpenVLA's evaluation, which others repeat."""
     settings = env.section(LiberoConfig)
     if settings.pictures is Pictures.fast:
         yield f"pictures have no reflections and shadows{'' if is_warp(env) else ', and coarser meshes'}"
@@ -268,7 +268,7 @@ def host_memory(env: EnvConfig) -> SimulatorMemory:
 
 
 def num_scenes(env: EnvConfig) -> int:
-    """Return how many scenes the tasks of a run have at most: all tasks of libero_goal share one."""
+    """Return the maximum number of scenes of a run's tasks: all tasks of libero_goal share one."""
     settings = env.section(LiberoConfig)
     return (
         1 if settings.suite.startswith("libero_goal") else len(settings.task_ids) or NUM_TASKS.get(settings.suite, 10)

@@ -142,7 +142,7 @@ def splits(env: EnvConfig) -> Splits:
 
 
 def _deviations(own: OmniGibsonConfig) -> Iterator[str]:
-    """Yield what differs from the evaluators of the BEHAVIOR challenge, as docs/omnigibson.md describes them."""
+    """Yield the deviations from the evaluators of the BEHAVIOR challenge, as docs/omnigibson.md describes them."""
     if own.instances is Instances.online:
         yield "each episode places its objects at random, in the challenge by listed instances"
     if not own.self_collisions:

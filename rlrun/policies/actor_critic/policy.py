@@ -220,7 +220,7 @@ class ActorCriticPolicy(Policy):
         return Squashed(chosen, log_std, temperature=1.0)
 
     def normalized(self, proprio: Tensor) -> Tensor:
-        """Return what the networks read of proprioception, float32 [B, P]."""
+        """Return the proprioception as the networks read it, float32 [B, P]."""
         statistics = self.module.statistics
         return proprio if statistics is None else statistics.normalize(proprio)
 

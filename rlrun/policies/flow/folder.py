@@ -74,7 +74,7 @@ class RunSettings:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> RunSettings:
-        """Read what was written as JSON."""
+        """Read the settings from JSON."""
         learned = found.get("learned_range")
         steering = found.get("steering")
         nested: dict[str, Any] = {
@@ -92,7 +92,7 @@ class RunSettings:
         return HeadSizes(*critic, self.learned_range, self.steering, self.num_actions)
 
     def method(self, flow_time: FlowTime) -> FlowMethod:
-        """Return how actions are sampled. flow_time: the network's."""
+        """Return the method of sampling actions. flow_time: the network's."""
         if self.steering is not None:
             return Dsrl(self.num_flow_steps, self.steering.bound, flow_time)
         if self.num_points is not None:

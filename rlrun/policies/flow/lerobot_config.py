@@ -77,7 +77,7 @@ class LeRobotConfig:
 
     @classmethod
     def of_features(cls, found: Mapping[str, Any]) -> LeRobotConfig:
-        """Return what a config.json says of the robot, without the network."""
+        """Return the robot's part of a config.json, without the network's."""
         return LeRobotConfig(found.get("input_features") or {}, found.get("output_features") or {})
 
     @classmethod
@@ -119,7 +119,7 @@ def cameras_in(folder: Path) -> tuple[str, ...]:
 
 
 def _renamed(folder: Path) -> dict[str, str]:
-    """Return what the robot calls the policy's features, where its preprocessor renames them."""
+    """Return the robot's names of the policy's features, where its preprocessor renames them."""
     with suppress(*_DAMAGES):
         steps = read_json(folder / f"{PREPROCESSOR}.json")["steps"]
         maps = [step["config"]["rename_map"] for step in steps if step.get("config", {}).get("rename_map")]

@@ -155,7 +155,7 @@ def _recognizes(described: Mapping[str, Any]) -> bool:
 
 
 def check_new(config: RunConfig) -> Faults:
-    """Check what the sizes of a new policy need beside those of all flow policies."""
+    """Check the sizes of a new policy, beside the checks of all flow policies."""
     settings = config.policy.section(Gr00tSettings)
     section = "policy.gr00t."
     if config.policy.path is not None:

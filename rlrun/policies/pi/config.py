@@ -71,7 +71,7 @@ class PiSizes:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> PiSizes:
-        """Read what `as_json` returned. Raises TypeError for unknown names."""
+        """Read the result of `as_json`. Raises TypeError for unknown names."""
         kinds = {"language": GemmaSizes, "expert": GemmaSizes, "vision": VisionSizes}
         return cls(**{name: kinds[name](**value) if name in kinds else value for name, value in found.items()})
 

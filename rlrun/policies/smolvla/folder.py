@@ -146,7 +146,7 @@ def _write_json(file: Path, values: Mapping[str, Any]) -> None:
 
 
 def _vlm_folders(folder: Path, found: Mapping[str, Any]) -> list[Path]:
-    """Return where files of the VLM may be: beside the weights, or where `vlm_model_name` leads within the folder."""
+    """Return the folders that may hold the VLM's files: that of the weights, or `vlm_model_name` within it."""
     named = Path(str(found.get("vlm_model_name", VLM_FOLDER)))
     return [folder / VLM_FOLDER, *([] if named.is_absolute() or ".." in named.parts else [folder / named])]
 
