@@ -246,14 +246,16 @@ class CheckpointWriting:
             yield
         except (*STORAGE_ERRORS, RunError) as error:
             failure = error
-        faults = [fault for fault in self._ranks.gather(None if failure is None else self._told(failure)) if fault]
+        faults = [
+            fault for fault in self._ranks.gather(None if failure is None else self._write_failure(failure)) if fault
+        ]
         if not faults:
             return
         if self._ranks.rank == 0:
             shutil.rmtree(self._fresh, ignore_errors=True)
         raise faults[0] from failure
 
-    def _told(self, failure: BaseException) -> RunError:
+    def _write_failure(self, failure: BaseException) -> RunError:
         """Return the failure that ends the save. Libraries may hide why a write failed, so the write is tried again."""
         if isinstance(failure, RunError):
             return failure

@@ -59,7 +59,7 @@ def aggregate(x: Tensor, mask: Tensor, aggregation: str, episode_size: Tensor | 
     if aggregation == "chunk-mean-token-mean":
         sums = sums / mask.sum(-1).clamp(min=1)
     elif aggregation == "episode-mean-token-mean":
-        sums = sums / _given(episode_size).clamp(min=1)
+        sums = sums / _require_sizes(episode_size).clamp(min=1)
     return sums.sum() / torch.where(count > 0, count, 1)
 
 
@@ -78,11 +78,11 @@ def aggregation_counts(mask: Tensor, aggregation: str, episode_size: Tensor | No
     if aggregation == "token-mean":
         return valid
     if aggregation == "episode-mean-token-mean":
-        return valid / _given(episode_size).clamp(min=1)
+        return valid / _require_sizes(episode_size).clamp(min=1)
     return (valid > 0).long()
 
 
-def _given(episode_size: Tensor | None) -> Tensor:
+def _require_sizes(episode_size: Tensor | None) -> Tensor:
     if episode_size is None:
         raise ValueError("a mean over episodes needs their sizes: targets.episode_units or targets.episode_tokens")
     return episode_size

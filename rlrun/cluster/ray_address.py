@@ -62,14 +62,14 @@ def named_cluster(config: RunConfig) -> NamedCluster | None:
     if given == LOCAL:
         remark = f"{VARIABLE}={LOCAL}: the run starts a Ray of its own"
         return NamedCluster(None, source, remark if is_variable else None)
-    address = _found(source) if given == AUTO else given
+    address = _running_address(source) if given == AUTO else given
     require_ipv4(address, source)
     require_ipv4_name(address.rpartition("/")[2].partition(":")[0], source)
     where = f" at {address}" if given == AUTO else ""
     return NamedCluster(address, source, f"{VARIABLE}={given}: the run joins that Ray{where}" if is_variable else None)
 
 
-def _found(source: str) -> str:
+def _running_address(source: str) -> str:
     """Return the address of the one Ray on this machine, or of the last that started there. Raises RunError."""
     running = running_addresses()
     if len(running) == 1:
@@ -154,7 +154,7 @@ def use_known(address: str) -> None:
     if not is_required():
         return
     host, port = _parts(address)
-    token = _found_token(port)
+    token = _stored_token(port)
     if token is None:
         raise RunError(
             f"There is no token for the Ray cluster at {address}.",
@@ -169,7 +169,7 @@ def use_known(address: str) -> None:
 
 def use_or_create(port: int) -> Path | None:
     """Use the given token for the head of a new cluster, or create one. Returns the file of a new token, else None."""
-    token = _given()
+    token = _environment_token()
     if token is not None:
         os.environ[TOKEN] = token
         return None
@@ -213,7 +213,7 @@ def _parts(address: str) -> tuple[str, int]:
     return (host, int(port)) if port.isdigit() else (address, _DEFAULT_PORT)
 
 
-def _given() -> str | None:
+def _environment_token() -> str | None:
     """Return the token that the environment gives; None without one."""
     if token := os.environ.get(TOKEN, "").strip():
         return token
@@ -221,10 +221,10 @@ def _given() -> str | None:
     return _read(Path(named)) if named else None
 
 
-def _found_token(port: int) -> str | None:
+def _stored_token(port: int) -> str | None:
     """Return the token from the environment, else from the home folder; None without one."""
     files = [own_file(port), Path.home() / _RAYS_OWN]
-    return _given() or next((_read(path) for path in files if path.exists()), None)
+    return _environment_token() or next((_read(path) for path in files if path.exists()), None)
 
 
 def _read(path: Path) -> str:

@@ -235,7 +235,7 @@ def parse_override(text: str) -> Override:
         ) from error
 
 
-def spelled_out(overrides: list[str]) -> list[str]:
+def with_one_key_each(overrides: list[str]) -> list[str]:
     """Return overrides of which each names one key. Example: ["algorithm={gamma:1}"] -> ["algorithm.gamma=1"]."""
     spelled = []
     for text in overrides:

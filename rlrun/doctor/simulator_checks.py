@@ -151,7 +151,7 @@ def spaces(cluster: ClusterState) -> Iterator[Finding]:
             yield Finding(name, Status.failed, node.node, cause, fix)
 
 
-def spaces_found(cluster: ClusterState) -> str:
+def describe_spaces(cluster: ClusterState) -> str:
     """Example: "1 image, 8 proprioceptive numbers; image -> camera, state -> proprioception"."""
     for _, facts in cluster.simulators(SpacesFacts):
         counts = f"{facts.num_images} images, {facts.num_proprio} proprioceptive numbers"
@@ -175,7 +175,7 @@ _SPACES = Check(
     "nodes with env workers under env.simulator=gymnasium; before a run only under a policy that needs images",
     "it cannot be made, or has no images for a policy that needs them; warns if that takes over half a minute",
     spaces,
-    spaces_found,
+    describe_spaces,
 )
 WORLD_RENDERER = SimulatorInspection(measure_world_renderer, (_RENDERER,))
 MUJOCO_RENDERER = SimulatorInspection(measure_mujoco_renderer, (_RENDERER,))

@@ -210,14 +210,14 @@ def record_episodes(run_dir: Path, step: int, reports: Iterable[EpisodeReport]) 
     _append(run_dir / EPISODES, [{"step": step, **asdict(report)} for report in reports])
 
 
-class During(Enum):
+class Purpose(Enum):
     """The purpose of episodes."""
 
     training = "training"
     evaluation = "evaluation"
 
 
-def record_starts(run_dir: Path, step: int, during: During, starts: Sequence[EpisodeStart]) -> None:
+def record_starts(run_dir: Path, step: int, during: Purpose, starts: Sequence[EpisodeStart]) -> None:
     """Append the starts of the episodes that began in training step `step`, or in an evaluation after it."""
     line: dict[str, Any] = {"step": step, "during": during.value}
     line |= {"seeds": [start.seed for start in starts], "digests": [start.digest for start in starts]}
@@ -234,7 +234,7 @@ class SeenStarts:
     """Starts that a run has seen in one training step, or in an evaluation after it."""
 
     step: int
-    during: During
+    during: Purpose
     starts: list[EpisodeStart]
 
     def __str__(self) -> str:
@@ -247,7 +247,7 @@ def read_starts(run_dir: Path) -> list[SeenStarts]:
     return [
         SeenStarts(
             int(line["step"]),
-            During(line["during"]),
+            Purpose(line["during"]),
             [EpisodeStart(int(seed), str(digest)) for seed, digest in zip(line["seeds"], line["digests"], strict=True)],
         )
         for line in read_json_lines(run_dir / STARTS)

@@ -59,7 +59,7 @@ class TimelineWriter:
         self._newest: list[_Written] = []
         self._left_out = _LeftOut()
         is_resumed = path.exists()
-        self._path = _beside(path) if is_resumed else path
+        self._path = _temporary_path(path) if is_resumed else path
         self._open(self._path)
         if is_resumed:
             for event in _events(path):
@@ -169,14 +169,14 @@ class TimelineWriter:
     def _write_anew(self, pid: int) -> None:
         self._file.close()
         with self._path.open("rb") as former:
-            self._open(_beside(self._path))
+            self._open(_temporary_path(self._path))
             self._file.write(former.read(self._first_bytes).decode()[1:])
         self._is_empty = self._first_bytes <= 1
         self._num_bytes = self._first_bytes
         for line in (*self._rows, *map(json.dumps, self._left_out.events(pid)), *(line for *_, line in self._newest)):
             self._write(line)
         self._file.flush()
-        os.replace(_beside(self._path), self._path)
+        os.replace(_temporary_path(self._path), self._path)
 
 
 class _LeftOut:
@@ -340,7 +340,7 @@ def _phase(event: Mapping[str, Any]) -> str:
     return event.get("cat", event["name"])
 
 
-def _beside(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     """Return the path of a timeline in writing, which then replaces the one at `path`."""
     return path.with_name(f"{path.name}.new")
 

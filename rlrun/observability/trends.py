@@ -243,7 +243,7 @@ class Stragglers:
     Example::
 
         stragglers = Stragglers()
-        for sentence in stragglers.found(workers.statuses()): console.warning(sentence)   # about once a second
+        for sentence in stragglers.sentences(workers.statuses()): console.warning(sentence)   # about once a second
     """
 
     def __init__(self) -> None:
@@ -252,7 +252,7 @@ class Stragglers:
         self._first: dict[tuple[str, int], list[float]] = {}  # (worker, pid) -> µs for a unit, in its first minutes
         self._minute_ends = 0.0
 
-    def found(self, statuses: Iterable[WorkerStatus], now: float | None = None) -> Iterator[str]:
+    def sentences(self, statuses: Iterable[WorkerStatus], now: float | None = None) -> Iterator[str]:
         """Yield a sentence for each straggler. now: monotonic seconds; None: the present."""
         now = time.monotonic() if now is None else now
         free = [status for status in statuses if status.load < BUSY_LOAD]  # others are slow by what runs beside them

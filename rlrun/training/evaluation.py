@@ -15,8 +15,8 @@ from rlrun.edges.reports import EpisodeReport, LeftOutEpisode
 from rlrun.edges.seeds import InstanceResult, results_by_instance
 from rlrun.edges.starts import TEST_SEEDS, VALIDATION_SEEDS
 from rlrun.observability.records import (
-    During,
     EvaluationRecord,
+    Purpose,
     read_world,
     record_evaluation,
     record_starts,
@@ -79,7 +79,7 @@ def run_episodes(
     num_videos = session.config.logging.video_episodes if has_video else 0
     with session.phase("evaluate", "env/evaluation_episodes", len(seeds)):
         parts = session.controller.evaluate(seeds, num_videos, policy_version)
-        record_starts(session.run_dir, step, During.evaluation, [start for part in parts for start in part.starts])
+        record_starts(session.run_dir, step, Purpose.evaluation, [start for part in parts for start in part.starts])
         _keep_video(session, step, [video for part in parts for video in part.videos])
         for reason in sorted({part.no_video for part in parts if part.no_video}):
             session.console.warning(f"no video: {reason}")

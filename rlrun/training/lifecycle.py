@@ -15,7 +15,7 @@ from rlrun.controller.controller import Batch
 from rlrun.data import checkpoint_folder
 from rlrun.edges.wrong_message import WRONG_MESSAGE
 from rlrun.observability.records import (
-    During,
+    Purpose,
     episode_metrics,
     group_metrics,
     loss_metrics,
@@ -236,7 +236,7 @@ class Run:
         record_episodes(session.run_dir, progress.step, batch.episodes)
         record_losses(session.run_dir, progress.step, losses)
         starts = [start for report in batch.reports for start in report.starts]
-        record_starts(session.run_dir, progress.step, During.training, starts)
+        record_starts(session.run_dir, progress.step, Purpose.training, starts)
         metrics |= seconds | {
             "env_steps_per_second": batch.num_control_steps / seconds["step_s"],
             "num_simulator_restarts": batch.num_simulator_restarts,

@@ -126,7 +126,7 @@ class Expert:
         )
 
 
-def seed_given(number: int, own: GymnasiumConfig) -> int:
+def seed_of_reset(number: int, own: GymnasiumConfig) -> int:
     """Return the argument of `reset(seed=…)` for the reset seed `number` of an episode."""
     return number if own.has_whole_seeds else simulator_seed(number)
 

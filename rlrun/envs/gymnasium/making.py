@@ -16,7 +16,7 @@ from rlrun.config.sections import load_object
 from rlrun.envs.gymnasium.gymnasium_env import GymnasiumEnv
 from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization
 from rlrun.envs.gymnasium.vector_rows import VectorRows
-from rlrun.envs.make import close_or_warn, last_lines, questions_told
+from rlrun.envs.make import close_or_warn, last_lines, questions_refused
 from rlrun.envs.pictures import draw_without_display
 from rlrun.envs.rows import RowsEnv
 from rlrun.envs.vector_env import VectorEnv
@@ -75,13 +75,13 @@ def _drawing(make: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
     """Make an environment that renders arrays, or one without a render mode if it has none, or not this one."""
     if "render_mode" not in kwargs:
         try:
-            with questions_told():
+            with questions_refused():
                 return make(render_mode="rgb_array", **kwargs)
         except (RunError, ImportError, gymnasium.error.UnregisteredEnv):
             raise
         except Exception as error:  # TypeError, AssertionError, an error of its OpenGL: each says it in its own way
             log.info("made without render_mode, since with rgb_array: %s: %s", type(error).__name__, error)
-    with questions_told():
+    with questions_refused():
         return make(**kwargs)
 
 
@@ -89,7 +89,7 @@ def of_maker(own: GymnasiumConfig, num_envs: int) -> Any:
     """Call `env.gymnasium.maker` with LeRobot's three arguments. Returns an environment, or a vector environment."""
     is_async = own.vectorization is Vectorization.async_
     try:
-        with questions_told():
+        with questions_refused():
             made = load_object(str(own.maker))(n_envs=num_envs, use_async_envs=is_async, cfg=dict(own.kwargs) or None)
     except RunError:
         raise

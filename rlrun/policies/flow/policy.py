@@ -199,7 +199,7 @@ class FlowPolicy(ImitationPolicy):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         shape = self.shape
         valid = torch.from_numpy(step_valid).to(self.device)
-        shown = torch.from_numpy(self.processor.normalize(_held(actions, step_valid))).to(self.device)
+        shown = torch.from_numpy(self.processor.normalize(_hold_last_action(actions, step_valid))).to(self.device)
         chunk = shown.new_zeros(len(actions), shape.num_steps, shape.num_dims)
         chunk[:, : shape.num_executed, : shape.num_actions] = shown
         chunk[:, shape.num_executed :, : shape.num_actions] = shown[:, -1:]
@@ -260,7 +260,7 @@ def _require_chunk(folder: Path, config: LeRobotConfig, settings: RunSettings) -
         )
 
 
-def _held(actions: np.ndarray, step_valid: np.ndarray) -> np.ndarray:
+def _hold_last_action(actions: np.ndarray, step_valid: np.ndarray) -> np.ndarray:
     """Return the actions [B, C, A] with those after the end of an episode replaced by its last one.
 
     The loss leaves them out, but the network sees all of its chunk.

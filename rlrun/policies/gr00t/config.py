@@ -79,7 +79,7 @@ class BackboneSizes:
         text = dict(config.get("text_config") or {})
         for rope in ("rope_scaling", "rope_parameters"):
             text |= {name: value for name, value in (text.get(rope) or {}).items() if name in _OF_ROPE}
-        sizes = _known(TowerSizes, config.get("vision_config") or {}), _known(TextSizes, text)
+        sizes = _known_fields(TowerSizes, config.get("vision_config") or {}), _known_fields(TextSizes, text)
         return cls(*sizes, config.get("image_token_id", cls.image_token_id))
 
     def as_transformers(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class BackboneSizes:
         }
 
 
-def _known(kind: type, found: Mapping[str, Any]) -> Any:
+def _known_fields(kind: type, found: Mapping[str, Any]) -> Any:
     names = {entry.name for entry in fields(kind)}
     known = {name: value for name, value in found.items() if name in names and value is not None}
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
@@ -168,7 +168,7 @@ class Gr00tSizes:
         values = {name: value for name, value in values.items() if isinstance(value, int)}
         for name, key in (("dit", "diffusion_model_cfg"), ("vl_self_attention", "vl_self_attention_cfg")):
             if key in found:
-                values[name] = _known(TransformerSizes, found[key])
+                values[name] = _known_fields(TransformerSizes, found[key])
         sizes = cls(**values, backbone=backbone)
         dit = found.get("diffusion_model_cfg") or {}
         if dit.get("output_dim", sizes.hidden_size) != sizes.hidden_size:

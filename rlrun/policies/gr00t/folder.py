@@ -66,7 +66,7 @@ def read_folder(folder: Path, files: WeightFiles, tokenizer_path: Path | None = 
         tag = stored.get("embodiment_tag", NEW_EMBODIMENT)
         described = read_processors(folder, tag, plain.num_proprio, plain.num_actions)
         shown = {"input_features": in_order(plain.input_features, described.cameras)}
-        config = Gr00tConfig.from_lerobot(stored | shown, sizes, **described.own)
+        config = Gr00tConfig.from_lerobot(stored | shown, sizes, **described.config_fields)
     except (ValueError, TypeError, KeyError) as error:
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's GR00T N1.7.")
     if tokenizer.token_to_id(IMAGE_TOKEN) != sizes.backbone.image_token_id:

@@ -52,7 +52,9 @@ class VLMSizes:
         text.setdefault("head_dim", _head_dim(text))
         values = {name: config[name] for name in ("scale_factor", *_TOKEN_IDS) if name in config}
         return cls(
-            vision=_known(VisionSizes, config.get("vision_config") or {}), text=_known(TextSizes, text), **values
+            vision=_known_fields(VisionSizes, config.get("vision_config") or {}),
+            text=_known_fields(TextSizes, text),
+            **values,
         )
 
     def as_transformers(self) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def _head_dim(text: Mapping[str, Any]) -> int:
     return int(width) // int(heads)
 
 
-def _known(kind: type, found: Mapping[str, Any]) -> Any:
+def _known_fields(kind: type, found: Mapping[str, Any]) -> Any:
     names = {entry.name for entry in fields(kind)}
     return kind(**{name: value for name, value in found.items() if name in names and value is not None})
 
