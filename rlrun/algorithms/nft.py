@@ -96,20 +96,20 @@ def goodness(advantages: Tensor, clip: float) -> Tensor:
     return 0.5 + 0.5 * (advantages / clip).clamp(-1.0, 1.0)
 
 
-def branch_losses(found: MatchedVelocities, token_mask: Tensor, own: NftConfig) -> tuple[Tensor, Tensor]:
+def branch_losses(terms: MatchedVelocities, token_mask: Tensor, settings: NftConfig) -> tuple[Tensor, Tensor]:
     """Return the losses of good and of bad actions, float32 [M, K] each.
 
     token_mask: bool [M, K]. With adaptive weighting, the squared error of the action that a velocity predicts is
     divided by the mean absolute one of its point, so that no time of the flow outweighs the others.
     """
-    mask = token_mask.view_as(found.velocity)
-    velocity, acting, target = (torch.where(mask, x, 0.0) for x in (found.velocity, found.acting, found.target))
-    change = own.beta * (velocity - acting)
+    mask = token_mask.view_as(terms.velocity)
+    velocity, acting, target = (torch.where(mask, x, 0.0) for x in (terms.velocity, terms.acting, terms.target))
+    change = settings.beta * (velocity - acting)
     losses = []
     for implicit in (acting + change, acting - change):
         errors = implicit - target
-        if own.adaptive_weighting:
-            errors = found.share[:, None, :, None] * errors
+        if settings.adaptive_weighting:
+            errors = terms.share[:, None, :, None] * errors
             count = mask.sum((1, 3), keepdim=True).clamp(min=1)
             size = errors.detach().abs().sum((1, 3), keepdim=True) / count
             losses.append((errors.square() / size.clamp(min=LEAST_ERROR)).flatten(1))

@@ -88,18 +88,18 @@ def _sources(name: str) -> Iterator[tuple[str, bytes]]:
             yield file.name, file.read_bytes()
 
 
-def _with_imports(file: Path, found: set[Path]) -> set[Path]:
+def _with_imports(file: Path, files: set[Path]) -> set[Path]:
     """Add a module and those in its folder that it imports, directly or not, to `found`, and return that."""
-    if file in found or not file.is_file():
-        return found
-    found.add(file)
+    if file in files or not file.is_file():
+        return files
+    files.add(file)
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):  # the simulator will say so
-        return found
+        return files
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
         for name in names:
-            _with_imports(file.with_name(name.partition(".")[0] + ".py"), found)
-    return found
+            _with_imports(file.with_name(name.partition(".")[0] + ".py"), files)
+    return files

@@ -86,8 +86,8 @@ def _differs(versions: Mapping[str, str], package: str, others: Mapping[str, str
     return versions.get(package) != others.get(package)
 
 
-def _same_minor(found: str, usual: str) -> bool:
-    return found.split(".")[:2] == usual.split(".")[:2]
+def _same_minor(version: str, usual: str) -> bool:
+    return version.split(".")[:2] == usual.split(".")[:2]
 
 
 def fit(cluster: ClusterState) -> Iterator[Finding]:

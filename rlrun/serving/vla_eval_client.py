@@ -214,5 +214,5 @@ def _formats_of(spec: Any) -> dict[str, str]:
     return {str(name): declared for name, declared in formats.items() if isinstance(declared, str)}
 
 
-def _map(found: Any) -> dict[str, Any]:
-    return found if isinstance(found, dict) else {}
+def _map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

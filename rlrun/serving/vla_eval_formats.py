@@ -173,8 +173,8 @@ def shortest_rotation(axis_angle: np.ndarray) -> np.ndarray:
     return axis_angle if angle <= np.pi else (axis_angle * (1 - 2 * np.pi / angle)).astype(axis_angle.dtype)
 
 
-def _picture(key: str, found: Any) -> np.ndarray:
-    if not isinstance(found, np.ndarray) or found.ndim != 3:
-        kind = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
+def _picture(key: str, value: Any) -> np.ndarray:
+    if not isinstance(value, np.ndarray) or value.ndim != 3:
+        kind = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
         raise WireError(f"{key} is {kind}, expected uint8 [height, width, 3 or 4]")
-    return found
+    return value

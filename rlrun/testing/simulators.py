@@ -90,9 +90,9 @@ def _row(frames: Frames, row: int | np.integer) -> Frames:
     return frames.rows(np.array([row]))
 
 
-def _of_shape(what: str, found: np.ndarray, shape: tuple[int, ...], kind: type) -> Faults:
-    if found.shape != shape or found.dtype != kind:
-        yield f"{what} are {found.dtype} {list(found.shape)}; promised are {np.dtype(kind)} {list(shape)}"
+def _of_shape(what: str, array: np.ndarray, shape: tuple[int, ...], kind: type) -> Faults:
+    if array.shape != shape or array.dtype != kind:
+        yield f"{what} are {array.dtype} {list(array.shape)}; promised are {np.dtype(kind)} {list(shape)}"
 
 
 def _frame_faults(subject: EnvUnderTest, frames: Frames, num_rows: int) -> Faults:

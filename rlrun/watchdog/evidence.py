@@ -145,9 +145,9 @@ class Evidence:
         stall = dataclasses.replace(stall, facts=facts, nodes=nodes)
         return Collected(stall, files, frames, missing, stacks.describe_collectives(files))
 
-    def pack(self, collected: Collected, found: Diagnosis) -> tuple[Path, str]:
+    def pack(self, collected: Collected, diagnosis: Diagnosis) -> tuple[Path, str]:
         """Write the archive of an alarm. Returns like `write_archive`."""
-        head = "\n".join([found.sentence, *collected.collectives, f"-> {found.action}", ""])
+        head = "\n".join([diagnosis.sentence, *collected.collectives, f"-> {diagnosis.action}", ""])
         return write_archive(self._run_dir, {"alarm.txt": head, **collected.files})
 
     def pack_failure(self, failure: RunError) -> tuple[Path, str]:

@@ -63,11 +63,11 @@ class _Columns:
         self.reward = np.zeros(num_rows, np.float32)
         self.file = np.zeros(num_rows, np.int32)
 
-    def add(self, found: dict[str, np.ndarray]) -> None:
+    def add(self, arrays: dict[str, np.ndarray]) -> None:
         """Append rows of every array."""
         begin = self.num_frames
-        self.num_frames = self.num_frames + len(found["episode"])
-        for name, values in found.items():
+        self.num_frames = self.num_frames + len(arrays["episode"])
+        for name, values in arrays.items():
             getattr(self, name)[begin : self.num_frames] = values
 
     def ordered(self) -> None:

@@ -96,13 +96,13 @@ class WidenedStats:
     told: tuple[str, ...]  # a sentence on each rare dimension, without its name
 
 
-def widen(found: Statistics, is_action: bool) -> WidenedStats:
+def widen(statistics: Statistics, is_action: bool) -> WidenedStats:
     """Return statistics that preserve rare motion.
 
     is_action: dimensions that never move get a range as small as rounding, so that actions stay close to their value;
     policies handle such dimensions of the state themselves.
     """
-    stats = {name: np.asarray(values, np.float64) for name, values in found.items() if name != "mask"}
+    stats = {name: np.asarray(values, np.float64) for name, values in statistics.items() if name != "mask"}
     low, high, mean, std, q01, q99 = (stats[name] for name in ("min", "max", "mean", "std", "q01", "q99"))
     resolution = RESOLUTION * np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
     moves = high - low > resolution
@@ -138,8 +138,8 @@ def widen(found: Statistics, is_action: bool) -> WidenedStats:
     return WidenedStats({name: values.tolist() for name, values in stats.items()}, tuple(map(int, rare)), told)
 
 
-def rare_motions(found: Statistics, what: str, names: Sequence[str] = ()) -> list[str]:
+def rare_motions(statistics: Statistics, what: str, names: Sequence[str] = ()) -> list[str]:
     """Return a sentence on each dimension that moves rarely. Example of `what`: "action"; names: of its dimensions."""
-    kept = widen(found, is_action=False)
+    kept = widen(statistics, is_action=False)
     labels = [f"{what}[{i}]" + (f" ({names[i]})" if i < len(names) else "") for i in kept.rare]
     return [f"{label} {told}" for label, told in zip(labels, kept.told, strict=True)]

@@ -324,7 +324,7 @@ def _success_info(info: dict[str, Any], row: int, is_kept: bool) -> dict[str, An
     return {}
 
 
-def _is_of(found: dict[str, Any], key: str, row: int) -> bool:
+def _is_of(info: dict[str, Any], key: str, row: int) -> bool:
     """Return whether the environment of a row gave this key; the mask of a key says so."""
-    mask = found.get(f"_{key}")
+    mask = info.get(f"_{key}")
     return mask is None or bool(mask[row])

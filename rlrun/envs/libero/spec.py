@@ -128,14 +128,18 @@ def start_range(text: str) -> range | None:
     return range(int(first), int(end))
 
 
-def start_ranges(own: LiberoConfig) -> dict[Split, range | None]:
+def start_ranges(settings: LiberoConfig) -> dict[Split, range | None]:
     """Return the published starts of each split; None: sampled ones. Raises ValueError."""
-    return {split: start_range(text) for split, text in start_texts(own).items()}
+    return {split: start_range(text) for split, text in start_texts(settings).items()}
 
 
-def start_texts(own: LiberoConfig) -> dict[Split, str]:
+def start_texts(settings: LiberoConfig) -> dict[Split, str]:
     """Return the starts of each split as they are configured."""
-    return {Split.train: own.train_starts, Split.validation: own.validation_starts, Split.test: own.test_starts}
+    return {
+        Split.train: settings.train_starts,
+        Split.validation: settings.validation_starts,
+        Split.test: settings.test_starts,
+    }
 
 
 def checks(config: RunConfig) -> Iterator[RunError]:

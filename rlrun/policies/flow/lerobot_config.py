@@ -76,15 +76,15 @@ class LeRobotConfig:
         return _size(self.output_features, ACTION)
 
     @classmethod
-    def of_features(cls, found: Mapping[str, Any]) -> LeRobotConfig:
+    def of_features(cls, content: Mapping[str, Any]) -> LeRobotConfig:
         """Return the robot's part of a config.json, without the network's."""
-        return LeRobotConfig(found.get("input_features") or {}, found.get("output_features") or {})
+        return LeRobotConfig(content.get("input_features") or {}, content.get("output_features") or {})
 
     @classmethod
-    def read(cls, found: Mapping[str, Any], **own: Any) -> Self:
+    def read(cls, content: Mapping[str, Any], **own: Any) -> Self:
         """Read config.json as a mapping; fields that the class lacks are ignored. own: fields that are not in it."""
         names = {entry.name for entry in fields(cls)} - own.keys()
-        values: dict[str, Any] = {name: value for name, value in found.items() if name in names}
+        values: dict[str, Any] = {name: value for name, value in content.items() if name in names}
         values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
         for name in ("input_features", "output_features"):
             values[name] = values.get(name) or {}

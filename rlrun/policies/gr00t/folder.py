@@ -134,14 +134,14 @@ def _with_prefix(named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[
     return ((LEROBOT + name, tensor) for name, tensor in named_tensors)
 
 
-def _sizes(folder: Path, found: Mapping[str, Any]) -> Gr00tSizes:
+def _sizes(folder: Path, content: Mapping[str, Any]) -> Gr00tSizes:
     """Return the sizes of the network: in the folder, or the published ones."""
     base = folder / BASE_FOLDER / CONFIG_FILE
     backbone = folder / BACKBONE_FOLDER / CONFIG_FILE
     of_backbone = BackboneSizes.from_transformers(read_json(backbone)) if backbone.is_file() else BackboneSizes()
     if base.is_file():
         return Gr00tSizes.from_nvidia(read_json(base), of_backbone)
-    name = str(found.get("base_model_path", PUBLISHED_BASE))
+    name = str(content.get("base_model_path", PUBLISHED_BASE))
     if not name.startswith("nvidia/"):
         refuse(
             f"The policy in {folder} is made of the base model {name!r}, whose sizes rlrun does not know.",

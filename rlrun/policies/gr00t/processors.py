@@ -156,11 +156,11 @@ def _of_groups(folder: Path, decode: Mapping[str, Any]) -> Stored:
     return Stored(folder / f"{POSTPROCESSOR}.json", statistics)
 
 
-def _normalizer(found: Stored, feature: str, size: int, clips: bool) -> MinMax | None:
+def _normalizer(stored: Stored, feature: str, size: int, clips: bool) -> MinMax | None:
     names = [f"{feature}.{part}" for part in MinMax.parts]
-    if not any(name in found.values for name in names):
+    if not any(name in stored.values for name in names):
         return None
-    low, high = (checked(found, name, size) for name in names)
+    low, high = (checked(stored, name, size) for name in names)
     return MinMax(low, high, clips)
 
 
