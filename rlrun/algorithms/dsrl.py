@@ -36,7 +36,7 @@ class Dsrl(SoftActorCritic):
     would need a pass of the network.
     """
 
-    own: DsrlConfig
+    settings: DsrlConfig
 
     def __init__(self, config: AlgorithmConfig):
         super().__init__(config, config.section(DsrlConfig))
@@ -45,10 +45,10 @@ class Dsrl(SoftActorCritic):
         return transitions(steps, torch.tensor(trajectory.tokens), context.policy)
 
     def num_steps(self, num_new: float, trainer: CriticTrainer, context: UpdateContext) -> int:
-        return 0 if context.num_updates < self.own.warmup_steps else self.own.num_updates
+        return 0 if context.num_updates < self.settings.warmup_steps else self.settings.num_updates
 
     def step(self, context: UpdateContext, trainer: CriticTrainer) -> dict[str, Tensor]:
-        settings = self.own
+        settings = self.settings
         policy = context.policy
         count = -(-settings.batch_size // context.world_size)
         batch = self.replay.sample(count, context.random).to(context.device)

@@ -36,7 +36,7 @@ class Sac(SoftActorCritic):
     """Every valid chunk step is learned from. Where a time limit cut an episode off, the value of the last observation
     counts as if it went on."""
 
-    own: SacConfig
+    settings: SacConfig
 
     def __init__(self, config: AlgorithmConfig, section: type[SacConfig] = SacConfig):
         super().__init__(config, config.section(section))
@@ -47,9 +47,9 @@ class Sac(SoftActorCritic):
 
     def num_steps(self, num_new: float, trainer: CriticTrainer, context: UpdateContext) -> int:
         """Steps follow the number of transitions after the warm-up, so that none is lost to rounding."""
-        per_transition = self.own.update_ratio / self.own.critic_steps
-        before = max(0.0, float(trainer.num_collected) - self.own.warmup)
-        after = max(0.0, float(trainer.num_collected) + num_new - self.own.warmup)
+        per_transition = self.settings.update_ratio / self.settings.critic_steps
+        before = max(0.0, float(trainer.num_collected) - self.settings.warmup)
+        after = max(0.0, float(trainer.num_collected) + num_new - self.settings.warmup)
         return math.floor(after * per_transition) - math.floor(before * per_transition)
 
     def step(self, context: UpdateContext, trainer: CriticTrainer) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ class Sac(SoftActorCritic):
 
         It stays the same until then, so that one pass serves all batches.
         """
-        settings = self.own
+        settings = self.settings
         policy = context.policy
         random = context.random
         count = -(-settings.batch_size // context.world_size)

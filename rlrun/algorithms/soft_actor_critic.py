@@ -144,7 +144,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
 
     def __init__(self, config: AlgorithmConfig, settings: SoftSection):
         super().__init__(config)
-        self.own = settings
+        self.settings = settings
         self.replay = ReplayBuffer(settings.replay_size)
         self.trainer: CriticTrainer | None = None  # their sizes are those of the first transitions
         self._loaded: Mapping[str, Tensor] = {}
@@ -184,7 +184,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
     def trainer_for(self, new: Transitions, context: UpdateContext) -> CriticTrainer:
         """Return the trainer; at first make it, with the state of a checkpoint."""
         if self.trainer is None:
-            self.trainer = CriticTrainer(self.own, new.features.shape[1], new.actions.shape[1], context)
+            self.trainer = CriticTrainer(self.settings, new.features.shape[1], new.actions.shape[1], context)
             self.trainer.load_state_dict(self._loaded)
             self._loaded = {}
         return self.trainer

@@ -153,7 +153,8 @@ def _deviations(settings: OmniGibsonConfig) -> Iterator[str]:
     if not settings.transition_rules:
         yield "no transition rules (cutting, cooking, mixing)"
     elif sorted(settings.disabled_transition_rules) != sorted(CHALLENGE_RULES_OFF):
-        yield f"transition rules that are off: {settings.disabled_transition_rules}, in the challenge {CHALLENGE_RULES_OFF}"
+        off = settings.disabled_transition_rules
+        yield f"transition rules that are off: {off}, in the challenge {CHALLENGE_RULES_OFF}"
     if (
         settings.load_room_types
         or settings.load_room_instances
