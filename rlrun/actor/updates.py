@@ -211,7 +211,7 @@ def _micro_batch_loss(
     outputs = Outputs(
         distribution,
         logprobs,
-        _at_level(learner, logprobs, targets.token_mask),
+        _unit_logprobs(learner, logprobs, targets.token_mask),
         values,
         given.unit_logprobs,
         given.reference,
@@ -232,7 +232,7 @@ def _forward(learner: Learner, batch: LearningBatch, rows: np.ndarray, tokens: T
     return learner.forward(batch.images[rows], batch.sentences(rows), batch.proprio[rows], tokens)
 
 
-def _at_level(learner: Learner, logprobs: Tensor, token_mask: Tensor) -> Tensor:
+def _unit_logprobs(learner: Learner, logprobs: Tensor, token_mask: Tensor) -> Tensor:
     """Return log-probabilities by unit: float32 [M, U] of float32 [M, K]."""
     config = learner.config
     return aggregate_logprobs(
@@ -249,7 +249,7 @@ def _with_proximal_policy(
     if learner.has_critic:
         trajectory = with_values(trajectory, values.numpy(), learner.config.algorithm)
         batch = learning_batch(trajectory, algorithm, learner.ranks.sum)
-    proximal = _at_level(learner, logprobs, batch.token_mask)
+    proximal = _unit_logprobs(learner, logprobs, batch.token_mask)
     return dataclasses.replace(batch, proximal_logprobs=proximal, reference=reference, is_old=True)
 
 

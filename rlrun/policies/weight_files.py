@@ -78,7 +78,7 @@ class WeightFiles:
         """Return names in an order in which each file is opened once."""
         yield from self._places
 
-    def set_aside(self, prefix: str) -> None:
+    def skip_prefix(self, prefix: str) -> None:
         """Forget all tensors whose names start with `prefix`."""
         for name in [name for name in self.shapes if name.startswith(prefix)]:
             del self._places[name], self.shapes[name]

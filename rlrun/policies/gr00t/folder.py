@@ -127,7 +127,7 @@ def _name_tensors(files: WeightFiles) -> None:
     files.rename(lambda name: name.removeprefix(LEROBOT))
     if EMBEDDINGS not in files.shapes:
         files.rename(lambda name: EMBEDDINGS if name == HEAD else name)
-    files.set_aside(HEAD)
+    files.skip_prefix(HEAD)
 
 
 def _with_prefix(named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

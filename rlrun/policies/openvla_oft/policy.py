@@ -100,7 +100,7 @@ class VlaPolicy(ImitationPolicy):
                 "Set policy.use_proprio=true.",
             )
         if not _is_ours(folder):
-            _set_aside_action_level_values(folder, files)
+            _skip_action_level_values(folder, files)
         with torch.device("meta"):
             model = OpenVLAOFT(config)
         return cls(model, Processor.load(folder, config))
@@ -321,7 +321,7 @@ def _of_the_run(run: RunConfig) -> dict[str, Any]:
     }
 
 
-def _set_aside_action_level_values(folder: Path, files: WeightFiles) -> None:
+def _skip_action_level_values(folder: Path, files: WeightFiles) -> None:
     """Drop a value head with one value per control step, as RLinf trains it; rlrun's critic has one per chunk step."""
     last = max((name for name in files.shapes if _VALUE_WEIGHT.match(name)), key=_layer_number, default=None)
     if last is not None and files.shapes[last][0] > 1:
@@ -330,7 +330,7 @@ def _set_aside_action_level_values(folder: Path, files: WeightFiles) -> None:
             folder,
             files.shapes[last][0],
         )
-        files.set_aside("value_head.")
+        files.skip_prefix("value_head.")
 
 
 def _layer_number(name: str) -> int:

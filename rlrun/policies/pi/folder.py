@@ -239,7 +239,7 @@ def _name_tensors(files: WeightFiles) -> None:
     if EMBEDDINGS not in files.shapes:  # one tensor under two names, of which safetensors keeps any
         files.rename(lambda name: EMBEDDINGS if name == of_paligemma else name)
     for head in HEADS:
-        files.set_aside(head)
+        files.skip_prefix(head)
 
 
 def _sizes(folder: Path) -> PiSizes:

@@ -67,7 +67,7 @@ def read_folder(folder: Path, files: WeightFiles, tokenizer_path: Path | None = 
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's SmolVLA.")
     statistics = read_statistics(folder, config, files)
     for prefix in BUFFERS:
-        files.set_aside(prefix)
+        files.skip_prefix(prefix)
     return FlowParts(config, tokenizer, statistics, PROCESSOR_SETTINGS)
 
 
