@@ -24,7 +24,7 @@ def certify(config: RunConfig) -> ExitStatus:
 
     file = certified(config)
     card = read_card(file)
-    _print([headline(card), *(f"  {one}" for one in remarks(card)), str(file), str(file.with_name(PAGE))])
+    _print([headline(card), *(f"  {remark}" for remark in remarks(card)), str(file), str(file.with_name(PAGE))])
     return ExitStatus.ok
 
 
@@ -42,7 +42,7 @@ def verify(file: Path) -> ExitStatus:
     if faults:
         print(indent(f"rlrun.certify: {file} does not hold: {'; '.join(faults)}"), file=sys.stderr)
         return ExitStatus.bad_input
-    _print([headline(card), *(f"  {one}" for one in remarks(card))])
+    _print([headline(card), *(f"  {remark}" for remark in remarks(card))])
     print(f"whole: digest, episodes and rule agree. It {author_of(card).value}.")
     return ExitStatus.ok
 

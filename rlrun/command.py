@@ -17,10 +17,10 @@ NO_COMMANDS = ("__init__", "command", "interface")
 def commands() -> dict[str, Path]:
     """Return the module file of every command by its name, without imports. Example of a name: "train-async"."""
     (folder,) = map(Path, rlrun.__path__)
-    found = {file.stem: file for file in folder.glob("*.py") if file.stem not in NO_COMMANDS}
-    found |= {file.parent.name: file for file in folder.glob("*/__main__.py")}
-    found |= {file.stem: file for file in folder.glob("testing/check_*.py")}
-    return {name.replace("_", "-"): found[name] for name in sorted(found)}
+    files = {file.stem: file for file in folder.glob("*.py") if file.stem not in NO_COMMANDS}
+    files |= {file.parent.name: file for file in folder.glob("*/__main__.py")}
+    files |= {file.stem: file for file in folder.glob("testing/check_*.py")}
+    return {name.replace("_", "-"): files[name] for name in sorted(files)}
 
 
 def module_of(file: Path) -> str:

@@ -79,7 +79,7 @@ def _policy_in(folder: Path) -> Path:
 def _exportable(policy: Path) -> PolicySpec:
     spec = spec_of(policy, None)
     if spec.to_lerobot is None:
-        others = sorted(one.name for one in POLICIES.installed() if one.to_lerobot is not None)
+        others = sorted(installed.name for installed in POLICIES.installed() if installed.to_lerobot is not None)
         raise RunError(
             f"LeRobot has no class for a policy of the kind {spec.name}.",
             remedy=f"Kinds that it has: {', '.join(others)}.",

@@ -19,7 +19,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def main(arguments: list[str] | None = None) -> None:
     """`start [address=HOST:PORT] [-- COMMAND…]`, or `stop`."""
-    own, command = _split(sys.argv[1:] if arguments is None else arguments)
+    overrides, command = _split(sys.argv[1:] if arguments is None else arguments)
 
     @entry_point(
         "Start Ray on this node, in the foreground: the same command on every node, `address` naming the head. "
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
             ended.status = start_node(config, command)
         return ended.status
 
-    program(own)
+    program(overrides)
 
 
 if __name__ == "__main__":

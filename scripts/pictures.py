@@ -91,7 +91,7 @@ def placement() -> str:
         picture.parts.append(f'<text x="36" y="{80 + row * 20}" class="code" xml:space="preserve">{line}</text>')
     picture.text(36, 168, "the run's sizes", "soft small")
     picture.box(20, 205, 250, 60, ["inventory", "nodes, accelerators, memory, links"], "line")
-    picture.box(310, 125, 110, 70, ["planner", "a pure function"], "driver")
+    picture.box(310, 125, 110, 70, ["planner", "starts no worker"], "driver")
     picture.arrow((272, 105), (308, 145)).arrow((272, 235), (308, 175)).arrow((422, 160), (458, 160))
     picture.box(460, 20, 420, 130, [""], "line").text(476, 44, "train-0: 8 x A100", "head")
     for rank in range(8):

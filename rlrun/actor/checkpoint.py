@@ -112,9 +112,9 @@ def restore(learner: Learner, folder: Path) -> dict:
         raise
     except (Exception, CheckpointException) as error:  # checksums may not have been compared: bytes raise anything
         failure = error
-    told = [told for told in learner.ranks.gather(_unread(folder, failure, learner.ranks.rank)) if told]
-    if told:
-        raise told[0] from failure
+    faults = [fault for fault in learner.ranks.gather(_unread(folder, failure, learner.ranks.rank)) if fault]
+    if faults:
+        raise faults[0] from failure
     _take(learner, tensors)
     learner.algorithm.load_state_dict(algorithm_state)
     learner.num_updates = state["num_updates"]
@@ -166,13 +166,13 @@ def _check_state(folder: Path, state: object) -> None:
 def _check_shapes(folder: Path, tensors: dict[str, Tensor], saved: dict[str, Any]) -> None:
     """Raise RunError for a checkpoint of another model, before reading tensors."""
     expected = {name: tuple(t.shape) for name, t in tensors.items() if name.startswith("model/")}
-    found = {name: tuple(m.size) for name, m in saved.items() if name.startswith("model/")}
-    faults = [f"{name[6:]} is missing" for name in expected.keys() - found.keys()]
-    faults += [f"{name[6:]} is unknown" for name in found.keys() - expected.keys()]
+    stored = {name: tuple(m.size) for name, m in saved.items() if name.startswith("model/")}
+    faults = [f"{name[6:]} is missing" for name in expected.keys() - stored.keys()]
+    faults += [f"{name[6:]} is unknown" for name in stored.keys() - expected.keys()]
     faults += [
-        f"{name[6:]} has shape {found[name]}, the policy wants {expected[name]}"
-        for name in expected.keys() & found.keys()
-        if expected[name] != found[name]
+        f"{name[6:]} has shape {stored[name]}, the policy wants {expected[name]}"
+        for name in expected.keys() & stored.keys()
+        if expected[name] != stored[name]
     ]
     if faults:
         shown = sorted(faults)[:5] + ([f"and {len(faults) - 5} more"] if len(faults) > 5 else [])
@@ -196,7 +196,7 @@ def _refused(message: str, folder: Path, remedy: str, cause: str | None = None) 
 
 
 def _unread(folder: Path, failure: BaseException | None, rank: int) -> RunError | None:
-    """Return why this rank could not read: the system refused it, or else the files are damaged."""
+    """Return the error of this rank's reading, by the system or of damaged files; None: it has read."""
     if failure is None:
         return None
     refused = storage_failure(failure, f"actor/{rank}, which reads {folder},", [str(folder)], worker=f"actor/{rank}")

@@ -67,7 +67,9 @@ class CheckpointSearch:
         corruption = self.corruption(folder)
         if not corruption:
             return
-        other = next((one for one in self._candidates(folder.parent, None) if not self.corruption(one)), None)
+        other = next(
+            (candidate for candidate in self._candidates(folder.parent, None) if not self.corruption(candidate)), None
+        )
         remedy = "Copy it again from an undamaged source."
         if other is not None:
             remedy = f"Use the newest undamaged one beside it: checkpoint.resume={other}."
@@ -83,37 +85,37 @@ class CheckpointSearch:
     def corruption(self, folder: Path) -> list[str]:
         """Return the damage by file, equal on all ranks. Raises RunError if a rank is refused to read."""
         share = (self._ranks.rank, self._ranks.world_size)
-        found = self._agreed(
+        damages_of_ranks = self._agreed(
             lambda: checkpoint_folder.find_corruption(folder, self._is_content_read, share, self._progress)
         )
-        return list(dict.fromkeys(one for part in found for one in part))
+        return list(dict.fromkeys(damage for part in damages_of_ranks for damage in part))
 
     def _agreed(self, read: Callable[[], T]) -> list[T]:
         """Return the results of all ranks. Raises the first RunError of any rank on all of them."""
-        own: T | RunError
+        outcome: T | RunError
         try:
-            own = read()
+            outcome = read()
         except RunError as error:
-            own = error
+            outcome = error
         except (OSError, RuntimeError) as error:
             worker = f"actor/{self._ranks.rank}"
             folders = [str(error.filename)] if isinstance(error, OSError) and error.filename else []
-            told = storage_failure(error, f"{worker}, which looks for checkpoints,", folders, worker)
-            if told is None:
+            explained = storage_failure(error, f"{worker}, which looks for checkpoints,", folders, worker)
+            if explained is None:
                 raise
-            own = told
-        found = self._ranks.gather(own)
-        for one in found:
-            if isinstance(one, RunError):
-                raise one
-        return found
+            outcome = explained
+        outcomes = self._ranks.gather(outcome)
+        for result in outcomes:
+            if isinstance(result, RunError):
+                raise result
+        return outcomes
 
     def _candidates(self, root: Path, at_most: Path | None) -> list[Path]:
         """Return the checkpoints that rank 0 sees, newest first, including incomplete ones."""
-        found = self._agreed(lambda: checkpoint_folder.list_all(root))[0]
+        checkpoints = self._agreed(lambda: checkpoint_folder.list_all(root))[0]
         if at_most is not None:
-            found = found[: found.index(at_most) + 1] if at_most in found else [at_most]
-        return found[::-1]
+            checkpoints = checkpoints[: checkpoints.index(at_most) + 1] if at_most in checkpoints else [at_most]
+        return checkpoints[::-1]
 
 
 def _listed(corruption: list[str]) -> str:

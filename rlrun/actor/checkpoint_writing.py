@@ -223,7 +223,7 @@ class CheckpointWriting:
         Raises RunError on every rank if one of them cannot write; partial files are removed, and earlier
         checkpoints stay complete.
         """
-        own: dict[str, FileSum] = {}
+        rank_sums: dict[str, FileSum] = {}
         with self._agreed():
             self._make_room()
         with self._agreed():
@@ -233,8 +233,8 @@ class CheckpointWriting:
         with self._agreed():
             self._snapshot.export.write(self._fresh / "policy", self._progress)
         with self._agreed():
-            own = self._own_sums()
-        sums = {name: file for part in self._ranks.gather(own) for name, file in part.items()}
+            rank_sums = self._own_sums()
+        sums = {name: file for part in self._ranks.gather(rank_sums) for name, file in part.items()}
         with self._agreed():
             self._publish(sums)
 
@@ -246,14 +246,16 @@ class CheckpointWriting:
             yield
         except (*STORAGE_ERRORS, RunError) as error:
             failure = error
-        told = [told for told in self._ranks.gather(None if failure is None else self._told(failure)) if told]
-        if not told:
+        faults = [
+            fault for fault in self._ranks.gather(None if failure is None else self._write_failure(failure)) if fault
+        ]
+        if not faults:
             return
         if self._ranks.rank == 0:
             shutil.rmtree(self._fresh, ignore_errors=True)
-        raise told[0] from failure
+        raise faults[0] from failure
 
-    def _told(self, failure: BaseException) -> RunError:
+    def _write_failure(self, failure: BaseException) -> RunError:
         """Return the failure that ends the save. Libraries may hide why a write failed, so the write is tried again."""
         if isinstance(failure, RunError):
             return failure
@@ -263,10 +265,10 @@ class CheckpointWriting:
         worker = f"actor/{rank}"
         subject = f"{worker}, which saves a checkpoint of {num_bytes / 1e6:.1f} MB,"
         places = [str(root)]
-        told = storage_failure(cause, subject, places, worker)
-        if told is None and (refused := probe_write(root, num_bytes)) is not None:
-            told = storage_failure(refused, subject, places, worker)
-        return told or RunError(
+        explained = storage_failure(cause, subject, places, worker)
+        if explained is None and (refused := probe_write(root, num_bytes)) is not None:
+            explained = storage_failure(refused, subject, places, worker)
+        return explained or RunError(
             f"The checkpoint could not be written to {root}: {reason_of(failure)}",
             cause=f"{worker} failed at it, and the disk takes files: it is not to blame",
             remedy=f"Read the end of logs/{worker.replace('/', '-')}.log; then resume the run: earlier checkpoints are "

@@ -41,11 +41,11 @@ class GatherSpec:
 
     def meta(self) -> Tensor:
         """Return a tensor of the shape and type of the result, without memory."""
-        own = self.shards[0]
-        dtype = own.dtype if self.scale is None else torch.float32
+        shard = self.shards[0]
+        dtype = shard.dtype if self.scale is None else torch.float32
         if self.dtype is not None and dtype.is_floating_point:
             dtype = self.dtype
-        return torch.empty(own.shape, dtype=dtype, device="meta")
+        return torch.empty(shard.shape, dtype=dtype, device="meta")
 
     def wire_dtype(self, shard: Tensor) -> torch.dtype:
         """Return the type in which the rows of a shard are gathered: what is merged is cast afterwards."""
@@ -75,13 +75,13 @@ def gathered(wanted: Iterable[GatherSpec], device: torch.device | str) -> Iterat
 def _batches(wanted: Iterable[GatherSpec]) -> Iterator[list[GatherSpec]]:
     batch: list[GatherSpec] = []
     num_bytes = 0
-    for one in wanted:
-        if batch and num_bytes + one.num_bytes > GATHERED_BYTES:
+    for spec in wanted:
+        if batch and num_bytes + spec.num_bytes > GATHERED_BYTES:
             yield batch
             batch = []
             num_bytes = 0
-        batch.append(one)
-        num_bytes += one.num_bytes
+        batch.append(spec)
+        num_bytes += spec.num_bytes
     if batch:
         yield batch
 
@@ -117,16 +117,16 @@ class _Collective:
         rows: dict[int, Tensor] = {}
         end = 0
         number = 0
-        for one in batch:
-            for shard in one.shards:
-                own = local(shard.detach())
-                dtype = one.wire_dtype(own)
+        for spec in batch:
+            for shard in spec.shards:
+                rows_here = local(shard.detach())
+                dtype = spec.wire_dtype(rows_here)
                 group, size = _group_of(shard)
                 if group is None:
-                    self._whole[number] = own.to(device, dtype)
+                    self._whole[number] = rows_here.to(device, dtype)
                 else:
                     self._group = group
-                    rows[number] = own
+                    rows[number] = rows_here
                     num_rows = -(-shard.shape[0] // size)
                     num_bytes = num_rows * shard.shape[1:].numel() * dtype.itemsize
                     self._places[number] = _Place(end, num_bytes, dtype, shard.shape)
@@ -135,8 +135,8 @@ class _Collective:
         self._work: Any = None
         if self._group is not None:
             part = torch.empty(end, dtype=torch.uint8, device=device)
-            for index, own in rows.items():
-                self._places[index].rows_in(part)[: len(own)].copy_(own, non_blocking=True)
+            for index, rows_here in rows.items():
+                self._places[index].rows_in(part)[: len(rows_here)].copy_(rows_here, non_blocking=True)
             self._parts = torch.empty(dist.get_world_size(self._group), end, dtype=torch.uint8, device=device)
             # only NCCL lets the stream wait in place of this thread, and only there something goes on meanwhile
             is_beside = device.type == "cuda" and "nccl" in dist.get_backend_config(self._group)
@@ -147,13 +147,13 @@ class _Collective:
         if self._work is not None:
             self._work.synchronize()
         number = 0
-        for one in self._batch:
-            found = []
-            for _ in one.shards:
+        for spec in self._batch:
+            whole_tensors = []
+            for _ in spec.shards:
                 place = self._places.get(number)
-                found.append(self._whole.pop(number) if place is None else place.whole_in(self._parts))
+                whole_tensors.append(self._whole.pop(number) if place is None else place.whole_in(self._parts))
                 number += 1
-            yield one.name, one.assemble(found)
+            yield spec.name, spec.assemble(whole_tensors)
 
 
 def _group_of(tensor: Tensor) -> tuple[dist.ProcessGroup | None, int]:

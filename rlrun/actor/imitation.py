@@ -59,10 +59,10 @@ def imitate(learner: Learner, batches: Iterable[DemonstrationBatch]) -> dict[str
     metrics: dict[str, float] = {}
     num_steps = num_skipped = 0
     for batch in batches:
-        found = imitation_step(learner, batch)
+        step_metrics = imitation_step(learner, batch)
         num_steps += 1
-        num_skipped += bool(found["num_nonfinite"])
-        metrics = metrics if found["num_nonfinite"] else found
+        num_skipped += bool(step_metrics["num_nonfinite"])
+        metrics = metrics if step_metrics["num_nonfinite"] else step_metrics
     if num_steps and not metrics:
         raise RunError(
             f"None of the {num_steps} optimizer steps of imitation had finite gradients.",
@@ -164,10 +164,10 @@ def _loss(learner: Learner, batch: DemonstrationBatch, images: np.ndarray, instr
     size = max(1, learner.config.actor.micro_batch_size)
     for start in range(0, len(batch), size):
         at = slice(start, start + size)
-        found, _ = policy.imitation_loss(
+        loss, _ = policy.imitation_loss(
             images[at], list(instructions[at]), batch.proprio[at], batch.actions[at], valid[at], learner.config.sft
         )
-        total += float(found) * float(valid[at].sum())
+        total += float(loss) * float(valid[at].sum())
     return total / max(1.0, float(valid.sum()))
 
 

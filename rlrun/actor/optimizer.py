@@ -122,9 +122,9 @@ class GuardedOptimizer:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         self.parameters = [p for _, p in named]
         self._policy_parameters = [p for name, p in named if VALUE_HEAD not in name]
-        own: dict[str, Any] = {"params": self._policy_parameters, "lr": lr}
+        policy_group: dict[str, Any] = {"params": self._policy_parameters, "lr": lr}
         of_value_head: dict[str, Any] = {"params": [p for name, p in named if VALUE_HEAD in name], "lr": value_lr}
-        groups = [group for group in (own, of_value_head) if group["params"]]
+        groups = [group for group in (policy_group, of_value_head) if group["params"]]
         first_beta, second_beta = config.betas
         self.inner = _optimizer_class(config)(
             groups,
@@ -136,7 +136,7 @@ class GuardedOptimizer:
         self.num_steps = 0  # of the policy; a resumed run needs only this and the states of `inner`
         self._lr = lr
         self._base_lrs = [group["lr"] for group in self.inner.param_groups]
-        self._are_warmed_up = [group is own for group in groups]
+        self._are_warmed_up = [group is policy_group for group in groups]
         self._warmup_steps = max(1, warmup_steps)
         self._decay = decay
         self._max_norm = config.clip_grad_norm
@@ -192,9 +192,9 @@ def clip_to_norm(parameters: Sequence[nn.Parameter], max_norm: float, ranks: Ran
     All ranks call it together: one all-reduce, whose sum is the same number everywhere.
     """
     gradients = _gradients(parameters)
-    own = get_total_norm(gradients).to(ranks.device)
-    squares = ranks.sum(own.double().square())  # of a float32 number, exact in float64
-    norm = (squares / _num_copies(parameters, ranks.world_size)).sqrt().to(own.dtype).cpu()
+    norm_here = get_total_norm(gradients).to(ranks.device)
+    squares = ranks.sum(norm_here.double().square())  # of a float32 number, exact in float64
+    norm = (squares / _num_copies(parameters, ranks.world_size)).sqrt().to(norm_here.dtype).cpu()
     scale = max_norm / (norm + 1e-6)  # as torch.nn.utils.clip_grad_norm_ has it
     if scale < 1:
         for gradient in gradients:
@@ -203,7 +203,7 @@ def clip_to_norm(parameters: Sequence[nn.Parameter], max_norm: float, ranks: Ran
 
 
 def _num_copies(parameters: Sequence[nn.Parameter], world_size: int) -> int:
-    """Return how many ranks hold the same numbers of each parameter. All parameters are sharded over one mesh."""
+    """Return the number of ranks with the same part of a parameter. All parameters are sharded over one mesh."""
     for parameter in parameters:
         if isinstance(parameter, DTensor):
             sizes = zip(parameter.device_mesh.shape, parameter.placements, strict=True)

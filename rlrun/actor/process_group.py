@@ -87,9 +87,9 @@ def _not_joined(rank: int, world_size: int, where: str, timeout_s: float, took_s
 
 def _counted(device: torch.device) -> int:
     """Return the number of ranks, by an all-reduce of ones on this device."""
-    one = torch.ones(1, device=device)
-    dist.all_reduce(one)
-    return int(one)
+    count = torch.ones(1, device=device)
+    dist.all_reduce(count)
+    return int(count)
 
 
 def new_gloo_group(timeout_s: float) -> dist.ProcessGroup:

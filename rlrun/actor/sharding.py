@@ -162,20 +162,21 @@ class ShardedPolicy:
         are_adapters_apart: not merged, but the matrices of each adapter, and before them the weight that it changes,
         unless rollout workers have it (`has_base`). These are not cast, so that merging them gives the same bits.
         """
-        found = []
+        specs = []
         for name, shard in self.policy_shards():
             if name in self._unsent:
                 continue
             adapter = self._adapters.get(name)
             if adapter is None or not are_adapters_apart:
-                found.append(self._wanted(name, shard, dtype))
+                specs.append(self._wanted(name, shard, dtype))
                 continue
             matrices = (adapter.a.weight, adapter.b.weight)
-            found += [] if has_base else [GatherSpec(name, (shard,), None)]
-            found += [
-                GatherSpec(own, (tensor,), None) for own, tensor in zip(matrix_names(name), matrices, strict=True)
+            specs += [] if has_base else [GatherSpec(name, (shard,), None)]
+            specs += [
+                GatherSpec(matrix_name, (tensor,), None)
+                for matrix_name, tensor in zip(matrix_names(name), matrices, strict=True)
             ]
-        return found
+        return specs
 
     def gathered(self, wanted: Iterable[GatherSpec]) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, whole tensor) on the device of the mesh. Every rank must exhaust the iterator.
@@ -207,12 +208,16 @@ def _never_read(policy: Policy) -> list[nn.Module]:
     As units of their own they are never gathered; else the whole module's unit would gather them in every pass.
     """
     unread = policy.unread_names()
-    found = dict[str, nn.Module]()
+    modules = dict[str, nn.Module]()
     for name, module in policy.module.named_modules():
-        own = [plain_name(f"{name}.{inner}") for inner, _ in module.named_parameters()]
-        if own and unread.issuperset(own) and not any(name.startswith(f"{outer}.") for outer in found):
-            found[name] = module
-    return list(found.values())
+        parameter_names = [plain_name(f"{name}.{inner}") for inner, _ in module.named_parameters()]
+        if (
+            parameter_names
+            and unread.issuperset(parameter_names)
+            and not any(name.startswith(f"{outer}.") for outer in modules)
+        ):
+            modules[name] = module
+    return list(modules.values())
 
 
 def _outside(module: nn.Module, device: torch.device) -> set[nn.Parameter]:
@@ -286,5 +291,5 @@ def _own_group(ranks_of_groups: Tensor, timeout_s: float) -> dist.ProcessGroup:
     if len(ranks_of_groups) == 1:
         assert dist.group.WORLD is not None  # `process_group.join` came first
         return dist.group.WORLD
-    own, _ = dist.new_subgroups_by_enumeration(ranks_of_groups.tolist(), timeout=timedelta(seconds=timeout_s))
-    return own
+    group, _ = dist.new_subgroups_by_enumeration(ranks_of_groups.tolist(), timeout=timedelta(seconds=timeout_s))
+    return group

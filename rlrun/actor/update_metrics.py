@@ -88,8 +88,8 @@ class RolloutGap:
         num_workers = config.rollout.num_workers
         envs = ranks.rank * num_envs + np.arange(num_rows) % num_envs
         env_workers = envs * env.num_workers // env.num_envs
-        found = [rollout_of(int(worker), env.num_workers, num_workers) for worker in env_workers]
-        self._workers = torch.tensor(found, dtype=torch.int64, device=device)
+        rollout_workers = [rollout_of(int(worker), env.num_workers, num_workers) for worker in env_workers]
+        self._workers = torch.tensor(rollout_workers, dtype=torch.int64, device=device)
         self._sums = torch.zeros(2, num_workers, dtype=torch.float64, device=device)  # gaps, choices
         self._draws = torch.zeros(2, num_workers, dtype=torch.float64, device=device)  # sums of rows, of their squares
         self._largest = torch.zeros(num_workers, dtype=torch.float64, device=device)

@@ -105,7 +105,7 @@ def _batch_plan(learner: Learner, batch: LearningBatch) -> BatchPlan:
 
 
 def _order(learner: Learner, epoch: int) -> np.random.Generator:
-    """Return what draws the minibatches of an epoch."""
+    """Return the generator that draws the minibatches of an epoch."""
     return np.random.default_rng((learner.config.seed, learner.num_updates, epoch, learner.ranks.rank))
 
 
@@ -214,7 +214,7 @@ def _micro_batch_loss(
     outputs = Outputs(
         distribution,
         logprobs,
-        _at_level(learner, logprobs, targets.token_mask),
+        _unit_logprobs(learner, logprobs, targets.token_mask),
         values,
         given.unit_logprobs,
         given.reference,
@@ -235,7 +235,7 @@ def _forward(learner: Learner, batch: LearningBatch, rows: np.ndarray, tokens: T
     return learner.forward(batch.images[rows], batch.sentences(rows), batch.proprio[rows], tokens)
 
 
-def _at_level(learner: Learner, logprobs: Tensor, token_mask: Tensor) -> Tensor:
+def _unit_logprobs(learner: Learner, logprobs: Tensor, token_mask: Tensor) -> Tensor:
     """Return log-probabilities by unit: float32 [M, U] of float32 [M, K]."""
     config = learner.config
     return aggregate_logprobs(
@@ -252,7 +252,7 @@ def _with_proximal_policy(
     if learner.has_critic:
         trajectory = with_values(trajectory, values.numpy(), learner.config.algorithm)
         batch = learning_batch(trajectory, algorithm, learner.ranks.sum)
-    proximal = _at_level(learner, logprobs, batch.token_mask)
+    proximal = _unit_logprobs(learner, logprobs, batch.token_mask)
     return dataclasses.replace(batch, proximal_logprobs=proximal, reference=reference, is_old=True)
 
 
@@ -268,18 +268,18 @@ def _recompute_logprobs(
     parts = np.array_split(batch.usable, max(1, plan.num_minibatches * plan.num_micro_batches))
     places = [padded(rows, learner.rows_of_pass(plan.num_rows)) for rows in parts]
     # on the device, so that no pass waits for the one before it
-    found = []
+    results = []
     valued = []
     for at in places:
         (tokens,) = uploaded([batch.tokens[at]], learner.device)
         distribution, value = _forward(learner, batch, at, tokens)
-        found.append(distribution.kl_statistic(tokens) if of_reference else distribution.logprobs(tokens))
+        results.append(distribution.kl_statistic(tokens) if of_reference else distribution.logprobs(tokens))
         valued.append(torch.zeros(len(at), device=learner.device) if value is None else value)
     learner.sharded.reshard()
     logprobs = torch.zeros(batch.old_logprobs.shape)
     values = torch.zeros(len(batch.tokens))
     index = torch.from_numpy(np.concatenate(places))  # what pads a part is a row of it, with the same numbers
-    logprobs[index] = torch.cat(found).float().cpu()
+    logprobs[index] = torch.cat(results).float().cpu()
     values[index] = torch.cat(valued).float().cpu()
     return logprobs, values
 

@@ -36,7 +36,7 @@ class Dsrl(SoftActorCritic):
     would need a pass of the network.
     """
 
-    own: DsrlConfig
+    settings: DsrlConfig
 
     def __init__(self, config: AlgorithmConfig):
         super().__init__(config, config.section(DsrlConfig))
@@ -45,12 +45,12 @@ class Dsrl(SoftActorCritic):
         return transitions(steps, torch.tensor(trajectory.tokens), context.policy)
 
     def num_steps(self, num_new: float, trainer: CriticTrainer, context: UpdateContext) -> int:
-        return 0 if context.num_updates < self.own.warmup_steps else self.own.num_updates
+        return 0 if context.num_updates < self.settings.warmup_steps else self.settings.num_updates
 
     def step(self, context: UpdateContext, trainer: CriticTrainer) -> dict[str, Tensor]:
-        own = self.own
+        settings = self.settings
         policy = context.policy
-        count = -(-own.batch_size // context.world_size)
+        count = -(-settings.batch_size // context.world_size)
         batch = self.replay.sample(count, context.random).to(context.device)
         both = policy.steer(torch.cat([batch.features, batch.next_features]))  # one pass, as a sharded module wants it
         normals = torch.randn(2 * len(batch), batch.actions.shape[1], generator=context.random).to(context.device)
@@ -66,10 +66,10 @@ class Dsrl(SoftActorCritic):
         is_finite = context.step((alpha * own_density - value).mean())
         entropy = -own_density.detach().mean()
         num_numbers = batch.actions.shape[1]
-        trainer.step_alpha(trainer.log_alpha * (entropy - own.target_entropy * num_numbers))
-        trainer.polyak_update(own.tau)
+        trainer.step_alpha(trainer.log_alpha * (entropy - settings.target_entropy * num_numbers))
+        trainer.polyak_update(settings.tau)
         return {
-            "critic_loss": critic_loss.detach() / own.num_critics,
+            "critic_loss": critic_loss.detach() / settings.num_critics,
             "value_mean": value.detach().mean(),
             "noise_entropy": entropy / num_numbers,
             "alpha": alpha,

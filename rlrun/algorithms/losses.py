@@ -16,7 +16,7 @@ from rlrun.algorithms.algorithm import Losses, LossTerm, Outputs, Reduction, Tar
 from rlrun.algorithms.spec import PPOConfig
 from rlrun.config.schema import Aggregation, AlgorithmConfig
 
-AGGREGATIONS = tuple(one.value for one in Aggregation)
+AGGREGATIONS = tuple(entry.value for entry in Aggregation)
 RATIO_LEVELS = ("token", "action", "chunk")
 MAX_LOG_RATIO = 20.0  # exp(20) is still finite in float32; only broken inputs come near
 MAX_KL = 10.0  # bound of the k3 estimate, so that the exponential of one token does not dominate the mean
@@ -59,12 +59,12 @@ def aggregate(x: Tensor, mask: Tensor, aggregation: str, episode_size: Tensor | 
     if aggregation == "chunk-mean-token-mean":
         sums = sums / mask.sum(-1).clamp(min=1)
     elif aggregation == "episode-mean-token-mean":
-        sums = sums / _given(episode_size).clamp(min=1)
+        sums = sums / _require_sizes(episode_size).clamp(min=1)
     return sums.sum() / torch.where(count > 0, count, 1)
 
 
 def aggregation_counts(mask: Tensor, aggregation: str, episode_size: Tensor | None = None) -> Tensor:
-    """Return how much each chunk step adds to the divisor of `aggregate`.
+    """Return the weight of each chunk step in the divisor of `aggregate`.
 
     token-mean: its valid tokens. episode-mean-token-mean: its share of the valid tokens of its episode. Others: 1 if
     it has a valid token. With their sums as weights, micro-batches of unequal size add up to the aggregate of the
@@ -78,18 +78,18 @@ def aggregation_counts(mask: Tensor, aggregation: str, episode_size: Tensor | No
     if aggregation == "token-mean":
         return valid
     if aggregation == "episode-mean-token-mean":
-        return valid / _given(episode_size).clamp(min=1)
+        return valid / _require_sizes(episode_size).clamp(min=1)
     return (valid > 0).long()
 
 
-def _given(episode_size: Tensor | None) -> Tensor:
+def _require_sizes(episode_size: Tensor | None) -> Tensor:
     if episode_size is None:
         raise ValueError("a mean over episodes needs their sizes: targets.episode_units or targets.episode_tokens")
     return episode_size
 
 
 def aggregation_weights(mask: Tensor, aggregation: str, episode_size: Tensor | None = None) -> Tensor:
-    """Return what a number that all tokens of a chunk step share weighs in `aggregate`, float64 [M], up to one factor.
+    """Return the weight in `aggregate` of a number that all tokens of a chunk step share, float64 [M], up to a factor.
 
     Arguments as of `aggregation_counts`. Example: two chunk steps with 1 and 3 valid tokens: [1, 3]; with
     chunk-mean-token-mean [1, 1].

@@ -47,11 +47,11 @@ class Nft(Algorithm):
     def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
         ended = steps.terminated | steps.truncated
         parts = (x.split(steps.horizon) for x in (steps.rewards, steps.discount, ended, steps.valid))
-        found = []
+        results = []
         for epoch in zip(*parts, strict=True):
             returns, mask = returns_of_episodes(*epoch)
-            found.append((*chunk_step_advantages(returns, mask, steps.group), mask))
-        advantages, raw, masks = (torch.cat(part) for part in zip(*found, strict=True))
+            results.append((*chunk_step_advantages(returns, mask, steps.group), mask))
+        advantages, raw, masks = (torch.cat(part) for part in zip(*results, strict=True))
         return Advantages(advantages, masks, raw)
 
     def acting_share(self, num_steps: int) -> float | None:
@@ -68,27 +68,27 @@ class Nft(Algorithm):
         return balanced(advantages.clamp(-bound, bound), weights, reduce)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Losses:
-        found = outputs.distribution.flow_matching_terms(targets.tokens)
-        if found is None:
+        terms = outputs.distribution.flow_matching_terms(targets.tokens)
+        if terms is None:
             raise ValueError("the policy matches no velocities, which this algorithm trains")
-        positive, negative = branch_losses(found, targets.token_mask, self._own)
+        positive, negative = branch_losses(terms, targets.token_mask, self._own)
         good = goodness(targets.advantages, self._own.advantage_clip)[:, None]
         # The scale, the authors' too, leaves the gradient at the policy that acted the same for every beta and clip.
         weighed = (good * positive + (1.0 - good) * negative) * (self._own.advantage_clip / self._own.beta)
         mean = aggregate(weighed, targets.token_mask, self.config.aggregation.value, targets.episode_tokens)
         with torch.no_grad():
-            drift = 0.5 * (found.velocity - found.acting).square().flatten(1)
-            own_error = (found.velocity - found.target).square().flatten(1)
+            drift = 0.5 * (terms.velocity - terms.acting).square().flatten(1)
+            own_error = (terms.velocity - terms.target).square().flatten(1)
             metrics = {
                 "positive_loss": masked_mean(positive, targets.token_mask),
                 "negative_loss": masked_mean(negative, targets.token_mask),
                 "own_flow_error": masked_mean(own_error, targets.token_mask),
                 "kl_exact": masked_mean(drift, targets.token_mask),
             }
-        own = Losses(
+        losses = Losses(
             [LossTerm(mean, Reduction.tokens, name="policy_loss")], {Reduction.tokens: metrics}, metrics["kl_exact"]
         )
-        return combine_losses(own, reference_penalty(self.config, outputs, targets))
+        return combine_losses(losses, reference_penalty(self.config, outputs, targets))
 
 
 def goodness(advantages: Tensor, clip: float) -> Tensor:
@@ -96,20 +96,20 @@ def goodness(advantages: Tensor, clip: float) -> Tensor:
     return 0.5 + 0.5 * (advantages / clip).clamp(-1.0, 1.0)
 
 
-def branch_losses(found: MatchedVelocities, token_mask: Tensor, own: NftConfig) -> tuple[Tensor, Tensor]:
+def branch_losses(terms: MatchedVelocities, token_mask: Tensor, settings: NftConfig) -> tuple[Tensor, Tensor]:
     """Return the losses of good and of bad actions, float32 [M, K] each.
 
     token_mask: bool [M, K]. With adaptive weighting, the squared error of the action that a velocity predicts is
     divided by the mean absolute one of its point, so that no time of the flow outweighs the others.
     """
-    mask = token_mask.view_as(found.velocity)
-    velocity, acting, target = (torch.where(mask, x, 0.0) for x in (found.velocity, found.acting, found.target))
-    change = own.beta * (velocity - acting)
+    mask = token_mask.view_as(terms.velocity)
+    velocity, acting, target = (torch.where(mask, x, 0.0) for x in (terms.velocity, terms.acting, terms.target))
+    change = settings.beta * (velocity - acting)
     losses = []
     for implicit in (acting + change, acting - change):
         errors = implicit - target
-        if own.adaptive_weighting:
-            errors = found.share[:, None, :, None] * errors
+        if settings.adaptive_weighting:
+            errors = terms.share[:, None, :, None] * errors
             count = mask.sum((1, 3), keepdim=True).clamp(min=1)
             size = errors.detach().abs().sum((1, 3), keepdim=True) / count
             losses.append((errors.square() / size.clamp(min=LEAST_ERROR)).flatten(1))

@@ -129,14 +129,14 @@ def _check_squashed(config: RunConfig) -> Iterator[RunError]:
 def _check_demonstrated(config: RunConfig) -> Iterator[RunError]:
     """There are demonstrations, in which what was done is what is recorded."""
     yield from _check_squashed(config)
-    own = config.algorithm.section(RlpdConfig)
+    settings = config.algorithm.section(RlpdConfig)
     demos = config.demos
-    if own.num_target_critics > own.num_critics:
+    if settings.num_target_critics > settings.num_critics:
         yield RunError(
             "A target cannot be drawn from more critics than there are.",
             key="algorithm.rlpd.num_target_critics",
-            value=own.num_target_critics,
-            cause=f"algorithm.rlpd.num_critics is {own.num_critics}.",
+            value=settings.num_target_critics,
+            cause=f"algorithm.rlpd.num_critics is {settings.num_critics}.",
             remedy="Take 1 or 2.",
         )
     if demos.path is not None:
@@ -166,11 +166,11 @@ def _kept_by_dsrl(config: RunConfig, choice_bytes: int) -> int:
 
 
 def _kept_of_states(section: type[SacConfig]) -> Callable[[RunConfig, int], int]:
-    """Return how to count the bytes of an algorithm that keeps states, and demonstrations if there will be any."""
+    """Return the counter of bytes of an algorithm that keeps states, and demonstrations if there are any."""
 
     def kept_bytes(config: RunConfig, choice_bytes: int) -> int:
-        own = config.algorithm.section(section)
-        num_rows = own.replay_size
+        settings = config.algorithm.section(section)
+        num_rows = settings.replay_size
         if section is RlpdConfig and config.demos.path is None:
             num_rows += config.demos.num_episodes * config.env.max_control_steps
         num_proprio = simulator_spec(config.env).planned_spaces(config.env).num_proprio
@@ -184,11 +184,11 @@ def _steps_of_dsrl(config: RunConfig) -> float:
 
 
 def _steps_of_states(section: type[SacConfig]) -> Callable[[RunConfig], float]:
-    """Return how to count the steps of an algorithm that takes some for each transition."""
+    """Return the counter of steps of an algorithm that takes some for each transition."""
 
     def small_steps(config: RunConfig) -> float:
-        own = config.algorithm.section(section)
-        return config.samples_per_step * own.update_ratio * (1 + 1 / own.critic_steps)
+        settings = config.algorithm.section(section)
+        return config.samples_per_step * settings.update_ratio * (1 + 1 / settings.critic_steps)
 
     return small_steps
 

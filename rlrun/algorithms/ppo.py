@@ -67,11 +67,11 @@ class GRPO(Algorithm):
         ended = steps.terminated | steps.truncated
         parts = (x.split(steps.horizon) for x in (steps.rewards, steps.discount, ended, steps.valid))
         compare = chunk_step_advantages if self._own.credit is Credit.step else _of_whole_episodes
-        found = []
+        results = []
         for rewards, discount, ends, valid in zip(*parts, strict=True):
             returns, mask = returns_of_episodes(rewards, discount, ends, valid)
-            found.append((*compare(returns, mask, steps.group), mask))
-        advantages, raw, masks = (torch.cat(part) for part in zip(*found, strict=True))
+            results.append((*compare(returns, mask, steps.group), mask))
+        advantages, raw, masks = (torch.cat(part) for part in zip(*results, strict=True))
         return Advantages(advantages, masks, raw)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Losses:

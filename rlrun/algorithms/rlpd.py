@@ -29,7 +29,7 @@ class Rlpd(Sac):
     """Half of each batch is demonstrated. A step's target is the smallest value of a few critics, drawn anew from many
     with layer norms; the policy raises the mean of all."""
 
-    own: RlpdConfig
+    settings: RlpdConfig
 
     def __init__(self, config: AlgorithmConfig):
         super().__init__(config, RlpdConfig)
@@ -51,9 +51,9 @@ class Rlpd(Sac):
         return Transitions.concatenate(parts)
 
     def target(self, batch: Transitions, values: Tensor, penalty: Tensor, random: torch.Generator) -> Tensor:
-        drawn = torch.randperm(len(values), generator=random)[: self.own.num_target_critics]
+        drawn = torch.randperm(len(values), generator=random)[: self.settings.num_target_critics]
         following = values[drawn.to(values.device)].amin(0)
-        return batch.rewards + batch.discounts * (following - penalty * self.own.is_entropy_target)
+        return batch.rewards + batch.discounts * (following - penalty * self.settings.is_entropy_target)
 
     def value(self, values: Tensor) -> Tensor:
         return values.mean(0)

@@ -26,7 +26,7 @@ class SquashedPolicy(Protocol):
         """Return the chosen numbers between -1 and 1, [M, A], of its choices [M, ...]."""
 
     def normalized(self, proprio: Tensor) -> Tensor:
-        """Return what its networks read of proprioception, float32 [M, P]; the critics read the same."""
+        """Return the proprioception as its networks read it, float32 [M, P]; the critics read the same."""
 
     def choose(self, proprio: Tensor) -> Choice:
         """Return the distribution for proprioception, float32 [M, P]."""
@@ -36,7 +36,7 @@ class Sac(SoftActorCritic):
     """Every valid chunk step is learned from. Where a time limit cut an episode off, the value of the last observation
     counts as if it went on."""
 
-    own: SacConfig
+    settings: SacConfig
 
     def __init__(self, config: AlgorithmConfig, section: type[SacConfig] = SacConfig):
         super().__init__(config, config.section(section))
@@ -47,9 +47,9 @@ class Sac(SoftActorCritic):
 
     def num_steps(self, num_new: float, trainer: CriticTrainer, context: UpdateContext) -> int:
         """Steps follow the number of transitions after the warm-up, so that none is lost to rounding."""
-        per_transition = self.own.update_ratio / self.own.critic_steps
-        before = max(0.0, float(trainer.num_collected) - self.own.warmup)
-        after = max(0.0, float(trainer.num_collected) + num_new - self.own.warmup)
+        per_transition = self.settings.update_ratio / self.settings.critic_steps
+        before = max(0.0, float(trainer.num_collected) - self.settings.warmup)
+        after = max(0.0, float(trainer.num_collected) + num_new - self.settings.warmup)
         return math.floor(after * per_transition) - math.floor(before * per_transition)
 
     def step(self, context: UpdateContext, trainer: CriticTrainer) -> dict[str, Tensor]:
@@ -57,11 +57,11 @@ class Sac(SoftActorCritic):
 
         It stays the same until then, so that one pass serves all batches.
         """
-        own = self.own
+        settings = self.settings
         policy = context.policy
         random = context.random
-        count = -(-own.batch_size // context.world_size)
-        batches = [self.sample(count, random).to(context.device) for _ in range(own.critic_steps)]
+        count = -(-settings.batch_size // context.world_size)
+        batches = [self.sample(count, random).to(context.device) for _ in range(settings.critic_steps)]
         last = batches[-1]
         num_numbers = batches[-1].actions.shape[1]
         choice: Choice = policy.choose(torch.cat([last.features, *(batch.next_features for batch in batches)]))
@@ -74,15 +74,15 @@ class Sac(SoftActorCritic):
             with torch.no_grad():
                 values = trainer.targets(policy.normalized(batch.next_features), next_actions)
                 wanted = self.target(batch, values, alpha * next_densities, random)
-            found = trainer.critics(policy.normalized(batch.features), batch.actions)
-            loss = (found - wanted).square().mean(1).sum()
+            q_values = trainer.critics(policy.normalized(batch.features), batch.actions)
+            loss = (q_values - wanted).square().mean(1).sum()
             trainer.step_critics(loss)
-            trainer.polyak_update(own.tau)
-            losses.append(loss.detach() / own.num_critics)
+            trainer.polyak_update(settings.tau)
+            losses.append(loss.detach() / settings.num_critics)
         value = self.value(trainer.critics(policy.normalized(last.features), actions[:count], is_frozen=True))
         is_finite = context.step((alpha * densities[:count] - value).mean())
         entropy = -densities[:count].detach().mean()
-        trainer.step_alpha(trainer.log_alpha.exp() * (entropy - own.target_entropy * num_numbers))
+        trainer.step_alpha(trainer.log_alpha.exp() * (entropy - settings.target_entropy * num_numbers))
         return {
             "critic_loss": torch.stack(losses).mean(),
             "value_mean": value.detach().mean(),
@@ -96,7 +96,7 @@ class Sac(SoftActorCritic):
         return self.replay.sample(count, random)
 
     def target(self, batch: Transitions, values: Tensor, penalty: Tensor, random: torch.Generator) -> Tensor:
-        """Return what the critics learn, [M]. values: of what follows, [N, M]; penalty: alpha * log-density, [M]."""
+        """Return the critics' targets, [M]. values: of the next state, [N, M]; penalty: alpha * log-density, [M]."""
         return batch.rewards + batch.discounts * (values.amin(0) - penalty)
 
     def value(self, values: Tensor) -> Tensor:

@@ -41,16 +41,16 @@ class Choice(Protocol):
 class Critics(nn.Module):
     """N perceptrons that share nothing: features [M, W], choices [M, A] -> values [N, M]."""
 
-    def __init__(self, own: SoftSection, num_inputs: int, random: torch.Generator):
+    def __init__(self, settings: SoftSection, num_inputs: int, random: torch.Generator):
         super().__init__()
-        self._has_layer_norm = own.has_layer_norm
-        self._activation = ACTIVATIONS[own.activation]
+        self._has_layer_norm = settings.has_layer_norm
+        self._activation = ACTIVATIONS[settings.activation]
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
-        for fan_in, fan_out in pairwise([num_inputs, *own.hidden_sizes, 1]):
+        for fan_in, fan_out in pairwise([num_inputs, *settings.hidden_sizes, 1]):
             std = FIRST_STD if fan_out == 1 else fan_in**-0.5
-            self.weights.append(std * torch.randn(own.num_critics, fan_in, fan_out, generator=random))
-            self.biases.append(torch.zeros(own.num_critics, 1, fan_out))
+            self.weights.append(std * torch.randn(settings.num_critics, fan_in, fan_out, generator=random))
+            self.biases.append(torch.zeros(settings.num_critics, 1, fan_out))
 
     def forward(self, features: Tensor, actions: Tensor, is_frozen: bool = False) -> Tensor:
         """is_frozen: gradients reach the choices only, not the weights."""
@@ -66,15 +66,15 @@ class CriticTrainer:
     """Critics, their targets and the entropy's weight, alike on all ranks. Every method but `state_dict` is a
     collective."""
 
-    def __init__(self, own: SoftSection, num_features: int, num_numbers: int, context: UpdateContext):
+    def __init__(self, settings: SoftSection, num_features: int, num_numbers: int, context: UpdateContext):
         self._context = context
         random = torch.Generator().manual_seed(0)  # the same on all ranks
-        self.critics = Critics(own, num_features + num_numbers, random).to(context.device)
+        self.critics = Critics(settings, num_features + num_numbers, random).to(context.device)
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(own.initial_alpha), device=context.device))
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(settings.initial_alpha), device=context.device))
         self.num_collected = torch.zeros((), dtype=torch.float64)  # transitions of all ranks
-        self._critic_optimizer = torch.optim.Adam(self.critics.parameters(), lr=own.critic_lr, fused=True)
-        self._alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=own.alpha_lr)
+        self._critic_optimizer = torch.optim.Adam(self.critics.parameters(), lr=settings.critic_lr, fused=True)
+        self._alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=settings.alpha_lr)
 
     @property
     def alpha(self) -> Tensor:
@@ -106,8 +106,8 @@ class CriticTrainer:
             return
         if context.any(not state):
             count = context.sum(torch.tensor([float(bool(state))]))
-            own = {name: state[name] if state else torch.zeros_like(tensor) for name, tensor in self._tensors()}
-            state = {name: context.sum(tensor.cpu()) / count for name, tensor in own.items()}
+            tensors = {name: state[name] if state else torch.zeros_like(tensor) for name, tensor in self._tensors()}
+            state = {name: context.sum(tensor.cpu()) / count for name, tensor in tensors.items()}
         with torch.no_grad():
             for name, tensor in self._tensors():
                 tensor.copy_(state[name].view_as(tensor))
@@ -142,16 +142,16 @@ class CriticTrainer:
 class SoftActorCritic(OffPolicyAlgorithm):
     """The actor is the policy's; critics, their targets and the entropy's weight are kept here."""
 
-    def __init__(self, config: AlgorithmConfig, own: SoftSection):
+    def __init__(self, config: AlgorithmConfig, settings: SoftSection):
         super().__init__(config)
-        self.own = own
-        self.replay = ReplayBuffer(own.replay_size)
+        self.settings = settings
+        self.replay = ReplayBuffer(settings.replay_size)
         self.trainer: CriticTrainer | None = None  # their sizes are those of the first transitions
         self._loaded: Mapping[str, Tensor] = {}
 
     @abstractmethod
     def transitions(self, steps: ChunkSteps, trajectory: Trajectory, context: UpdateContext) -> Transitions:
-        """Return what is kept of new chunk steps."""
+        """Return the transitions that are kept of new chunk steps."""
 
     @abstractmethod
     def num_steps(self, num_new: float, trainer: CriticTrainer, context: UpdateContext) -> int:
@@ -177,14 +177,14 @@ class SoftActorCritic(OffPolicyAlgorithm):
             for name, number in self.step(context, trainer).items():
                 sums[name] = sums.get(name, 0.0) + number
         means = torch.stack(list(sums.values())).double() / num_steps
-        found = dict(zip(sums, (context.sum(means.cpu()) / context.world_size).tolist(), strict=True))
-        num_nonfinite = found.pop("is_nonfinite") * num_steps
-        return metrics | found | {"num_optimizer_steps": float(num_steps), "num_nonfinite": num_nonfinite}
+        averaged = dict(zip(sums, (context.sum(means.cpu()) / context.world_size).tolist(), strict=True))
+        num_nonfinite = averaged.pop("is_nonfinite") * num_steps
+        return metrics | averaged | {"num_optimizer_steps": float(num_steps), "num_nonfinite": num_nonfinite}
 
     def trainer_for(self, new: Transitions, context: UpdateContext) -> CriticTrainer:
         """Return the trainer; at first make it, with the state of a checkpoint."""
         if self.trainer is None:
-            self.trainer = CriticTrainer(self.own, new.features.shape[1], new.actions.shape[1], context)
+            self.trainer = CriticTrainer(self.settings, new.features.shape[1], new.actions.shape[1], context)
             self.trainer.load_state_dict(self._loaded)
             self._loaded = {}
         return self.trainer

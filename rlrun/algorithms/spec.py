@@ -83,7 +83,7 @@ class AlgorithmSpec:
 
 
 def num_epochs(config: AlgorithmConfig) -> int:
-    """Return how often an update learns from a chunk step: in every epoch; once if the algorithm is off-policy."""
+    """Return the number of times that an update learns from a chunk step: update_epochs; 1 if it is off-policy."""
     spec: AlgorithmSpec = ALGORITHMS.get(config.name)
     return config.update_epochs if spec.is_on_policy else 1
 
@@ -162,8 +162,8 @@ def _in_groups(section: type[GroupSection]) -> Callable[[AlgorithmConfig], Rollo
     """Return the rollout rule of an algorithm that learns from whole episodes of groups."""
 
     def rule(config: AlgorithmConfig) -> RolloutRule:
-        own: GroupSection = config.section(section)
-        return RolloutRule(needs_values=False, one_episode=True, group_size=own.group_size)
+        settings: GroupSection = config.section(section)
+        return RolloutRule(needs_values=False, one_episode=True, group_size=settings.group_size)
 
     return rule
 
@@ -177,8 +177,8 @@ def _check_episodes(name: str, section: type[GroupSection], least: int) -> Calla
 
     def check(config: RunConfig) -> Iterator[RunError]:
         algorithm = config.algorithm
-        own: GroupSection = algorithm.section(section)
-        size = own.group_size
+        settings: GroupSection = algorithm.section(section)
+        size = settings.group_size
         per_rank = config.env.num_envs // config.actor.num_workers
         if size < least:
             yield RunError(
@@ -200,7 +200,7 @@ def _check_episodes(name: str, section: type[GroupSection], least: int) -> Calla
                 if near >= least
                 else f"Take env.num_envs={config.actor.num_workers * size}, or a multiple of it.",
             )
-        if getattr(own, "credit", None) is Credit.episode and algorithm.gamma != 1:
+        if getattr(settings, "credit", None) is Credit.episode and algorithm.gamma != 1:
             yield RunError(
                 f"algorithm.gamma has no effect on {algorithm.name} with one number for a whole episode.",
                 key="algorithm.gamma",
@@ -241,9 +241,9 @@ def take_sampling(config: RunConfig, sampling: str) -> str:
 def _check_nft(config: RunConfig) -> Iterator[RunError]:
     yield from _check_episodes("nft", NftConfig, least=2)(config)
     kind = config.policy.kind
-    own = config.policy.sections.get(kind)
-    sampling = getattr(own, "sampling", None)
-    noise = getattr(own, "first_noise", None)
+    settings = config.policy.sections.get(kind)
+    sampling = getattr(settings, "sampling", None)
+    noise = getattr(settings, "first_noise", None)
     if sampling is None or sampling.value != "nft":
         yield RunError(
             "NFT learns by flow matching on the actions that a flow policy chose, and this policy keeps none for it.",

@@ -39,7 +39,7 @@ def stops(outcomes: Sequence[bool], half_width: float | None, num_episodes: int)
 
 
 def next_batch(count: int, half_width: float | None, num_episodes: int) -> int:
-    """Return how many episodes follow `count` before the rule is asked again."""
+    """Return the number of episodes after `count` before the rule is evaluated again."""
     return num_episodes - count if half_width is None else min(BATCH, num_episodes - count)
 
 
@@ -90,7 +90,7 @@ def read_card(file: Path) -> dict[str, Any]:
 
 
 def faults_of(card: Mapping[str, Any]) -> list[str]:
-    """Return what proves that a card is not what a certification wrote; [] if nothing does.
+    """Return the proofs that a card is not as a certification wrote it; [] without any.
 
     Somebody who runs rlrun's own code on invented episodes gets a card without faults. It lacks the mark of this user;
     only repeating the certification shows the difference.
@@ -111,7 +111,7 @@ def faults_of(card: Mapping[str, Any]) -> list[str]:
 
 
 def author_of(card: Mapping[str, Any]) -> Author:
-    """Return who wrote a card, by its mark."""
+    """Return the author of a card, by its mark."""
     content = {key: value for key, value in card.items() if key != "seal"}
     return provenance.author_of(f"{card['seal'].get('mark')}\n{_canonical(content)}")
 
@@ -134,14 +134,14 @@ def _faults_of_numbers(card: Mapping[str, Any]) -> list[str]:
 
 
 def _fault_of_selection(selection: Mapping[str, Any] | None) -> str | None:
-    """Return what is wrong if a card counts other earlier tests than it lists; None: nothing."""
+    """Return a fault if a card counts other earlier tests than it lists; None: it does not."""
     if selection is None or selection["cards_before"] == len(selection["earlier"]):
         return None
     return f"it lists {len(selection['earlier'])} earlier tests, and counts {selection['cards_before']}"
 
 
 def _fault_of_rule(card: Mapping[str, Any]) -> str | None:
-    """Return what is wrong if the rule of a card does not end with its last episode; None: nothing."""
+    """Return a fault if the rule of a card does not end with its last episode; None: it does."""
     rule = card["rule"]
     in_order = sorted(card["episodes"], key=lambda episode: int(episode["seed"]))
     outcomes = [bool(episode["success"]) for episode in in_order]

@@ -259,7 +259,7 @@ def _selection(history: History, policy: Path, earlier: list[dict[str, Any]]) ->
 
 
 def _noise(history: History) -> dict[str, Any] | None:
-    """Return how much the success on validation starts differs between training seeds; None with less than two.
+    """Return the spread of the success on validation starts between training seeds; None with less than two.
 
     Runs are compared after the step of this run's last evaluation. Those that have not come so far do not count.
     """

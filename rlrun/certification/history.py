@@ -14,8 +14,8 @@ from rlrun.config.registry import ALGORITHMS, POLICIES
 from rlrun.data import checkpoint_folder
 from rlrun.edges.starts import EpisodeStart
 from rlrun.observability.records import (
-    During,
     EvaluationRecord,
+    Purpose,
     RunRecord,
     SeenStarts,
     read_run,
@@ -73,7 +73,7 @@ class History:
         for _ in range(MAX_ANCESTORS):
             self._add_starts(folder)
             if folder == self.folder:
-                self.recorded_steps = {part.step for part in self.seen if part.during is During.training}
+                self.recorded_steps = {part.step for part in self.seen if part.during is Purpose.training}
             path = selected(config, "policy.path")
             if path is None or float(selected(config, "algorithm.imitation_coef") or 0) > 0:
                 origin, is_known = _own_origin(config)

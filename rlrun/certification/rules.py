@@ -9,7 +9,7 @@ from typing import Any
 from rlrun.certification.history import History
 from rlrun.config.provenance import changes
 from rlrun.edges.starts import TEST_SEEDS, EpisodeStart, Split, split_of
-from rlrun.observability.records import During
+from rlrun.observability.records import Purpose
 from rlrun.system.errors import ExitStatus, RunError
 
 RULES = {
@@ -33,7 +33,7 @@ class Breach:
 
 
 def check_record(history: History) -> list[Breach]:
-    """Return what the run's record breaks, before any episode."""
+    """Return the rules that the run's record breaks, before any episode."""
     breaches = [Breach("record", damage) for damage in history.damages]
     missing = history.missing_steps
     if missing:
@@ -41,7 +41,7 @@ def check_record(history: History) -> list[Breach]:
         breaches.append(Breach("record", f"{history.folder} has no record of the starts of {which} of {history.step}"))
     for part in history.seen:
         if any(split_of(start.seed) is Split.test for start in part.starts):
-            rule = "held_out" if part.during is During.training else "selection"
+            rule = "held_out" if part.during is Purpose.training else "selection"
             return [*breaches, Breach(rule, f"episodes began from test starts ({part} of {history.folder})")]
     on_test = [evaluation.step for evaluation in history.evaluations if evaluation.is_on_test]
     if on_test:
@@ -72,7 +72,7 @@ def check_starts(history: History, starts: Iterable[EpisodeStart]) -> list[Breac
 
 def probes(history: History) -> list[EpisodeStart]:
     """Return recorded starts to draw again: those of the run's own first evaluation, else of its first training."""
-    parts = sorted(history.seen, key=lambda part: part.during is not During.evaluation)
+    parts = sorted(history.seen, key=lambda part: part.during is not Purpose.evaluation)
     unique = {start.seed: start for part in parts for start in part.starts}
     return list(unique.values())[:NUM_PROBES]
 
@@ -112,7 +112,7 @@ def _is_how(key: str) -> bool:
 
 
 def fault_of_seeds(seeds: Sequence[int]) -> str:
-    """Return what is wrong with the reset seeds of a certification; "": each test seed from the first on, once."""
+    """Return the fault of the reset seeds of a certification; "": each test seed from the first on, once."""
     twice = sorted({seed for seed in seeds if seeds.count(seed) > 1}) if len(set(seeds)) < len(seeds) else []
     if twice:
         return f"seed {twice[0]} was used {seeds.count(twice[0])} times"

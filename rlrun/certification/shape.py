@@ -99,7 +99,7 @@ def _require(holds: bool, where: str, what: str) -> None:
 
 
 def fault_of_times(card: Mapping[str, Any]) -> str:
-    """Return what is wrong with the times of a card; "": made after its rule was fixed, not in the future."""
+    """Return the fault of the times of a card; "": made after its rule was fixed, not in the future."""
     times = {"rule.fixed_at": card["rule"]["fixed_at"], "made_at": card["made_at"]}
     moments = {}
     for name, text in times.items():

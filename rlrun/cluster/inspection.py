@@ -87,7 +87,7 @@ class RayInspection:
         for source, target in (*pairs, *((b, a) for a, b in pairs)):
             probes[source].append(self._ray_probes(target)[0])
         answers = self._ask(lambda node, inspector: inspector.paths.remote(probes[node]), _ANSWER_S + _PATH_S)
-        return tuple(facts for found in answers.values() for facts in found)
+        return tuple(facts for paths in answers.values() for facts in paths)
 
     # --- links ------------------------------------------------------------------------------
 
@@ -108,11 +108,11 @@ class RayInspection:
                 if target == first and store is not None:
                     probes[source].append(self._probe(target, STORE, store, has_responder=True))
         timeout_s = load_factor(self._load) * self._config.doctor.link_timeout_s
-        for found in self._ask(
+        for facts in self._ask(
             lambda node, inspector: inspector.probe_ports.remote(probes.get(node, []), timeout_s),
             _ANSWER_S + 3 * self._config.doctor.link_timeout_s,
         ).values():
-            links += found
+            links += facts
         seen = self._ask(lambda node, inspector: inspector.markers.remote(), _ANSWER_S)
         self._ask(lambda node, inspector: inspector.stop_listening.remote(), _ANSWER_S)
         return links, seen
@@ -166,7 +166,7 @@ class RayInspection:
         )
         deadline_s = here[first.node][0].limit_s / load_factor(self._load) + _ANSWER_S
         answers = self._ask(lambda node, inspector: inspector.all_reduce.remote(here[node]), deadline_s, list(here))
-        return [facts for found in answers.values() for facts in found]
+        return [facts for pairs in answers.values() for facts in pairs]
 
     def _interface(self, node: NodeFacts) -> str | None:
         """Return the interface that a worker would choose, or None if the configured one does not exist."""

@@ -62,7 +62,7 @@ def _ask(head: str, answer: queue.SimpleQueue[dict[str, str] | None]) -> None:
 
 
 def no_head(address: str) -> str | None:
-    """Return why no Ray head can be at `address` ("10.77.0.1:6379"); None if one may be there.
+    """Return the reason why no Ray head is at `address` ("10.77.0.1:6379"); None if one may be there.
 
     A head is a gRPC server, which greets a client of HTTP/2 with its settings; Ray's own client would print lines for a
     minute instead.

@@ -162,7 +162,7 @@ def ray_environment(settings: NodeSettings) -> dict[str, str]:
         setting("RAY_health_check_timeout_ms", milliseconds),
         setting("RAY_health_check_failure_threshold", threshold),
     ]
-    return {one.name: one.value for one in values}
+    return {variable.name: variable.value for variable in values}
 
 
 def parse_ports(ports: str, num_services: int) -> tuple[int, int]:

@@ -94,8 +94,8 @@ def is_this_machine(host: str, here: tuple[Interface, ...], is_head: bool | None
 
 def _is_own_name(host: str) -> bool:
     """Return whether `host` is this machine's name, with or without a domain, or a name of loopback."""
-    own = socket.gethostname().partition(".")[0].lower()
-    return host.lower().partition(".")[0] in (own, "localhost") or host.startswith("127.")
+    host_name = socket.gethostname().partition(".")[0].lower()
+    return host.lower().partition(".")[0] in (host_name, "localhost") or host.startswith("127.")
 
 
 def _head_name_error(message: str, host: str, cause: str) -> RunError:
@@ -184,22 +184,22 @@ def choose_folder(paths: Sequence[str], need_bytes: int, key: str, is_for_socket
     for path in paths:
         excess = len((path + _LONGEST_SOCKET_PATH).encode()) - _MAX_SOCKET_PATH
         try:
-            found = free_space(path)
+            space = free_space(path)
         except OSError as error:
             faults.append(f"{path}: {error.strerror}")
             continue
         if is_for_sockets and excess > 0:
             faults.append(f"{path}: {excess} bytes too long for Ray's Unix sockets")
-        elif found.usable_bytes < need_bytes:
-            usable = max(0, found.usable_bytes) // _MEGABYTE
+        elif space.usable_bytes < need_bytes:
+            usable = max(0, space.usable_bytes) // _MEGABYTE
             need = need_bytes // _MEGABYTE
             faults.append(f"{path}: {usable} MB until the disk is 95 % full, {need} MB needed")
         elif not os.access(path, os.W_OK):
             faults.append(f"{path}: not writable")
         else:
-            fit.append(found)
+            fit.append(space)
     if fit:
-        return max(fit, key=lambda found: found.usable_bytes).path
+        return max(fit, key=lambda space: space.usable_bytes).path
     raise RunError(
         f"No folder of {os.uname().nodename} has enough space for Ray.",
         key,

@@ -107,10 +107,14 @@ def _in_inventory(config: RunConfig, requests: Sequence[NodeRequest], planned: P
     """Measure this machine if the inventory lists it; the others can be measured only from themselves."""
     host = socket.gethostname()
     addresses = [address for interface in interfaces() for address in interface.addresses]
-    here = [one for one in requests if one.node in (host, host.partition(".")[0]) or one.address in addresses]
+    here = [
+        request
+        for request in requests
+        if request.node in (host, host.partition(".")[0]) or request.address in addresses
+    ]
     why = f"{ELSEWHERE}this is {host}, and no Ray cluster was named"
     facts = _alone(config, here[0], planned) if here else ClusterFacts(())
-    return dataclasses.replace(facts, unresponsive={one.node: why for one in requests if one not in here})
+    return dataclasses.replace(facts, unresponsive={request.node: why for request in requests if request not in here})
 
 
 def _alone(config: RunConfig, request: NodeRequest, planned: Plan | None) -> ClusterFacts:

@@ -60,16 +60,16 @@ def named_cluster(config: RunConfig) -> NamedCluster | None:
         return None
     is_variable = source == VARIABLE
     if given == LOCAL:
-        own = f"{VARIABLE}={LOCAL}: the run starts a Ray of its own"
-        return NamedCluster(None, source, own if is_variable else None)
-    address = _found(source) if given == AUTO else given
+        remark = f"{VARIABLE}={LOCAL}: the run starts a Ray of its own"
+        return NamedCluster(None, source, remark if is_variable else None)
+    address = _running_address(source) if given == AUTO else given
     require_ipv4(address, source)
     require_ipv4_name(address.rpartition("/")[2].partition(":")[0], source)
     where = f" at {address}" if given == AUTO else ""
     return NamedCluster(address, source, f"{VARIABLE}={given}: the run joins that Ray{where}" if is_variable else None)
 
 
-def _found(source: str) -> str:
+def _running_address(source: str) -> str:
     """Return the address of the one Ray on this machine, or of the last that started there. Raises RunError."""
     running = running_addresses()
     if len(running) == 1:
@@ -77,11 +77,11 @@ def _found(source: str) -> str:
     last = _last_started()
     if last in running:
         return last
-    told = (
+    sentence = (
         f"several run there: {', '.join(running)}" if running else "no Ray runs there, or it is hidden from this user"
     )
     error = RunError(
-        f"{source}={AUTO} means the Ray of this machine, and {told}.",
+        f"{source}={AUTO} means the Ray of this machine, and {sentence}.",
         key=source,
         value=AUTO,
         remedy="Name the address of its head, as train-0:6379, or start Ray first: scripts/start_head.sh.",
@@ -92,13 +92,13 @@ def _found(source: str) -> str:
 
 def running_addresses() -> list[str]:
     """Return the addresses of the heads of all Rays that run on this machine, from the options of their raylets."""
-    found: dict[str, None] = {}
+    addresses: dict[str, None] = {}
     for process in psutil.process_iter(["name", "cmdline"]):
         for word in process.info["cmdline"] or () if (process.info["name"] or "").startswith("raylet") else ():
             option, _, value = word.partition("=")
             if option == "--gcs-address" and value:
-                found[value] = None
-    return list(found)
+                addresses[value] = None
+    return list(addresses)
 
 
 def _last_started() -> str:
@@ -154,7 +154,7 @@ def use_known(address: str) -> None:
     if not is_required():
         return
     host, port = _parts(address)
-    token = _found_token(port)
+    token = _stored_token(port)
     if token is None:
         raise RunError(
             f"There is no token for the Ray cluster at {address}.",
@@ -169,7 +169,7 @@ def use_known(address: str) -> None:
 
 def use_or_create(port: int) -> Path | None:
     """Use the given token for the head of a new cluster, or create one. Returns the file of a new token, else None."""
-    token = _given()
+    token = _environment_token()
     if token is not None:
         os.environ[TOKEN] = token
         return None
@@ -213,7 +213,7 @@ def _parts(address: str) -> tuple[str, int]:
     return (host, int(port)) if port.isdigit() else (address, _DEFAULT_PORT)
 
 
-def _given() -> str | None:
+def _environment_token() -> str | None:
     """Return the token that the environment gives; None without one."""
     if token := os.environ.get(TOKEN, "").strip():
         return token
@@ -221,10 +221,10 @@ def _given() -> str | None:
     return _read(Path(named)) if named else None
 
 
-def _found_token(port: int) -> str | None:
+def _stored_token(port: int) -> str | None:
     """Return the token from the environment, else from the home folder; None without one."""
     files = [own_file(port), Path.home() / _RAYS_OWN]
-    return _given() or next((_read(path) for path in files if path.exists()), None)
+    return _environment_token() or next((_read(path) for path in files if path.exists()), None)
 
 
 def _read(path: Path) -> str:

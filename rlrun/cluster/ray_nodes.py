@@ -80,8 +80,8 @@ class HealthCheck:
     def __init__(self, logs: Path | None):
         """Call after ray.init. logs: the folder of a private Ray's logs, which is removed with the run; else None."""
         here = ray.get_runtime_context().get_node_id()
-        own = next(entry for entry in ray.nodes() if entry["NodeID"] == here)
-        address = f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}"
+        node = next(entry for entry in ray.nodes() if entry["NodeID"] == here)
+        address = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
         head = ray.get_runtime_context().gcs_address
         self._services = [
             Service("Ray's head service (GCS)", head, "gcs_server"),

@@ -233,10 +233,10 @@ class RayWorkers(Workers):
             subject = f"nodes in place of {', '.join(lost)}"
             measure = partial(inventory_for, config)
             with self._watchdog.driver.waiting(subject, (), config.recovery.node_wait_s):
-                found = next_plan(config, self.plan, lost, nodes, measure, note, self._is_stopped, words)
+                plan_and_nodes = next_plan(config, self.plan, lost, nodes, measure, note, self._is_stopped, words)
             try:
-                self._reserve([slot for slot in found[0].slots if slot.role in self.sizes], found[1])
-                return *found, lost
+                self._reserve([slot for slot in plan_and_nodes[0].slots if slot.role in self.sizes], plan_and_nodes[1])
+                return *plan_and_nodes, lost
             except RunError as failure:
                 if failure.exit_status is not ExitStatus.worker_lost:
                     raise

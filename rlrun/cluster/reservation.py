@@ -78,8 +78,8 @@ class Reservation:
         self._names = list(dict.fromkeys(slot.node for slot in slots))
         self._nodes = [nodes[name] for name in self._names]
         there = [[slot for slot in slots if slot.node == node.name] for node in self._nodes]
-        own = [set().union(*(other.held(node) for other in earlier)) for node in self._nodes]
-        fresh = [sorted(set(_held(here)) - mine) for here, mine in zip(there, own, strict=True)]
+        held_before = [set().union(*(other.held(node) for other in earlier)) for node in self._nodes]
+        fresh = [sorted(set(_held(here)) - mine) for here, mine in zip(there, held_before, strict=True)]
         self._bundles = [_bundle(*each) for each in zip(there, fresh, self._nodes, strict=True)]
         for node, bundle in zip(self._nodes, self._bundles, strict=True):
             _check_possible(node, bundle)
@@ -201,13 +201,13 @@ def other_claims(mine: PlacementGroup | None = None) -> list[Claim]:
 
 def _placed_claims(mine: PlacementGroup | None) -> list[tuple[Claim, set[str]]]:
     """Return the claims, each with the nodes on which Ray has placed it."""
-    found = []
+    claims = []
     for entry in placement_group_table().values():
         claim = _read(entry["name"])
         is_mine = mine is not None and entry["placement_group_id"] == mine.id.hex()
         if claim is not None and not is_mine and entry["state"] != _GONE:
-            found.append((claim, set(entry["bundles_to_node_id"].values())))
-    return found
+            claims.append((claim, set(entry["bundles_to_node_id"].values())))
+    return claims
 
 
 def _totals(node: RayNode) -> dict[str, float]:

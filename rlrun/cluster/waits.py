@@ -216,8 +216,8 @@ def _raised(label: str, error: RayTaskError) -> RunError:
         return _gone(label, "input lost: its node died", error)
     if isinstance(cause, RayError):
         return _gone(label, f"a service of Ray is lost ({type(cause).__name__})", error)
-    told = storage_failure(cause, label, worker=_worker(label), is_own=False)
-    return told or RunError(
+    explained = storage_failure(cause, label, worker=_worker(label), is_own=False)
+    return explained or RunError(
         f"{label} failed: {type(cause).__name__}: {cause}",
         cause=str(error).strip(),
         remedy="read the worker's log in the run folder",
@@ -263,8 +263,8 @@ def _gone(label: str, what: str, error: Exception) -> RunError:
 
 def _worker(label: str) -> str | None:
     """Return the worker of a label; None if it is no worker's. Example: _worker("env/0.collect") == "env/0"."""
-    found = re.match(r"(env|rollout|actor)/\d+", label)
-    return found.group() if found else None
+    matched = re.match(r"(env|rollout|actor)/\d+", label)
+    return matched.group() if matched else None
 
 
 def late(names: Sequence[str], subject: str, deadline_s: float) -> RunError:
@@ -293,9 +293,9 @@ class Inputs:
 
     def record(self, request: Future[Any], arguments: Iterable[Any]) -> None:
         """Record the arguments of a request."""
-        found = [weakref.ref(argument) for argument in arguments if isinstance(argument, Future)]
-        if found:
-            self._of[request] = found
+        futures = [weakref.ref(argument) for argument in arguments if isinstance(argument, Future)]
+        if futures:
+            self._of[request] = futures
 
     def missing(self, requests: Iterable[Future[Any]], node_id_of: Callable[[str], str]) -> dict[str, Incoming]:
         """Return by worker what exists on other nodes only, without asking them.
@@ -305,12 +305,12 @@ class Inputs:
         missing = {}
         for request in requests:
             arguments = [argument for held in self._of.get(request, []) if (argument := held()) is not None]
-            found = get_local_object_locations([argument.reference for argument in arguments]) if arguments else {}
+            locations = get_local_object_locations([argument.reference for argument in arguments]) if arguments else {}
             node_id = node_id_of(request.worker)
             late = []
             num_bytes = 0
             for argument in arguments:
-                place = found.get(argument.reference, {})
+                place = locations.get(argument.reference, {})
                 if place.get("node_ids") and node_id not in place["node_ids"]:
                     late.append(argument.worker)
                     num_bytes += place.get("object_size") or 0

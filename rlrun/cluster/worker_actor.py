@@ -38,8 +38,8 @@ class WorkerActor:
         open_worker_log(Path(run_dir), self.name, config.logging.verbosity)
         logging.getLogger(__name__).info("started")
         refuse_breakpoints(self.name)
-        own = ray.util.get_node_ip_address()
-        self._interface = choose_interface(slot.node, peer or own, peer is None, slot.interface)
+        address = ray.util.get_node_ip_address()
+        self._interface = choose_interface(slot.node, peer or address, peer is None, slot.interface)
         environment = node_environment(slot, self._interface, config, Path(run_dir))
         dump = environment.get("TORCH_FR_DUMP_TEMP_FILE")
         if dump is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -21,15 +20,15 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from yaml import YAMLError
 
 from rlrun.config import reference
-from rlrun.config.provenance import SHOWN, copy_of, format_value, missing, own_version, selected
-from rlrun.config.recorded import RecordedConfig, read_config, restoring
+from rlrun.config.provenance import format_value, own_version, selected
+from rlrun.config.recorded import RecordedConfig
+from rlrun.config.recorded_keys import recorded_kinds, require_all_keys
 from rlrun.config.reference import advice
 from rlrun.config.registry import REGISTRIES, schema_with
 from rlrun.config.sections import folder_of, put_on_path
 from rlrun.system.errors import ExitStatus, RunError
 
 SHIPPED = Path(__file__).parent / "shipped"  # a link to configs/ in the repository, a copy in a wheel
-logger = logging.getLogger(__name__)
 RECORDED = "recorded"  # Hydra's name for the configuration of a run
 UNKNOWN_REMEDY = "Run with --help to see every key."
 
@@ -92,7 +91,7 @@ def _without_emptied(
     choice of `run`, and for a recorded configuration that lacks keys.
     """
     _refuse_run(parsed, recorded)
-    _require_all_keys(recorded, schema)
+    require_all_keys(recorded, schema)
     emptied = [override for override in parsed if override.value() == {}]
     kept = [
         override
@@ -121,47 +120,6 @@ def _refuse_run(parsed: list[Override], recorded: RecordedConfig) -> None:
             )
 
 
-def _require_all_keys(recorded: RecordedConfig, schema: reference.Schema) -> None:
-    """Raise RunError if a recorded configuration was cut; tell the keys that the version of its writer did not have."""
-    known = [key.path for key in reference.all_keys(schema)]
-    sections = _other_kinds(recorded)
-    absent = missing(recorded.whole, known, sections)
-    if not recorded.origin.is_as_written and absent:
-        copy = copy_of(recorded.file)
-        unknown_then = missing(read_config(copy).whole, absent, sections) if copy is not None else []
-        if cut := [key for key in absent if key not in unknown_then]:
-            raise _cut(recorded, cut)
-    if absent:
-        default = "its default is" if len(absent) == 1 else "their defaults are"
-        writer = recorded.origin.writer
-        keys = _listed(absent)
-        logger.warning("%s: %s wrote it, which had no %s; %s used", recorded.file, writer, keys, default)
-
-
-def _cut(recorded: RecordedConfig, absent: list[str]) -> RunError:
-    return RunError(
-        f"The configuration of the run, {recorded.file}, is not whole.",
-        cause=f"It was cut or edited: it lacks {_listed(absent)}. Defaults would make another run of it.",
-        remedy=restoring(recorded.file),
-        exit_status=ExitStatus.bad_input,
-    )
-
-
-def _listed(keys: list[str]) -> str:
-    return ", ".join(keys[:SHOWN]) + (f" and {len(keys) - SHOWN} more keys" if len(keys) > SHOWN else "")
-
-
-def _other_kinds(recorded: RecordedConfig) -> list[str]:
-    """Return the sections of the kinds that a recorded configuration has not chosen. Example: "env.libero"."""
-    chosen = _recorded_kinds(recorded)
-    return [
-        f"{registry.parent}.{spec.name}"
-        for registry in REGISTRIES
-        for spec in registry.installed()
-        if spec.section is not None and spec.name != chosen.get(registry.key)
-    ]
-
-
 def yaml_folders(extra_folder: Path | None) -> list[Path]:
     """Return the folders with YAML files: rlrun's own, those of packages with kinds, and `extra_folder`."""
     schema_with()  # imports the specs, beside whose modules packages keep their YAML
@@ -176,7 +134,7 @@ def schema_for(
 
     Raises RunError for a module that cannot be imported.
     """
-    names = _recorded_kinds(recorded) | _names_of_kinds(overrides, extra_folder)
+    names = recorded_kinds(recorded) | _names_of_kinds(overrides, extra_folder)
     named = {key: name for key, name in names.items() if ":" in name}
     # first where the run found them: a stranger may have sent its folder back with other modules beside it
     places = [*(Path(folder) for folder in (recorded.tree.get("python_path") or [] if recorded else [])), Path.cwd()]
@@ -186,12 +144,6 @@ def schema_for(
     folders = [str(folder) for folder in module_folders if folder is not None]
     put_on_path(folders)
     return schema_with(tuple(named.items())), folders
-
-
-def _recorded_kinds(recorded: RecordedConfig | None) -> dict[str, str]:
-    """Return the values of `env.simulator`, `policy.kind` and `algorithm.name` in the configuration of a run."""
-    chosen = {registry.key: registry.in_tree(recorded.tree) for registry in REGISTRIES} if recorded is not None else {}
-    return {key: name for key, name in chosen.items() if name is not None}
 
 
 def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str, str]:
@@ -283,7 +235,7 @@ def parse_override(text: str) -> Override:
         ) from error
 
 
-def spelled_out(overrides: list[str]) -> list[str]:
+def with_one_key_each(overrides: list[str]) -> list[str]:
     """Return overrides of which each names one key. Example: ["algorithm={gamma:1}"] -> ["algorithm.gamma=1"]."""
     spelled = []
     for text in overrides:
@@ -408,7 +360,7 @@ def _malformed_interpolation(
 
 
 def _source_of(text: str, sources: dict[str, Override], recorded: RecordedConfig | None) -> _Source:
-    """Return where the key of a message of Hydra was read."""
+    """Return the source of the key that a message of Hydra names."""
     override = next((source for line, source in sources.items() if line in text), None)
     named = re.search(r"In '(.*?)'", text)
     if named is None:
@@ -431,7 +383,7 @@ def _explain_key(fault: OmegaConfBaseException, source: _Source, schema: referen
 
 
 def _remedy_of_unknown(key: str, source: _Source) -> str:
-    """Return what to do about an unknown key that resembles no known one."""
+    """Return the remedy for an unknown key that resembles no known one."""
     if source.file is not None and key == source.file.partition("/")[0]:
         return "Make '# @package _global_' the first line of the file."  # else Hydra nests it in its folder's name
     if source.recorded is not None:

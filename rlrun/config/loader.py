@@ -55,12 +55,12 @@ def compose_only(
     """Compose, type-check and freeze, without the checks of ranges and between keys; arguments as of `load`."""
     from omegaconf import OmegaConf
 
-    from rlrun.config.composition import compose_config, spelled_out
+    from rlrun.config.composition import compose_config, with_one_key_each
     from rlrun.config.registry import finalize, require_chosen_kinds, require_read_keys
 
     config = OmegaConf.to_object(compose_config(overrides, _folder(config_dir), recorded))
     assert isinstance(config, RunConfig)
-    given = spelled_out(overrides)
+    given = with_one_key_each(overrides)
     require_chosen_kinds(given, config)
     config = finalize(config)
     require_read_keys(given, config)
@@ -216,7 +216,7 @@ class CommandLine(Program):
                 close_folder(_unquoted(value))
 
     def _readable(self, overrides: list[str]) -> tuple[RecordedConfig | None, list[str]]:
-        """Return what `_recorded` does. Raises RunError for a folder that this user may not read."""
+        """Return the result of `_recorded`. Raises RunError for a folder that this user may not read."""
         try:
             return self._recorded(overrides)
         except OSError as error:

@@ -66,7 +66,7 @@ def marked(text: str) -> str:
 
 
 def author_of(text: str) -> Author:
-    """Return who wrote the text of a recorded configuration."""
+    """Return the author of the text of a recorded configuration."""
     first, _, rest = text.partition("\n")
     secret = _secret(is_made=False)
     if secret is None or not first.startswith(_BEGIN):
@@ -146,7 +146,7 @@ def signed(text: str) -> str:
 
 
 def origin_of(file: Path) -> Origin:
-    """Return who wrote a file of `signed`; provenance.json and the checksums of a policy folder count too."""
+    """Return the author of a file of `signed`; provenance.json and the checksums of a policy folder count too."""
     text = file.read_text(encoding="utf-8", errors="replace")
     header = _WRITTEN_BY.search(text[:_HEAD])
     checksum = None

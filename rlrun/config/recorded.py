@@ -53,7 +53,7 @@ class _Leaf:
     is_default: bool = False
 
     @property
-    def may_come(self) -> bool:
+    def may_be_used(self) -> bool:
         return self.path in OF_A_POLICY or (self.is_of_kind and (self.is_plain or self.is_named))
 
     @property
@@ -62,7 +62,7 @@ class _Leaf:
         return self.path in {registry.key for registry in REGISTRIES}
 
     @property
-    def is_told(self) -> bool:
+    def is_reported(self) -> bool:
         """Return whether the user should know that it is left out: it names code, a place, a service, or is unknown."""
         if self.is_default or self.value in (None, [], {}) or self.path == "output_dir":
             return False
@@ -88,9 +88,9 @@ def of_policy(
         _refuse_orders(file, leaf)
         if leaf.path == _BEGAN_WITH:
             _put(kept, leaf.path, None if leaf.value is None else str(folder))
-        elif leaf.may_come:
+        elif leaf.may_be_used:
             _put(kept, leaf.path, leaf.value)
-        elif leaf.is_told:
+        elif leaf.is_reported:
             left_out.append(leaf.path)
     return kept, _sentence(file, left_out)
 
@@ -120,7 +120,7 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> None:
 
 def orders(tree: dict[str, Any]) -> list[str]:
     """Return the keys of a recorded configuration that name code, places, programs or services."""
-    return [leaf.path for leaf in _leaves(schema_with(), tree, set()) if leaf.is_told]
+    return [leaf.path for leaf in _leaves(schema_with(), tree, set()) if leaf.is_reported]
 
 
 def listed(keys: Sequence[str]) -> str:
@@ -193,11 +193,11 @@ def _is_plain_type(hint: Any) -> bool:
 
 def _refuse_orders(file: Path, leaf: _Leaf) -> None:
     """Raise RunError if the policy could not act as its author meant without something that a folder must not name."""
-    for text in _texts(leaf.value) if leaf.may_come or leaf.is_of_kind or leaf.is_choice else ():
+    for text in _texts(leaf.value) if leaf.may_be_used or leaf.is_of_kind or leaf.is_choice else ():
         if _MODULE.fullmatch(text):
             module = text.partition(":")[0]
             raise _refused(file, leaf.path, text, f"It names the module {shown(module)}, whose code would run.")
-        if leaf.may_come and not is_plain(text):
+        if leaf.may_be_used and not is_plain(text):
             raise _refused(file, leaf.path, text, "It is no plain name, and could lead to another place.")
 
 
@@ -299,7 +299,7 @@ class Resumption:
 
 
 def resumption(folder: str, is_trusted: bool = False) -> Resumption:
-    """Read what `resume=folder` names: a run folder, its checkpoints folder, or one checkpoint.
+    """Read the folder that `resume=folder` names: a run folder, its checkpoints folder, or one checkpoint.
 
     is_trusted: the user's word that the folder is the user's own. Raises RunError, without it for another's folder too.
     """
@@ -319,11 +319,11 @@ def resumption(folder: str, is_trusted: bool = False) -> Resumption:
         )
     recorded = read_config(run_dir / CONFIG)
     if recorded.author is not Author.own and not is_trusted:
-        raise _asked(folder, recorded)
+        raise _unknown_author(folder, recorded)
     return Resumption(recorded, run_dir, checkpoint)
 
 
-def _asked(folder: str, recorded: RecordedConfig) -> RunError:
+def _unknown_author(folder: str, recorded: RecordedConfig) -> RunError:
     """Return the question whether the user knows the writer of a run folder, whose configuration would be obeyed."""
     named = orders(recorded.tree)
     would = f" (here {listed(named)})" if named else ""
@@ -373,7 +373,7 @@ def read_config(file: Path) -> RecordedConfig:
 
 
 def restoring(file: Path) -> str:
-    """Return what restores the configuration of a run or of a policy."""
+    """Return the remedy that restores the configuration of a run or of a policy."""
     copy = copy_of(file)
     if copy is None:
         return f"Copy {file.name} again from where it is whole, or start anew with the arguments of the run."

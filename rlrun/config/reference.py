@@ -152,10 +152,10 @@ def _comments(section: type) -> dict[str, str]:
     return comments
 
 
-def _comments_in(one: type) -> dict[str, str]:
+def _comments_in(section: type) -> dict[str, str]:
     """Return the comments of one class; {} for one without source, such as a schema made during composition."""
     try:
-        source = inspect.getsource(one)
+        source = inspect.getsource(section)
     except (OSError, TypeError):
         return {}
     comments: dict[str, str] = {}

@@ -101,7 +101,7 @@ class Registry(Generic[S]):
         return self._specs[name]
 
     def part(self, spec: S, field: str) -> Any:
-        """Return what the field of a spec names as "module:ATTRIBUTE". Raises RunError if it cannot be imported.
+        """Return the object that a spec's field names as "module:ATTRIBUTE". Raises RunError if it cannot be imported.
 
         Example: POLICIES.part(spec, "policy") is the class that spec.policy="my_package.policy:MyPolicy" names.
         """
@@ -276,7 +276,7 @@ def _rl_warmup(config: RunConfig) -> int:
 
 
 def envs_together(algorithm: AlgorithmConfig) -> int:
-    """Return how many consecutive envs one env worker must have: a group, where groups without signal are left out."""
+    """Return the number of consecutive envs of one env worker: a group, where groups without signal are left out."""
     if not algorithm.filter_groups.enable:
         return 1
     return max(1, ALGORITHMS.get(algorithm.name).rollout(algorithm).group_size)

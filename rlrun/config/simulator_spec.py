@@ -199,7 +199,7 @@ class SimulatorSpec:
 
 
 def num_simulators(config: RunConfig) -> int:
-    """Return how many simulators an env worker has: one more for evaluations between which carried episodes go on."""
+    """Return the number of simulators of an env worker: one more for evaluations while carried episodes stand."""
     is_evaluated_between = config.evaluation.every_steps > 0 or config.logging.video_every_steps > 0
     return 2 if config.algorithm.carry_episodes and is_evaluated_between else 1
 

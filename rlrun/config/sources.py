@@ -84,22 +84,22 @@ def _sources(name: str) -> Iterator[tuple[str, bytes]]:
             size = file.stat().st_size
             yield str(file.relative_to(folder)), file.read_bytes() if size <= _MAX_BYTES else str(size).encode()
     if not spec.submodule_search_locations and spec.origin and spec.origin.endswith(".py"):
-        for file in sorted(_beside(Path(spec.origin), set())):
+        for file in sorted(_with_imports(Path(spec.origin), set())):
             yield file.name, file.read_bytes()
 
 
-def _beside(file: Path, found: set[Path]) -> set[Path]:
+def _with_imports(file: Path, files: set[Path]) -> set[Path]:
     """Add a module and those in its folder that it imports, directly or not, to `found`, and return that."""
-    if file in found or not file.is_file():
-        return found
-    found.add(file)
+    if file in files or not file.is_file():
+        return files
+    files.add(file)
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):  # the simulator will say so
-        return found
+        return files
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
         for name in names:
-            _beside(file.with_name(name.partition(".")[0] + ".py"), found)
-    return found
+            _with_imports(file.with_name(name.partition(".")[0] + ".py"), files)
+    return files

@@ -97,8 +97,8 @@ def find_corruption(
         return [f"{COMPLETE} or {checksums.CHECKSUMS} cannot be read ({checksums.as_corruption(error)})"]
     if not is_known:
         return [f"{checksums.CHECKSUMS} or {COMPLETE} is damaged: they do not belong together"]
-    found = checksums.find_corruption(folder, is_content_read, share, progress, beside=(COMPLETE,))
-    return found or _name_fault(folder)
+    damages = checksums.find_corruption(folder, is_content_read, share, progress, beside=(COMPLETE,))
+    return damages or _name_fault(folder)
 
 
 def _name_fault(folder: Path) -> list[str]:
@@ -116,17 +116,17 @@ def require_format(folder: Path, is_newer_only: bool = False) -> None:
     is_newer_only: accept the formats of older versions.
     """
     try:
-        found = int((folder / COMPLETE).read_text().partition(" ")[0])
+        format_number = int((folder / COMPLETE).read_text().partition(" ")[0])
     except (OSError, ValueError):
         return  # no marker, or a corrupted one
-    if found == FORMAT or (is_newer_only and found < FORMAT):
+    if format_number == FORMAT or (is_newer_only and format_number < FORMAT):
         return
-    age = "newer" if found > FORMAT else "older"
+    age = "newer" if format_number > FORMAT else "older"
     raise RunError(
-        f"The checkpoint {folder} was written by {'a newer' if found > FORMAT else 'an older'} version of rlrun.",
+        f"The checkpoint {folder} was written by {'a' if age == 'newer' else 'an'} {age} version of rlrun.",
         key="checkpoint.resume",
         value=str(folder),
-        cause=f"It is of format {found}, and this version reads format {FORMAT}. Nothing is wrong with it.",
+        cause=f"It is of format {format_number}, and this version reads format {FORMAT}. Nothing is wrong with it.",
         remedy=f"Resume with the {age} rlrun that wrote it (provenance.json in the run folder names it), or name a "
         "checkpoint of this format and another output_dir.",
         exit_status=ExitStatus.bad_input,
@@ -177,9 +177,9 @@ def prune(saved: Path, keep_last: int, is_best_kept: bool) -> list[Path]:
     """
     root = saved.parent
     older = [
-        one
-        for one in list_complete(root)[: list_complete(root).index(saved) + 1]
-        if one == saved or _is_readable_version(one)
+        checkpoint
+        for checkpoint in list_complete(root)[: list_complete(root).index(saved) + 1]
+        if checkpoint == saved or _is_readable_version(checkpoint)
     ]
     kept = set(older[-keep_last:])
     if is_best_kept and (top := best(root)) is not None:

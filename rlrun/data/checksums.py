@@ -66,13 +66,15 @@ def compute(folder: Path, names: Iterable[str], progress: Callable[[], None] = l
     pieces = [piece for name, size in sizes.items() for piece in _pieces(name, size)]
 
     def digest(piece: _Piece) -> str:
-        found = _digest(folder, piece)
+        piece_digest = _digest(folder, piece)
         progress()
-        return found
+        return piece_digest
 
     digests = _map_in_threads(pieces, digest)
     return {
-        name: FileSum(size, tuple(found for piece, found in zip(pieces, digests, strict=True) if piece.name == name))
+        name: FileSum(
+            size, tuple(piece_digest for piece, piece_digest in zip(pieces, digests, strict=True) if piece.name == name)
+        )
         for name, size in sizes.items()
     }
 
@@ -83,8 +85,8 @@ def write(folder: Path, sums: Sums | None = None, progress: Callable[[], None] =
     sums: checksums of all files; None: compute them, with `progress` as in `compute`. Raises OSError.
     """
     sums = compute(folder, file_names(folder), progress) if sums is None else sums
-    found = {name: {"size": sums[name].size, "sha256": list(sums[name].pieces)} for name in sorted(sums)}
-    text = json.dumps({"piece_bytes": PIECE_BYTES, "files": found}, indent=1) + "\n"
+    entries = {name: {"size": sums[name].size, "sha256": list(sums[name].pieces)} for name in sorted(sums)}
+    text = json.dumps({"piece_bytes": PIECE_BYTES, "files": entries}, indent=1) + "\n"
     (folder / CHECKSUMS).write_text(text, encoding="utf-8")
     flush(folder / CHECKSUMS)
     _map_in_threads([folder, *(below for below in folder.rglob("*") if below.is_dir())], flush)
@@ -93,11 +95,11 @@ def write(folder: Path, sums: Sums | None = None, progress: Callable[[], None] =
 
 def read(folder: Path) -> dict[str, FileSum]:
     """Read the checksums of `write`. Raises OSError if the file is missing, ValueError if it is corrupted."""
-    found = read_json(folder / CHECKSUMS)
+    content = read_json(folder / CHECKSUMS)
     try:
-        if found["piece_bytes"] != PIECE_BYTES:
-            raise ValueError(f"pieces of {found['piece_bytes']} bytes")
-        return {name: FileSum(int(file["size"]), tuple(file["sha256"])) for name, file in found["files"].items()}
+        if content["piece_bytes"] != PIECE_BYTES:
+            raise ValueError(f"pieces of {content['piece_bytes']} bytes")
+        return {name: FileSum(int(file["size"]), tuple(file["sha256"])) for name, file in content["files"].items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it lacks {error}") from error
 
@@ -123,20 +125,20 @@ def find_corruption(
     except (OSError, ValueError) as error:
         return [f"{CHECKSUMS} is damaged ({as_corruption(error)})"]
     try:
-        found = [damage for name, file in sums.items() if (damage := _size_fault(folder, name, file))]
+        damages = [damage for name, file in sums.items() if (damage := _size_fault(folder, name, file))]
         added = [name for name in file_names(folder) if name not in sums and name not in beside]
-        found += [f"{name} was added" for name in added if not _is_system_file(name)]
+        damages += [f"{name} was added" for name in added if not _is_system_file(name)]
     except OSError as error:
         return [f"it cannot be read ({as_corruption(error)})"]
-    if found or not is_content_read:
-        return found
+    if damages or not is_content_read:
+        return damages
     part, num_parts = share
     pieces = [piece for name, file in sums.items() for piece in _pieces(name, file.size, file.pieces)]
 
     def difference(piece: _Piece) -> str | None:
-        found = _content_fault(folder, piece)
+        damage = _content_fault(folder, piece)
         progress()
-        return found
+        return damage
 
     return list(dict.fromkeys(damage for damage in _map_in_threads(pieces[part::num_parts], difference) if damage))
 

@@ -111,8 +111,8 @@ def _no_camera(name: str, known: Sequence[str]) -> ValueError:
 def short_name(name: str) -> str:
     """Return a camera's name without generic parts. Example: "observation.images.top" -> "top"."""
     parts = [part for part in re.split(r"[./]", name) if part]
-    own = [part for part in parts if part.lower() not in _GENERIC_WORDS]
-    return "_".join(own or parts[-1:])
+    specific = [part for part in parts if part.lower() not in _GENERIC_WORDS]
+    return "_".join(specific or parts[-1:])
 
 
 def _matching_index(name: str, names: Sequence[str]) -> int | None:
@@ -300,7 +300,7 @@ def _compare_vector(
         cause += f"{ours.index(misplaced[0])} of the world's"
         fit.refusals.append(_mismatch(what, cause, key, "Record or rewrite the data set in the world's order."))
     else:
-        pairs = [f"{one} → {other}" for one, other in zip(names, there, strict=True) if one != other]
+        pairs = [f"{data_name} → {other}" for data_name, other in zip(names, there, strict=True) if data_name != other]
         fit.warnings.append(f"{what} have other names in the data set than in the world: {_shortened(pairs)}")
 
 
@@ -317,13 +317,13 @@ def _compare_range(fit: CompatibilityReport, data: DatasetInfo, world: World) ->
     worst = beyond.max(0)
     at = int(np.argmax(np.maximum(share, worst / MAX_DISTANCE)))
     name = (data.action_names or world.action_names or tuple(f"action {i}" for i in range(len(low))))[at]
-    found = f"{_percent(share[at])} of the data set's {name} lie outside of {low[at]:g} to {high[at]:g}"
-    found += f", up to {data.actions[:, at][np.argmax(beyond[:, at])]:g}"
+    sentence = f"{_percent(share[at])} of the data set's {name} lie outside of {low[at]:g} to {high[at]:g}"
+    sentence += f", up to {data.actions[:, at][np.argmax(beyond[:, at])]:g}"
     if (share > MAX_ALLOWED_OUTSIDE).any() or (worst > MAX_DISTANCE).any():
         remedy = "Convert the actions to the simulator's unit, or take the world that they were recorded in."
-        fit.refusals.append(_mismatch("actions", found, "demos.path", remedy))
+        fit.refusals.append(_mismatch("actions", sentence, "demos.path", remedy))
     elif (share > MAX_SILENT_OUTSIDE).any():
-        fit.warnings.append(f"{found}: the simulator will clip what the policy learns of them")
+        fit.warnings.append(f"{sentence}: the simulator will clip what the policy learns of them")
 
 
 def _compare_rate(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:

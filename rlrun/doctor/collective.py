@@ -79,7 +79,7 @@ class Job:
 def all_reduce(jobs: Sequence[Job]) -> tuple[PairFacts, ...]:
     """Try the pairs of this node's members at the same time, each member in a process of its own."""
     with ThreadPoolExecutor(len(jobs)) as pool:
-        return tuple(facts for found in pool.map(_try, jobs) for facts in found)
+        return tuple(facts for pairs in pool.map(_try, jobs) for facts in pairs)
 
 
 def _try(job: Job) -> tuple[PairFacts, ...]:
@@ -94,10 +94,10 @@ def _try(job: Job) -> tuple[PairFacts, ...]:
         child.kill()
         output, errors = child.communicate(timeout=job.limit_s)
     lines = [line for line in output.splitlines() if line.startswith("{")]
-    found = {(facts.source, facts.target): facts for facts in (PairFacts(**json.loads(line)) for line in lines)}
+    results = {(facts.source, facts.target): facts for facts in (PairFacts(**json.loads(line)) for line in lines)}
     last = errors.strip().splitlines()[-1] if child.returncode and errors.strip() else NO_ANSWER
     return tuple(
-        found.get((source, target), PairFacts(source, target, job.backend, last)) for source, target in job.pairs
+        results.get((source, target), PairFacts(source, target, job.backend, last)) for source, target in job.pairs
     )
 
 

@@ -46,7 +46,7 @@ def _users(cluster: ClusterState, package: str) -> tuple[NodeFacts, ...]:
 
 
 def _to_equal(package: str, version: str) -> str:
-    """Return how a node gets the version of a package that the other nodes have."""
+    """Return the remedy by which a node gets the version of a package that the other nodes have."""
     if package.startswith("rlrun"):
         return "install the same commit of rlrun there"
     return f"use Python {version}" if package.startswith("python") else f"pip install '{package}=={version}'"
@@ -56,11 +56,11 @@ def _unfit(cluster: ClusterState) -> Iterator[Finding]:
     """Warn of versions that rlrun does not run with, as the installation of another package may leave them."""
     for name, allowed in _requirements().items():
         for node in cluster.facts.nodes:
-            found = node.versions.get(name)
-            if found is not None and not allowed.contains(found, prereleases=True):
-                cause = f"{name} is {found}, and rlrun needs {allowed}"
+            version = node.versions.get(name)
+            if version is not None and not allowed.contains(version, prereleases=True):
+                cause = f"{name} is {version}, and rlrun needs {allowed}"
                 fix = f"pip install '{name}{allowed}'; give the package that wants another an interpreter of its own"
-                yield Finding("versions", Status.warning, node.node, cause, fix, found)
+                yield Finding("versions", Status.warning, node.node, cause, fix, version)
 
 
 def _requirements() -> dict[str, SpecifierSet]:
@@ -69,7 +69,9 @@ def _requirements() -> dict[str, SpecifierSet]:
         words = metadata.requires("rlrun") or []
     except metadata.PackageNotFoundError:
         return {}
-    return {one.name: one.specifier for one in map(Requirement, words) if one.marker is None}
+    return {
+        requirement.name: requirement.specifier for requirement in map(Requirement, words) if requirement.marker is None
+    }
 
 
 def _odd(values: Mapping[str, str]) -> tuple[list[str], str]:
@@ -84,41 +86,41 @@ def _differs(versions: Mapping[str, str], package: str, others: Mapping[str, str
     return versions.get(package) != others.get(package)
 
 
-def _same_minor(found: str, usual: str) -> bool:
-    return found.split(".")[:2] == usual.split(".")[:2]
+def _same_minor(version: str, usual: str) -> bool:
+    return version.split(".")[:2] == usual.split(".")[:2]
 
 
 def fit(cluster: ClusterState) -> Iterator[Finding]:
     """Check that the data set and the policy folder fit the world: cameras, numbers, rate, units, sentences."""
-    found = cluster.facts.fit
-    if found is None:
+    report = cluster.facts.fit
+    if report is None:
         return
-    for refusal in found.refusals:
+    for refusal in report.refusals:
         cause = f"{refusal.message} {refusal.cause or ''}".strip()
         yield Finding("data and policy", Status.failed, "", cause, refusal.remedy or "")
-    for warning in found.warnings:
+    for warning in report.warnings:
         yield Finding("data and policy", Status.warning, "", warning)
 
 
 def inputs(cluster: ClusterState) -> Iterator[Finding]:
     """Check that policy, dataset, checkpoint and interpreter exist, and are equal, on the nodes that read them."""
     for key in dict.fromkeys(wanted.key for node in cluster.facts.nodes for wanted in node.inputs):
-        found = {node.node: wanted for node in cluster.facts.nodes for wanted in node.inputs if wanted.key == key}
-        there = {node: facts for node, facts in found.items() if facts.num_files}
-        for node in [node for node in found if node not in there]:
-            path = found[node].path
+        copies = {node.node: wanted for node in cluster.facts.nodes for wanted in node.inputs if wanted.key == key}
+        there = {node: facts for node, facts in copies.items() if facts.num_files}
+        for node in [node for node in copies if node not in there]:
+            path = copies[node].path
             source = next((f"rsync -a {peer}:{path}/ {path}/" for peer in there), f"{key}=<another path>")
             yield Finding("inputs", Status.failed, node, f"{key}: there is nothing at {path}", source)
         odd, _ = _odd({node: facts.digest for node, facts in there.items()})
         for node in odd:
             peer = next(peer for peer in there if peer not in odd)
             cause = (
-                f"{key}: {found[node].path} has {found[node].num_files} files of {size(found[node].num_bytes)} with "
-                f"digest {found[node].digest}; on {peer} {found[peer].num_files} of {size(found[peer].num_bytes)} "
-                f"with {found[peer].digest}"
+                f"{key}: {copies[node].path} has {copies[node].num_files} files of {size(copies[node].num_bytes)} with "
+                f"digest {copies[node].digest}; on {peer} {copies[peer].num_files} of {size(copies[peer].num_bytes)} "
+                f"with {copies[peer].digest}"
             )
-            fix = f"rsync -a --delete {peer}:{found[peer].path}/ {found[node].path}/"
-            yield Finding("inputs", Status.failed, node, cause, fix, found[node].digest)
+            fix = f"rsync -a --delete {peer}:{copies[peer].path}/ {copies[node].path}/"
+            yield Finding("inputs", Status.failed, node, cause, fix, copies[node].digest)
 
 
 def shared_folders(cluster: ClusterState) -> Iterator[Finding]:
@@ -292,13 +294,13 @@ def _collective_fix(target: str, backend: str) -> str:
 
 def outcomes(pairs: tuple[PairFacts, ...], backend: str) -> dict[tuple[str, str], str | None]:
     """Map (source, target) to the pair's error, the more specific one of its two sides; None: both succeeded."""
-    found: dict[tuple[str, str], str | None] = {}
+    errors: dict[tuple[str, str], str | None] = {}
     for pair in pairs:
         if pair.backend == backend:
-            known = found.get((pair.source, pair.target))
+            known = errors.get((pair.source, pair.target))
             specific = pair.error if known in (None, "no answer") else known
-            found[pair.source, pair.target] = specific or known
-    return found
+            errors[pair.source, pair.target] = specific or known
+    return errors
 
 
 def matrix(pairs: tuple[PairFacts, ...], backend: str) -> list[list[str]]:

@@ -145,9 +145,11 @@ class Inspector:
     def paths(self, probes: Sequence[PortProbe]) -> tuple[PathFacts, ...]:
         """Measure the path MTU to these nodes; leaves out paths that cannot be measured."""
         with ThreadPoolExecutor(max(1, len(probes))) as pool:
-            found = list(pool.map(lambda probe: measure_path(probe.address, probe.port), probes))
+            measured = list(pool.map(lambda probe: measure_path(probe.address, probe.port), probes))
         name = self.request.node
-        return tuple(PathFacts(name, p.target, path) for p, path in zip(probes, found, strict=True) if path is not None)
+        return tuple(
+            PathFacts(name, p.target, path) for p, path in zip(probes, measured, strict=True) if path is not None
+        )
 
     def markers(self) -> dict[str, tuple[str, ...]]:
         """Map the purpose of a folder to the nodes whose marker files are visible in it."""

@@ -81,11 +81,11 @@ def inspections(specs: Iterable[SimulatorSpec]) -> Iterator[SimulatorInspection]
     """Yield those of simulators. A broken one affects only runs of its simulator."""
     for spec in specs:
         try:
-            found = inspection_of(spec)
+            inspection = inspection_of(spec)
         except RunError:
             continue
-        if found is not None:
-            yield found
+        if inspection is not None:
+            yield inspection
 
 
 def measure_simulator(request: SimulatorRequest) -> Any:
@@ -203,14 +203,14 @@ def remove_marker(folder: Folder, node: str) -> None:
 
 def _input(wanted: Input) -> InputFacts:
     path = Path(wanted.path)
-    files = sorted(found for found in path.rglob("*") if found.is_file()) if path.is_dir() else [path]
-    files = [found for found in files if found.is_file()][:_MAX_FILES]
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    files = [file for file in files if file.is_file()][:_MAX_FILES]
     digest = hashlib.sha256()
-    for found in files:
-        digest.update(f"{found.relative_to(path)} {found.stat().st_size}\n".encode())
-        digest.update(_edges(found))
+    for file in files:
+        digest.update(f"{file.relative_to(path)} {file.stat().st_size}\n".encode())
+        digest.update(_edges(file))
     return InputFacts(
-        wanted.key, wanted.path, len(files), sum(found.stat().st_size for found in files), digest.hexdigest()[:12]
+        wanted.key, wanted.path, len(files), sum(file.stat().st_size for file in files), digest.hexdigest()[:12]
     )
 
 
@@ -267,8 +267,8 @@ def _torch_cuda() -> str | None:
     if spec is None or spec.origin is None:
         return None
     text = (Path(spec.origin).parent / "version.py").read_text()
-    found = re.search(r"^cuda.*=\s*'([\d.]+)'", text, re.MULTILINE)
-    return found.group(1) if found else None
+    matched = re.search(r"^cuda.*=\s*'([\d.]+)'", text, re.MULTILINE)
+    return matched.group(1) if matched else None
 
 
 def _sources() -> str:

@@ -39,12 +39,12 @@ def interface(cluster: ClusterState) -> Iterator[Finding]:
         name = cluster.interface(node)
         has = ", ".join(f"{i.name} ({i.addresses[0]})" for i in node.interfaces if i.addresses and i.is_up)
         fix = f"placement.nodes.<group of {node.node}>.interface=<one of these>, or leave the key out"
-        found = next((i for i in node.interfaces if i.name == name), None)
+        interface_facts = next((i for i in node.interfaces if i.name == name), None)
         problem = None
-        if found is None:
+        if interface_facts is None:
             named = f"there is no interface '{wanted}'" if wanted else f"no interface owns {node.address}"
             problem = f"{named}; it has {has}"
-        elif not found.is_up or not found.addresses:
+        elif not interface_facts.is_up or not interface_facts.addresses:
             problem = f"interface {name} is down or has no address; it has {has}"
             fix = f"ip link set {name} up"
         elif cluster.has_several_nodes and (name == "lo" or str(name).startswith(VIRTUAL)):
@@ -77,9 +77,9 @@ def host_name(cluster: ClusterState) -> Iterator[Finding]:
 
 def optional_packages(cluster: ClusterState) -> Iterator[Finding]:
     """Check that SGLang, bitsandbytes, flash-attn and trackers can be imported where the configuration uses them."""
-    found = [(node.node, facts) for node in cluster.facts.nodes for facts in node.packages]
-    found += [("", facts) for facts in cluster.facts.driver_packages]
-    for where, facts in found:
+    packages = [(node.node, facts) for node in cluster.facts.nodes for facts in node.packages]
+    packages += [("", facts) for facts in cluster.facts.driver_packages]
+    for where, facts in packages:
         wanted = facts.request
         if facts.is_late:
             cause = f"{wanted.package}, which {wanted.key} needs, was not imported within {LIMIT_S:.0f} s"

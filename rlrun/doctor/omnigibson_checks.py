@@ -64,8 +64,8 @@ class SimulatorFacts:
 def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
     """Return the facts for `request`; takes as long as its interpreter takes to start."""
     environment = {**os.environ, **request.environment}
-    found = ask(request.python, _QUESTION, [], _QUESTION_S, request.environment)
-    answer = found.value or {}
+    answered = ask(request.python, _QUESTION, [], _QUESTION_S, request.environment)
+    answer = answered.value or {}
     late = f"no answer within {_QUESTION_S:.0f} s"
     data = environment.get("OMNIGIBSON_DATA_PATH", "")
     if not data and answer.get("folder"):
@@ -74,15 +74,15 @@ def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
     scene = request.env.section(OmniGibsonConfig).scene
     return SimulatorFacts(
         python=request.python,
-        error=late if found.is_late else found.error.removeprefix(f"{request.python} does not start: ") or None,
+        error=late if answered.is_late else answered.error.removeprefix(f"{request.python} does not start: ") or None,
         python_version=str(answer.get("python", "")),
         packages=dict(answer.get("packages", {})),
         isaac_path=environment.get("ISAAC_PATH", ""),
         vulkan_icds=_icds(environment),
         missing_libraries=tuple(name for name in LIBRARIES if ctypes.util.find_library(name) is None),
         data_path=data,
-        has_scene=any(found for place in places for found in place.glob(f"**/scenes/{scene}")),
-        has_key=any(found for place in places for found in place.glob(f"**/{KEY}")),
+        has_scene=any(path for place in places for path in place.glob(f"**/scenes/{scene}")),
+        has_key=any(path for place in places for path in place.glob(f"**/{KEY}")),
         eula=environment.get("OMNI_KIT_ACCEPT_EULA", ""),
     )
 
@@ -119,17 +119,17 @@ def packages(cluster: ClusterState) -> Iterator[Finding]:
     for node, simulator in cluster.simulators(SimulatorFacts):
         if simulator.error is not None:
             continue  # reported by the interpreter's check
-        found = simulator.packages
-        version = found.get("omnigibson")
+        versions = simulator.packages
+        version = versions.get("omnigibson")
         minor = ".".join(simulator.python_version.split(".")[:2])
         problem = None
         if version is None:
             problem = "OmniGibson is not installed"
         elif tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < (3, 7):
             problem = f"OmniGibson {version} has no R1Pro"
-        elif not {"isaacsim", "isaacsim-core"} & set(found) and not simulator.isaac_path:
+        elif not {"isaacsim", "isaacsim-core"} & set(versions) and not simulator.isaac_path:
             problem = "Isaac Sim is not installed, and ISAAC_PATH names none"
-        elif "bddl" not in found:
+        elif "bddl" not in versions:
             problem = "bddl is not installed"
         if problem:
             yield _failed("simulator packages", node, f"{simulator.python}: {problem}", f"install as in {PAGE}")
@@ -193,9 +193,9 @@ def _failed(check: str, node: NodeFacts, cause: str, fix: str, measured: str = "
 
 def measured(cluster: ClusterState) -> str:
     """Example: "2 nodes, OmniGibson 3.7.2"."""
-    found = [simulator for _, simulator in cluster.simulators(SimulatorFacts)]
-    versions = dict.fromkeys(one.packages.get("omnigibson", "?") for one in found)
-    return f"{len(found)} nodes, OmniGibson {', '.join(versions)}" if found else "no node was measured"
+    simulators = [simulator for _, simulator in cluster.simulators(SimulatorFacts)]
+    versions = dict.fromkeys(simulator_facts.packages.get("omnigibson", "?") for simulator_facts in simulators)
+    return f"{len(simulators)} nodes, OmniGibson {', '.join(versions)}" if simulators else "no node was measured"
 
 
 INSPECTION = SimulatorInspection(

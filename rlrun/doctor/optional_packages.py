@@ -121,9 +121,9 @@ def interpreter_environment(python: str) -> dict[str, str]:
 
 
 def _opened(python: str, requests: list[PackageRequest], limit_s: float) -> list[PackageFacts]:
-    found = ask(python, _PROGRAM, [json.dumps([request.statement for request in requests])], limit_s)
-    faults = found.value if isinstance(found.value, list) else [found.error] * len(requests)
-    return [PackageFacts(request, fault, found.is_late) for request, fault in zip(requests, faults, strict=True)]
+    answer = ask(python, _PROGRAM, [json.dumps([request.statement for request in requests])], limit_s)
+    faults = answer.value if isinstance(answer.value, list) else [answer.error] * len(requests)
+    return [PackageFacts(request, fault, answer.is_late) for request, fault in zip(requests, faults, strict=True)]
 
 
 @dataclass(frozen=True)

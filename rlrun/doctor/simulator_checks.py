@@ -61,12 +61,12 @@ class RendererFacts:
 
 
 def measure_world_renderer(request: SimulatorRequest, limit_s: float = LIMIT_S) -> RendererFacts:
-    """Return which renderer env workers of the embedded world will use, and its time per image."""
+    """Return the renderer of env workers of the embedded world, and its time per image."""
     return _renderer(request, "render_world", "env.renderer=raycast needs no graphics driver", limit_s)
 
 
 def measure_mujoco_renderer(request: SimulatorRequest, limit_s: float = LONGEST_S) -> RendererFacts:
-    """Return how MuJoCo's own renderer draws a simple scene in the simulator's interpreter."""
+    """Return the facts of MuJoCo's own renderer, which draws a simple scene in the simulator's interpreter."""
     return _renderer(request, "render_by_mujoco", "on a node with GPUs, the driver's graphics part", limit_s)
 
 
@@ -152,7 +152,7 @@ def spaces(cluster: ClusterState) -> Iterator[Finding]:
             yield Finding(name, Status.failed, node.node, cause, fix)
 
 
-def spaces_found(cluster: ClusterState) -> str:
+def describe_spaces(cluster: ClusterState) -> str:
     """Example: "1 image, 8 proprioceptive numbers; image -> camera, state -> proprioception"."""
     for _, facts in cluster.simulators(SpacesFacts):
         counts = f"{facts.num_images} images, {facts.num_proprio} proprioceptive numbers"
@@ -176,7 +176,7 @@ _SPACES = Check(
     "nodes with env workers under env.simulator=gymnasium; before a run only under a policy that needs images",
     "it cannot be made, or has no images for a policy that needs them; warns if that takes over half a minute",
     spaces,
-    spaces_found,
+    describe_spaces,
 )
 WORLD_RENDERER = SimulatorInspection(measure_world_renderer, (_RENDERER,))
 MUJOCO_RENDERER = SimulatorInspection(measure_mujoco_renderer, (_RENDERER,))

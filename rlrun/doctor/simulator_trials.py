@@ -141,10 +141,10 @@ def make_environment(env: dict[str, Any], path: list[str]) -> dict[str, Any]:
         return nothing | {"error": str(error)}
     except Exception as error:  # third-party code may raise anything
         return nothing | {"error": "\n".join("".join(traceback.format_exception(error)).splitlines()[-MAX_LINES:])}
-    found = {"num_images": made.num_images, "num_proprio": made.num_proprio, "observed": made.observed, "error": ""}
+    facts = {"num_images": made.num_images, "num_proprio": made.num_proprio, "observed": made.observed, "error": ""}
     speed = _observations_per_second(made) if made.num_images else 0.0
     made.close()
-    return found | {"images_per_second": speed * made.num_images}
+    return facts | {"images_per_second": speed * made.num_images}
 
 
 def _observations_per_second(env: Any) -> float:

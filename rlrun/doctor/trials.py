@@ -56,12 +56,14 @@ def jobs(
         return {}
     every = planned_pairs([member.name for member in group])
     timeout_s = max(NCCL_S, link_s) if backend == "nccl" else link_s
-    found: dict[str, list[Job]] = {node: [] for node in nodes_of(group)}
+    jobs_of_nodes: dict[str, list[Job]] = {node: [] for node in nodes_of(group)}
     for member in group:
-        own = [pair for pair in every if member.name in pair]
+        pairs_of_member = [pair for pair in every if member.name in pair]
         where = (backend, interface_of(member.node), address, port, member is group[0])
-        found[member.node].append(Job(member.name, own, *where, timeout_s, member.accelerator, factor))
-    return found
+        jobs_of_nodes[member.node].append(
+            Job(member.name, pairs_of_member, *where, timeout_s, member.accelerator, factor)
+        )
+    return jobs_of_nodes
 
 
 def members(config: RunConfig, plan: Plan, backend: str) -> list[Member]:

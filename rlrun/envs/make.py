@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 @contextmanager
 def simulator_code() -> Iterator[None]:
     """Run third-party code with an empty standard input. Raises RunError if it asks a question or ends the process."""
-    with empty_standard_input(), questions_told():
+    with empty_standard_input(), questions_refused():
         try:
             yield
         except SystemExit as end:
@@ -37,7 +37,7 @@ def simulator_code() -> Iterator[None]:
 
 
 @contextmanager
-def questions_told() -> Iterator[None]:
+def questions_refused() -> Iterator[None]:
     """Raise RunError if third-party code asks a question; it gets no answer, since its standard input is empty."""
     try:
         yield
@@ -77,7 +77,7 @@ def last_lines(error: BaseException, limit: int) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return where an error was raised. Example: "world.py:12"."""
+    """Return the place where an error was raised. Example: "world.py:12"."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "its code"
 
@@ -114,7 +114,7 @@ def make_here(
     """Make the simulator in this process. Raises TypeError if the spec's function returns no VectorEnv."""
     if opengl.EGL_DEVICE in spec.variables:
         opengl.prepare_process()
-    with questions_told():
+    with questions_refused():
         make = load_object(spec.make) if isinstance(spec.make, str) else spec.make
         env = make(config, num_envs, progress)
     if not isinstance(env, VectorEnv):

@@ -75,7 +75,7 @@ def device_name() -> str:
 
 
 def num_egl_devices() -> int | None:
-    """Return how many devices EGL lists, without opening any; None if EGL cannot list them."""
+    """Return the number of devices that EGL lists, without opening any; None if EGL cannot list them."""
     devices = _devices()
     return None if devices is None else len(devices)
 

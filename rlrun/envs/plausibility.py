@@ -120,7 +120,7 @@ class RepeatedFaults:
 
 
 def place_of(fault: Exception) -> str:
-    """Return where code raised that is not rlrun's. Example: " (world.py:34)"; "" if rlrun's checks did."""
+    """Return the place of an error in code that is not rlrun's. Example: " (world.py:34)"; "" if rlrun's checks did."""
     frames = traceback.extract_tb(fault.__traceback__)
     if isinstance(fault, SimulatorFault) or not frames:
         return ""
@@ -128,7 +128,7 @@ def place_of(fault: Exception) -> str:
 
 
 def _signature(fault: Exception) -> str:
-    """Return what equal faults share: type, message (without its place in an episode), and the line that raised."""
+    """Return the key of equal faults: type, message (without its place in an episode), and the line that raised."""
     frames = traceback.extract_tb(fault.__traceback__)
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(fault).__name__}: {str(fault).partition(' at control step ')[0]} {place}"

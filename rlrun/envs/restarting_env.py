@@ -142,7 +142,7 @@ class RestartingEnv(VectorEnv):
         return dataclasses.replace(result, infra_fault=result.infra_fault | lost, infos=infos)
 
     def drain_row_faults(self) -> tuple[str, ...]:
-        """Return what broke single rows since the last call, with their seeds; the other rows went on."""
+        """Return the faults of single rows since the last call, with their seeds; the other rows went on."""
         faults = self._row_faults
         self._row_faults = []
         return tuple(faults)

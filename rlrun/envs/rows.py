@@ -14,7 +14,7 @@ import numpy as np
 
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.spaces import Spaces
-from rlrun.envs.make import close_or_warn, questions_told
+from rlrun.envs.make import close_or_warn, questions_refused
 from rlrun.envs.plausibility import NUM_EQUAL, RepeatedFaults, place_of
 from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv
 from rlrun.system.errors import RunError
@@ -121,7 +121,7 @@ class RowsEnv(VectorEnv):
             row = self._rows[i]
             if row.is_broken:
                 self._make_again(row, int(i))
-            with questions_told():
+            with questions_refused():
                 row.env.start(int(seed))
             row.num_steps = 0
             row.is_over = False
@@ -158,7 +158,7 @@ class RowsEnv(VectorEnv):
         """Run actions [C, A] in row `i`, into its parts of chunk and frames; a fault leaves them empty."""
         row = self._rows[i]
         try:
-            with questions_told():
+            with questions_refused():
                 self._steps(i, actions, chunk)
             images, proprio = row.env.perceive()
             frames.proprio[i] = as_float32(proprio)

@@ -243,8 +243,8 @@ def markdown_table() -> str:
     for group in MetricGroup:
         lines += [f"## {group.name}", "", f"{group.value}.", "", "| metric | meaning | unit | healthy |"]
         lines.append("|---|---|---|---|")
-        own = [metric for metric in CATALOGUE if metric.group is group]
-        lines += [f"| `{m.tag}` | {m.meaning} | {m.unit or '-'} | {m.healthy or 'any'} |" for m in own]
+        metrics = [metric for metric in CATALOGUE if metric.group is group]
+        lines += [f"| `{m.tag}` | {m.meaning} | {m.unit or '-'} | {m.healthy or 'any'} |" for m in metrics]
         lines.append("")
     return "\n".join(lines).rstrip()
 

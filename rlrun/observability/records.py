@@ -166,14 +166,14 @@ def tally_metrics(tallies: Sequence[EnvTally]) -> dict[str, float]:
 
 def group_metrics(tallies: Iterable[GroupTally | None]) -> dict[str, float]:
     """Return metrics of the groups of all env workers, by env rank; {} if groups are not filtered."""
-    found = [tally for tally in tallies if tally is not None]
-    if not found:
+    known = [tally for tally in tallies if tally is not None]
+    if not known:
         return {}
     return {
-        "num_gen_batches": float(max(tally.num_gen_batches for tally in found)),
-        "num_dropped_groups": float(sum(tally.num_dropped for tally in found)),
-        "num_missing_groups": float(sum(tally.num_missing for tally in found)),
-        "num_groups": float(sum(tally.num_groups for tally in found)),
+        "num_gen_batches": float(max(tally.num_gen_batches for tally in known)),
+        "num_dropped_groups": float(sum(tally.num_dropped for tally in known)),
+        "num_missing_groups": float(sum(tally.num_missing for tally in known)),
+        "num_groups": float(sum(tally.num_groups for tally in known)),
     }
 
 
@@ -210,17 +210,17 @@ def record_episodes(run_dir: Path, step: int, reports: Iterable[EpisodeReport]) 
     _append(run_dir / EPISODES, [{"step": step, **asdict(report)} for report in reports])
 
 
-class During(Enum):
+class Purpose(Enum):
     """The purpose of episodes."""
 
     training = "training"
     evaluation = "evaluation"
 
 
-def record_starts(run_dir: Path, step: int, during: During, starts: Sequence[EpisodeStart]) -> None:
+def record_starts(run_dir: Path, step: int, during: Purpose, starts: Sequence[EpisodeStart]) -> None:
     """Append the starts of the episodes that began in training step `step`, or in an evaluation after it."""
     line: dict[str, Any] = {"step": step, "during": during.value}
-    line |= {"seeds": [one.seed for one in starts], "digests": [one.digest for one in starts]}
+    line |= {"seeds": [start.seed for start in starts], "digests": [start.digest for start in starts]}
     _append(run_dir / STARTS, [line])  # also for no starts: a line that is missing was lost
 
 
@@ -234,7 +234,7 @@ class SeenStarts:
     """Starts that a run has seen in one training step, or in an evaluation after it."""
 
     step: int
-    during: During
+    during: Purpose
     starts: list[EpisodeStart]
 
     def __str__(self) -> str:
@@ -247,7 +247,7 @@ def read_starts(run_dir: Path) -> list[SeenStarts]:
     return [
         SeenStarts(
             int(line["step"]),
-            During(line["during"]),
+            Purpose(line["during"]),
             [EpisodeStart(int(seed), str(digest)) for seed, digest in zip(line["seeds"], line["digests"], strict=True)],
         )
         for line in read_json_lines(run_dir / STARTS)
@@ -257,8 +257,8 @@ def read_starts(run_dir: Path) -> list[SeenStarts]:
 def read_world(run_dir: Path) -> list[dict[str, str]]:
     """Read the fingerprints of a run's simulators; [] if world.json is missing or damaged."""
     try:
-        found = read_json(run_dir / run_files.WORLD)
-        return [{str(key): str(value) for key, value in one.items()} for one in found["fingerprints"]]
+        content = read_json(run_dir / run_files.WORLD)
+        return [{str(key): str(value) for key, value in fingerprint.items()} for fingerprint in content["fingerprints"]]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []
 
@@ -270,7 +270,7 @@ def read_evaluations(run_dir: Path) -> list[EvaluationRecord]:
 
 
 def _evaluation(line: dict[str, Any]) -> EvaluationRecord:
-    outcomes = [EpisodeOutcome(**one) for one in line.get("outcomes", [])]
+    outcomes = [EpisodeOutcome(**outcome) for outcome in line.get("outcomes", [])]
     return EvaluationRecord(**line | {"outcomes": outcomes})
 
 

@@ -59,7 +59,7 @@ class TimelineWriter:
         self._newest: list[_Written] = []
         self._left_out = _LeftOut()
         is_resumed = path.exists()
-        self._path = _beside(path) if is_resumed else path
+        self._path = _temporary_path(path) if is_resumed else path
         self._open(self._path)
         if is_resumed:
             for event in _events(path):
@@ -169,14 +169,14 @@ class TimelineWriter:
     def _write_anew(self, pid: int) -> None:
         self._file.close()
         with self._path.open("rb") as former:
-            self._open(_beside(self._path))
+            self._open(_temporary_path(self._path))
             self._file.write(former.read(self._first_bytes).decode()[1:])
         self._is_empty = self._first_bytes <= 1
         self._num_bytes = self._first_bytes
         for line in (*self._rows, *map(json.dumps, self._left_out.events(pid)), *(line for *_, line in self._newest)):
             self._write(line)
         self._file.flush()
-        os.replace(_beside(self._path), self._path)
+        os.replace(_temporary_path(self._path), self._path)
 
 
 class _LeftOut:
@@ -252,12 +252,12 @@ def seconds_by_phase(path: Path) -> dict[str, dict[str, float]]:
     for pid, by_phase in _own_us(spans).items():
         seconds.add(names.get(pid, ""), by_phase)
     run_us = sum(end - start for start, end in _union([*seconds.covered, *((start, end) for end, start, *_ in spans)]))
-    found: dict[str, dict[str, float]] = {}
+    seconds_of_workers: dict[str, dict[str, float]] = {}
     for worker in sorted(set(names.values()) & set(seconds.us), key=lambda name: (_sort_index(name), name)):
         by_phase = seconds.us[worker]
-        found[worker] = {phase: us / 1e6 for phase, us in by_phase.items()}
-        found[worker]["idle"] = max(0.0, run_us - sum(by_phase.values())) / 1e6
-    return found
+        seconds_of_workers[worker] = {phase: us / 1e6 for phase, us in by_phase.items()}
+        seconds_of_workers[worker]["idle"] = max(0.0, run_us - sum(by_phase.values())) / 1e6
+    return seconds_of_workers
 
 
 def busy_shares(spans: Mapping[str, Iterable[Span]], start_s: float, end_s: float) -> dict[str, float]:
@@ -322,26 +322,26 @@ def _own_us(spans: Iterable[_Written]) -> dict[int, dict[str, float]]:
     by_pid: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
     for end, start, pid, phase, _ in spans:
         by_pid[pid].append((start, end, phase))
-    return defaultdict(dict, {pid: own_seconds(found) for pid, found in by_pid.items()})
+    return defaultdict(dict, {pid: own_seconds(own_spans) for pid, own_spans in by_pid.items()})
 
 
 def _union(times: Iterable[tuple[int, int]], gap: int = 0) -> list[tuple[int, int]]:
     """Return the union of times from start to end, in order; those that are at most `gap` apart become one."""
-    found: list[tuple[int, int]] = []
+    union: list[tuple[int, int]] = []
     for start, end in sorted(times):
-        if found and start <= found[-1][1] + gap:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if union and start <= union[-1][1] + gap:
+            union[-1] = (union[-1][0], max(end, union[-1][1]))
         else:
-            found.append((start, end))
-    return found
+            union.append((start, end))
+    return union
 
 
 def _phase(event: Mapping[str, Any]) -> str:
     return event.get("cat", event["name"])
 
 
-def _beside(path: Path) -> Path:
-    """Return where a timeline is written before it replaces the one at `path`."""
+def _temporary_path(path: Path) -> Path:
+    """Return the path of a timeline in writing, which then replaces the one at `path`."""
     return path.with_name(f"{path.name}.new")
 
 

@@ -59,7 +59,7 @@ class TrackioSink:
         """Do nothing: the later value of a repeated step is drawn beside the earlier one."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining records."""
         self._send(lambda run: run.finish())
         self._run = None
 

@@ -100,7 +100,7 @@ class MemoryGrowth:
         Steps may be shorter than the time between two statuses: the last values stay.
         """
         with self._lock:
-            found: dict[str, float] = {}
+            metrics: dict[str, float] = {}
             for name, worker in self._workers.items():
                 worker.num_steps += 1
                 if worker.peak and worker.has_settled:
@@ -108,12 +108,12 @@ class MemoryGrowth:
                 worker.latest = worker.peak or worker.latest
                 worker.peak = 0
                 key = f"memory_{name.partition('/')[0]}"
-                found[key] = max(found.get(key, 0.0), worker.latest / 1e6)
+                metrics[key] = max(metrics.get(key, 0.0), worker.latest / 1e6)
             self._latest_free = self._free or self._latest_free
             self._free = {}
             if self._latest_free:
-                found["memory_free"] = min(self._latest_free.values()) / 1e6
-            return found
+                metrics["memory_free"] = min(self._latest_free.values()) / 1e6
+            return metrics
 
     def warnings(self, step: int, num_steps: int, step_s: float) -> list[str]:
         """Return a sentence on each node that will be full before the run ends, once in a while.
@@ -128,12 +128,14 @@ class MemoryGrowth:
                 if slope > 0:
                     growing[worker.host][worker.pid] = (slope, worker.points[-1][0] - worker.points[0][0], name)
             sentences = [
-                self._sentence(host, list(found.values()), step_s, num_steps - step) for host, found in growing.items()
+                self._sentence(host, list(rates.values()), step_s, num_steps - step) for host, rates in growing.items()
             ]
         return [sentence for sentence in sentences if sentence]
 
     def _sentence(self, host: str, growing: Sequence[tuple[float, float, str]], step_s: float, steps_left: int) -> str:
-        growing = [one for one in growing if one[0] >= _MIN_GROWTH_SHARE * max(growing)[0]]
+        growing = [
+            worker_growth for worker_growth in growing if worker_growth[0] >= _MIN_GROWTH_SHARE * max(growing)[0]
+        ]
         slope, num_seen, worker = max(growing)
         total = sum(each for each, _, _ in growing)
         left = self._latest_free.get(host, 0) / total  # steps
@@ -241,7 +243,7 @@ class Stragglers:
     Example::
 
         stragglers = Stragglers()
-        for sentence in stragglers.found(workers.statuses()): console.warning(sentence)   # about once a second
+        for sentence in stragglers.sentences(workers.statuses()): console.warning(sentence)   # about once a second
     """
 
     def __init__(self) -> None:
@@ -250,7 +252,7 @@ class Stragglers:
         self._first: dict[tuple[str, int], list[float]] = {}  # (worker, pid) -> µs for a unit, in its first minutes
         self._minute_ends = 0.0
 
-    def found(self, statuses: Iterable[WorkerStatus], now: float | None = None) -> Iterator[str]:
+    def sentences(self, statuses: Iterable[WorkerStatus], now: float | None = None) -> Iterator[str]:
         """Yield a sentence for each straggler. now: monotonic seconds; None: the present."""
         now = time.monotonic() if now is None else now
         free = [status for status in statuses if status.load < BUSY_LOAD]  # others are slow by what runs beside them

@@ -120,16 +120,16 @@ class ChildProcess:
             time.sleep(_STACKS_WAIT_S)
 
     def describe_end(self) -> str:
-        """Describe how the process ended, with its last line and known causes. Waits up to 5 s for the end."""
+        """Describe the end of the process, with its last line and known causes. Waits up to 5 s for the end."""
         try:
             status = self._process.wait(timeout=_EXIT_WAIT_S)
         except subprocess.TimeoutExpired:
             return f"process {self.pid} still runs"
         self._reader.join(timeout=_EXIT_WAIT_S)
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-        own = list(takewhile(lambda line: not line.startswith("Fatal Python error"), self._last_lines))
-        last = own[-1] if own else "nothing"  # without the stacks that Python adds; they are in the log
-        errors = [line for line in own if re.match(r"[\w.]*(Error|Exception): ", line)]
+        lines = list(takewhile(lambda line: not line.startswith("Fatal Python error"), self._last_lines))
+        last = lines[-1] if lines else "nothing"  # without the stacks that Python adds; they are in the log
+        errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception): ", line)]
         if errors and errors[-1] != last:  # libraries print messages of their cleanup after the error
             last += f"; its last error: {errors[-1]}"
         return f"process {self.pid} ended with {how}; its last line: {last}{self.diagnosis()}"
@@ -154,16 +154,16 @@ class ChildProcess:
 
 def child_environment(python: str, paths: tuple[str, ...] = ()) -> dict[str, str]:
     """Return this worker's environment; without variables of the trainer's interpreter if `python` is another one."""
-    own = dict(os.environ)
+    environment = dict(os.environ)
     if Path(python).resolve() != Path(sys.executable).resolve() or _interpreter_folder(python) != _interpreter_folder(
         sys.executable
     ):
         for name in _TRAINER_VARIABLES:
-            own.pop(name, None)
-    own["PYTHONUNBUFFERED"] = "1"
+            environment.pop(name, None)
+    environment["PYTHONUNBUFFERED"] = "1"
     if paths:
-        own["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [own.get("PYTHONPATH")])])
-    return own
+        environment["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [environment.get("PYTHONPATH")])])
+    return environment
 
 
 def _interpreter_folder(python: str) -> Path:

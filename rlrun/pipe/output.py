@@ -43,23 +43,23 @@ class Output:
     def log_line(self, line: str) -> None:
         """Log a line; a known failure is logged as an error with its fix."""
         logger = logging.getLogger(f"rlrun.{self.noun}")
-        found = self._known(line)
-        if found is None:
+        failure = self._known(line)
+        if failure is None:
             logger.info("%s", line)
-        elif found.is_harmless:
-            logger.debug("%s (harmless: %s)", line, found.meaning)
+        elif failure.is_harmless:
+            logger.debug("%s (harmless: %s)", line, failure.meaning)
         else:
             logger.error("%s", line)
-            if found.cause not in self.causes:
-                self.causes.append(found.cause)
-                logger.error("%s", found.cause)
+            if failure.cause not in self.causes:
+                self.causes.append(failure.cause)
+                logger.error("%s", failure.cause)
 
     def new_causes(self, lines: Sequence[str]) -> list[str]:
         """Return causes found in the lines of a log file that are not in `causes` yet; log only the lines with one."""
         before = list(self.causes)
         for line in lines:
-            found = self._known(line)
-            if found is not None and not found.is_harmless:
+            failure = self._known(line)
+            if failure is not None and not failure.is_harmless:
                 self.log_line(line)
         return [cause for cause in self.causes if cause not in before]
 

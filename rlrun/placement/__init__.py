@@ -1,1 +1,1 @@
-"""The planner: a pure function from configuration and inventory to a plan, and the plan's budget."""
+"""The planner: from configuration and inventory to a plan, and the plan's budget; starts no worker."""

@@ -1,4 +1,4 @@
-"""plan(config, inventory) decides node, accelerators and environment of every worker process. Pure."""
+"""plan(config, inventory) decides node, accelerators and environment of every worker process; it starts none."""
 
 from __future__ import annotations
 

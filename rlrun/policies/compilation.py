@@ -58,7 +58,7 @@ def chosen_backend(asked: CompileBackend | None, device: torch.device, is_learne
 
 
 def compiler_fault(device: torch.device) -> str | None:
-    """Return why Inductor cannot work here: it needs C++, and Triton on a GPU. Its own error comes later."""
+    """Return the obstacle to Inductor here, which needs C++, and Triton on a GPU. Its own error comes later."""
     compiler = os.environ.get("CXX", "g++")  # the command that Inductor calls
     if shutil.which(compiler) is None:
         return f"There is no C++ compiler {compiler} here."
@@ -89,7 +89,7 @@ def _header_folders() -> list[Path]:
 
 
 def _noexec_fault(folder: Path) -> str | None:
-    """Return why no compiled code can be loaded from a folder, which need not exist yet."""
+    """Return the obstacle to loading compiled code from a folder, which need not exist yet."""
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if os.statvfs(there).f_flag & os.ST_NOEXEC:
         return f"Compiled kernels go to {folder}, on a file system that is mounted noexec."

@@ -155,7 +155,7 @@ class Passes:
     def act(self, rows: int) -> PassCount:
         """Count the answer to `rows` observations, as `rollout.hf` computes it."""
         module = self._policy.module.eval().to(torch_dtype(self._config.rollout.precision))
-        with torch.no_grad(), FusedAttention(), DeviceWork(_held(module)) as work:
+        with torch.no_grad(), FusedAttention(), DeviceWork(_parameters_and_buffers(module)) as work:
             distribution, _ = self.observed(partial(self._policy, temperature=1.0), rows)
             self.tokens[rows] = tokens = distribution.sample(np.arange(rows, dtype=np.uint64))
             distribution.logprobs(tokens)
@@ -168,7 +168,7 @@ class Passes:
         for parameter in module.parameters():
             parameter.data = parameter.data.to(precision)
         self._casts = precision
-        with FusedAttention(), DeviceWork(_held(module)) as work:
+        with FusedAttention(), DeviceWork(_parameters_and_buffers(module)) as work:
             _loss(self._policy, self._config, partial(self.observed, rows=rows), self.tokens[rows]).backward()
         return work.count(keeps=True)
 
@@ -207,7 +207,7 @@ def _in_precision(value: Any, precision: torch.dtype | None) -> Any:
     return value
 
 
-def _held(module: nn.Module) -> list[Tensor]:
+def _parameters_and_buffers(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]
 
 

@@ -12,7 +12,7 @@ _SMALL_UNIT = 2 * 2**20  # bytes; fewer take longer to ask for than to receive
 
 
 def unit_limit(block_bytes: Sequence[int]) -> int:
-    """Return how many bytes of gathered parameters the blocks of one FSDP unit have at most.
+    """Return the maximum bytes of gathered parameters of the blocks of one FSDP unit.
 
     block_bytes: of every block of the policy, gathered. A unit as large as the largest block needs no more memory.
     """

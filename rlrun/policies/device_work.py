@@ -67,7 +67,7 @@ class DeviceWork(TorchDispatchMode):
         self.current_bytes = self.peak_bytes = 0
 
     def count(self, keeps: bool) -> PassCount:
-        """Return what was counted so far. keeps: whether held memory is part of it."""
+        """Return the counts so far. keeps: whether held memory is part of them."""
         saved = self.peak_bytes if keeps else 0
         return PassCount(self.flops, self.num_bytes, self.num_kernels, saved, self.thin_bytes)
 

@@ -90,21 +90,21 @@ def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
 
 
 def type_in(described: Mapping[str, Any]) -> str:
-    """Return what a config.json says of the policy, in words. Example: "LeRobot's type 'act'"."""
+    """Return the type that a config.json declares, in words. Example: "LeRobot's type 'act'"."""
     for key, whose in (("type", "LeRobot's"), ("model_type", "transformers'")):
         if isinstance(described.get(key), str):
             return f"{whose} {key} {described[key]!r}"
     return f"a kind that its {CONFIG_FILE} does not name, as it has neither `type` nor `model_type` in words"
 
 
-def unfit(folder: Path, key: str, wanted: object, found: object, cause: str | None = None) -> RunError:
-    """Return the error of a policy that is fine, but not for this run. found: the value of `key` that fits it."""
+def unfit(folder: Path, key: str, wanted: object, stored: object, cause: str | None = None) -> RunError:
+    """Return the error of a policy that is fine, but not for this run. stored: the value of `key` that fits it."""
     return RunError(
         f"The policy in {folder} does not fit the run.",
         key=key,
         value=wanted,
-        cause=cause or f"The policy was made with {found}.",
-        remedy=f"Set {key}={found}, or take another policy.",
+        cause=cause or f"The policy was made with {stored}.",
+        remedy=f"Set {key}={stored}, or take another policy.",
         exit_status=ExitStatus.bad_input,
     )
 

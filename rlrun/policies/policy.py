@@ -82,7 +82,7 @@ class Policy(ABC):
         """
 
     def new_parts(self, folder: Path, seed: int) -> Mapping[str, Callable[[], Tensor]]:
-        """Return how to make the parameters that the folder may lack, by name; other ones must be in its files.
+        """Return initializers of the parameters that the folder may lack, by name; others must be in its files.
 
         Each is made when it is read, on the CPU, with the same values on every rank.
         """

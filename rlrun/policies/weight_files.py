@@ -78,7 +78,7 @@ class WeightFiles:
         """Return names in an order in which each file is opened once."""
         yield from self._places
 
-    def set_aside(self, prefix: str) -> None:
+    def skip_prefix(self, prefix: str) -> None:
         """Forget all tensors whose names start with `prefix`."""
         for name in [name for name in self.shapes if name.startswith(prefix)]:
             del self._places[name], self.shapes[name]
@@ -213,17 +213,17 @@ def _check_sizes(described: dict[str, Any]) -> None:
 
 
 def check_tensors(
-    folder: Path, expected: Mapping[str, Shape], found: Mapping[str, Shape], optional: Collection[str] = ()
+    folder: Path, expected: Mapping[str, Shape], tensors: Mapping[str, Shape], optional: Collection[str] = ()
 ) -> None:
     """Compare names and shapes before any value is read; `optional` names may be missing.
 
     Raises RunError that names the tensors.
     """
-    missing = [name for name in expected if name not in found and name not in optional]
-    unknown = [name for name in found if name not in expected]
+    missing = [name for name in expected if name not in tensors and name not in optional]
+    unknown = [name for name in tensors if name not in expected]
     reshaped = [
         f"{name} {shape} (expected {expected[name]})"
-        for name, shape in found.items()
+        for name, shape in tensors.items()
         if name in expected and shape != expected[name]
     ]
     faults = [

@@ -40,7 +40,7 @@ class RemoteBackend(RolloutBackend):
         self.notes = self._client((0, 0)).notes
 
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
-        asked = [(one, self._ask(one)) for one in observations]  # all requests before the first answer
+        asked = [(shown, self._ask(shown)) for shown in observations]  # all requests before the first answer
         return [self._chunk(observation, clients) for observation, clients in asked]
 
     def apply(self, bucket: WeightBucket) -> None:
@@ -109,7 +109,7 @@ class RemoteBackend(RolloutBackend):
 
 
 def _connections(config: RunConfig, world: Spaces, progress: Callable[[], None]) -> Callable[[], RowClient]:
-    """Return what connects a row with the server, in the protocol that the address names."""
+    """Return a constructor of the client that connects a row with the server, in the protocol of the address."""
     env = config.env
     address = str(config.evaluation.server)
     timeout_s = config.evaluation.server_timeout_s

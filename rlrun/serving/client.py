@@ -56,8 +56,8 @@ class _NamedServer(ClientConnection):
             place = error.response.headers.get("Location", "")
             if self.request is None or urlsplit(place).netloc in ("", self.request.headers["Host"]):
                 raise
-            told = f"it redirects to another server, {place!r:.200}; give that address if you trust it"
-            raise SecurityError(told) from error
+            sentence = f"it redirects to another server, {place!r:.200}; give that address if you trust it"
+            raise SecurityError(sentence) from error
 
 
 class ServerConnection:

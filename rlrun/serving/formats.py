@@ -28,7 +28,7 @@ _IMAGES = ("observation/image", "observation/wrist_image")  # of the first and s
 
 
 def most_pixels(size: int) -> int:
-    """Return how many pixels a file of a picture may declare for a policy's picture [S, S]. size: S."""
+    """Return the maximum pixels that a file may declare for a policy's picture [S, S]. size: S."""
     return max(_CAMERA_PIXELS, _MOST_SCALING * size**2)
 
 
@@ -36,8 +36,10 @@ def read_numbers(request: Mapping[Any, Any], key: str) -> np.ndarray:
     """Return an entry of numbers, [values] or [B, values], which may be NaN or infinite. Raises WireError."""
     value = request.get(key)
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.ndim not in (1, 2):
-        found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "missing or not an array"
-        raise WireError(f"{key} is {found}, expected numbers [(rows,) values]")
+        given_type = (
+            f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "missing or not an array"
+        )
+        raise WireError(f"{key} is {given_type}, expected numbers [(rows,) values]")
     if value.ndim == 2 and not 1 <= len(value) <= MAX_ROWS:
         raise WireError(f"{key} has {len(value)} rows, expected 1 to {MAX_ROWS}")
     return value
@@ -57,8 +59,8 @@ def read_images(request: Mapping[Any, Any], key: str, size: int) -> np.ndarray:
     pixels = pixels[None] if pixels.ndim == 3 else pixels
     is_picture = pixels.ndim == 4 and pixels.shape[3] in (3, 4) and min(pixels.shape[1:3]) >= 1
     if pixels.dtype != np.uint8 or not is_picture or max(pixels.shape[1:3]) > MAX_PIXELS:
-        found = f"{pixels.dtype} {list(pixels.shape)}"
-        raise WireError(f"{key} is {found}, expected uint8 [(rows,) height, width, 3 or 4]")
+        given_type = f"{pixels.dtype} {list(pixels.shape)}"
+        raise WireError(f"{key} is {given_type}, expected uint8 [(rows,) height, width, 3 or 4]")
     if not 1 <= len(pixels) <= MAX_ROWS:
         raise WireError(f"{key} has {len(pixels)} rows, expected 1 to {MAX_ROWS}")
     return np.stack([resized(np.ascontiguousarray(picture[:, :, :3]), size, size) for picture in pixels])
@@ -94,20 +96,20 @@ class OpenpiNames:
         known = {name for names in self.names_by_key.values() for name in names}
         if not known & set(request):
             return None
-        found = {key: value for key, value in request.items() if key not in known}
+        translated = {key: value for key, value in request.items() if key not in known}
         for key, names in self.names_by_key.items():
             given = next((name for name in names if name in request), None)
             if given is None:
                 raise WireError(f"the observation lacks {' or '.join(names)}")
-            found[key] = request[given]
-        return found
+            translated[key] = request[given]
+        return translated
 
 
 def read_prompts(request: Mapping[Any, Any], default: str | None, num_rows: int) -> tuple[str, ...]:
     """Return the instruction of each row: the request's prompt, else the default. Raises WireError without both."""
     prompt = request.get(PROMPT, default)
     given: Sequence[Any] = prompt if isinstance(prompt, (list, tuple)) else [prompt] * num_rows
-    if len(given) != num_rows or not all(isinstance(one, str) for one in given):
+    if len(given) != num_rows or not all(isinstance(text, str) for text in given):
         raise WireError(f"{PROMPT} is {prompt!r:.100}, expected a sentence, or one for each of {num_rows} rows")
     return tuple(given)
 

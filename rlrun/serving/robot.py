@@ -79,13 +79,13 @@ class RobotWire:
         return robot
 
     def _sources(self, proprio: np.ndarray, wanted: Mapping[str, slice]) -> list[slice]:
-        found = _layout_of(proprio)
-        missing = [name for name in wanted if name not in found]
+        layout = _layout_of(proprio)
+        missing = [name for name in wanted if name not in layout]
         if missing:
             raise WireError(
                 f"{PROPRIO} has {proprio.shape[1]} values; the policy takes {_width(wanted)}, among them {missing[0]}"
             )
-        return [found[name] for name in wanted]
+        return [layout[name] for name in wanted]
 
     def _images(self, request: Mapping[Any, Any], camera: str, num_rows: int) -> np.ndarray:
         key = camera_key(camera)

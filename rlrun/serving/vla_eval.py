@@ -56,12 +56,12 @@ class Message:
     @classmethod
     def unpack(cls, data: bytes | str, max_pixels: int = MAX_PIXELS**2) -> Message:
         """Decode a message. max_pixels: that its files of pictures may declare together. Raises WireError."""
-        found = unpack_map(data, _Decoder(max_pixels))
-        kind = found.get("type")
-        payload = found.get("payload")
-        seq = found.get("seq")
-        if kind not in [one.value for one in Kind]:
-            raise WireError(f"type is {kind!r:.100}, expected one of {', '.join(one.value for one in Kind)}")
+        content = unpack_map(data, _Decoder(max_pixels))
+        kind = content.get("type")
+        payload = content.get("payload")
+        seq = content.get("seq")
+        if kind not in [known.value for known in Kind]:
+            raise WireError(f"type is {kind!r:.100}, expected one of {', '.join(known.value for known in Kind)}")
         if not isinstance(payload, dict) or not isinstance(seq, int):
             raise WireError(f"a message of vla-eval has a map as payload and a number as seq; {kind} has not")
         return cls(Kind(kind), payload, seq)
@@ -84,7 +84,7 @@ def check_version(payload: Mapping[Any, Any]) -> None:
 
 
 def error_text(payload: Mapping[Any, Any]) -> str:
-    """Return what an error message says, shortened."""
+    """Return the text of an error message, shortened."""
     return f"{payload.get('error', dict(payload))!s:.{_SHOWN_CHARACTERS}}"
 
 
@@ -116,8 +116,8 @@ class _Decoder:
             with Image.open(io.BytesIO(data), formats=[name.upper()]) as picture:
                 width, height = picture.size
                 if max(width, height) > MAX_PIXELS or picture.mode not in _MODES:
-                    found = f"{picture.mode} {height}x{width}"
-                    raise WireError(f"a picture is {found}, expected {' or '.join(_MODES)}, {MAX_PIXELS} pixels a side")
+                    shape = f"{picture.mode} {height}x{width}"
+                    raise WireError(f"a picture is {shape}, expected {' or '.join(_MODES)}, {MAX_PIXELS} pixels a side")
                 self._left -= width * height
                 if self._left < 0:
                     raise WireError(

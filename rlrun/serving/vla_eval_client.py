@@ -92,16 +92,18 @@ class VlaEvalClient:
 
     def receive(self) -> np.ndarray:
         """Receive float32 [K, A] in the world's units; K is 1 unless the server sends whole chunks. Raises RunError."""
-        found = self._receive(Kind.action).get(ACTIONS)
-        if isinstance(found, (list, tuple)):
-            found = np.array(found, np.float32) if all(isinstance(one, (int, float)) for one in found) else None
+        received = self._receive(Kind.action).get(ACTIONS)
+        if isinstance(received, (list, tuple)):
+            received = (
+                np.array(received, np.float32) if all(isinstance(number, (int, float)) for number in received) else None
+            )
         size = self._formats.num_actions
-        if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu" or found.ndim not in (1, 2):
-            kind = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else "no array"
+        if not isinstance(received, np.ndarray) or received.dtype.kind not in "fiu" or received.ndim not in (1, 2):
+            kind = f"{received.dtype} {list(received.shape)}" if isinstance(received, np.ndarray) else "no array"
             raise self._connection.failed(f"its {ACTIONS} are {kind}; this world takes [{size}] or [steps, {size}]")
-        if found.shape[-1] != size or not found.size:
-            raise self._connection.failed(f"its {ACTIONS} are {list(found.shape)}; this world takes {size} numbers")
-        actions = np.atleast_2d(found).astype(np.float32)
+        if received.shape[-1] != size or not received.size:
+            raise self._connection.failed(f"its {ACTIONS} are {list(received.shape)}; this world takes {size} numbers")
+        actions = np.atleast_2d(received).astype(np.float32)
         if not np.isfinite(actions).all():
             raise self._connection.failed(f"its {ACTIONS} hold NaN or infinity")
         return self._to_world(self._formats.received(actions, self._declared))
@@ -132,8 +134,8 @@ class VlaEvalClient:
         if answer.kind is Kind.error:
             raise self._connection.failed(f"it reports: {error_text(answer.payload)}")
         if answer.kind is not wanted or answer.seq != self._seq:
-            found = f"{answer.kind.value} of message {answer.seq}"
-            raise self._connection.failed(f"it sent {found}, expected {wanted.value} of message {self._seq}")
+            arrived = f"{answer.kind.value} of message {answer.seq}"
+            raise self._connection.failed(f"it sent {arrived}, expected {wanted.value} of message {self._seq}")
         self._is_awaited = False
         return answer.payload
 
@@ -143,39 +145,45 @@ class VlaEvalClient:
         """Raise RunError for declared observations and parameters that this world does not have."""
         formats = self._formats
         there = self._formats.camera_names
-        pictures = [name for name, one in wanted.items() if _map(one).get("format") == RGB]
+        pictures = [name for name, entry in wanted.items() if _map(entry).get("format") == RGB]
         if len(pictures) > len(there):
             cause = f"It takes the pictures {', '.join(pictures)}, and the world shows {', '.join(there) or 'none'}."
             raise self._unfit(cause, "Show it as many cameras (env.cameras, or the simulator's own key for pictures).")
         if STATE in wanted and not formats.num_proprio:
             raise self._unfit("It takes a state, and the world has none.", "Take a world with proprioception.")
         for name, value in self._parameters.items():
-            own = formats.conventions.parameters
-            if name in own and own[name] != value and name != _ANTIPODAL:
-                cause = f"It asks the benchmark for {name}={value!r:.100}, and the world has {name}={own[name]!r}."
+            parameters = formats.conventions.parameters
+            if name in parameters and parameters[name] != value and name != _ANTIPODAL:
+                cause = (
+                    f"It asks the benchmark for {name}={value!r:.100}, and the world has {name}={parameters[name]!r}."
+                )
                 raise self._unfit(cause, "Serve a policy, or a configuration of it, that goes without.")
 
     def _require_sizes(self, declared: Mapping[str, Any]) -> None:
         """Raise RunError for declared actions of another size."""
-        own = {one.name: one.size for one in self._formats.components} | {ACTIONS: self._formats.num_actions}
-        for name, one in declared.items():
-            size = _map(one).get("dims")
-            if name in own and isinstance(size, int) and size not in (0, own[name]):
-                cause = f"It declares {size} numbers as {name}, and the world takes {own[name]}."
+        sizes = {component.name: component.size for component in self._formats.components} | {
+            ACTIONS: self._formats.num_actions
+        }
+        for name, entry in declared.items():
+            size = _map(entry).get("dims")
+            if name in sizes and isinstance(size, int) and size not in (0, sizes[name]):
+                cause = f"It declares {size} numbers as {name}, and the world takes {sizes[name]}."
                 raise self._unfit(cause, "Serve a policy of this world's actions.")
 
     def _mismatches(self, observed: Mapping[str, Any]) -> list[str]:
         """Return a sentence about each declared format that differs, and each parameter that has no effect."""
         formats = self._formats
-        own = {one.name: one.format for one in formats.components}
-        pairs = [(name, self._declared[name], own[name]) for name in own if name in self._declared]
+        own_formats = {component.name: component.format for component in formats.components}
+        pairs = [(name, self._declared[name], own_formats[name]) for name in own_formats if name in self._declared]
         if formats.conventions.state not in _map(observed.get(STATE)).get("accepts", ()):
             pairs.append((STATE, _formats_of(observed).get(STATE, RAW), formats.conventions.state))
         notes = [
-            f"the policy server declares {name} as {found}, and this world has {wanted}: its actions or its view may "
-            "mean something else here"
-            for name, found, wanted in pairs
-            if RAW not in (found, wanted) and found != wanted and not are_convertible(found, wanted)
+            f"the policy server declares {name} as {declared_format}, and this world has {wanted}: its actions or its "
+            "view may mean something else here"
+            for name, declared_format, wanted in pairs
+            if RAW not in (declared_format, wanted)
+            and declared_format != wanted
+            and not are_convertible(declared_format, wanted)
         ]
         unknown = set(self._parameters) - set(formats.conventions.parameters) - {*_FREE_PARAMETERS, _ANTIPODAL}
         if unknown:
@@ -196,15 +204,15 @@ class VlaEvalClient:
 
 def formats_of(conventions: Conventions, cameras: tuple[str, ...], num_proprio: int, num_actions: int) -> Formats:
     """Return the formats of a running world. num_actions: used if it declares no components."""
-    declared = sum(one.size for one in conventions.actions)
+    declared = sum(component.size for component in conventions.actions)
     return Formats(conventions, cameras, num_proprio, declared or num_actions)
 
 
 def _formats_of(spec: Any) -> dict[str, str]:
     """Return the declared format of each component."""
-    formats = {name: _map(one).get("format") for name, one in _map(spec).items()}
-    return {str(name): found for name, found in formats.items() if isinstance(found, str)}
+    formats = {name: _map(entry).get("format") for name, entry in _map(spec).items()}
+    return {str(name): declared for name, declared in formats.items() if isinstance(declared, str)}
 
 
-def _map(found: Any) -> dict[str, Any]:
-    return found if isinstance(found, dict) else {}
+def _map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

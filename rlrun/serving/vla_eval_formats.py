@@ -57,7 +57,10 @@ class Formats:
 
     def sent_formats(self) -> dict[str, str]:
         """Return the format in which a server sends each component: a gripper closes with 1, as vla-eval's LIBERO."""
-        return {one.name: CLOSE_POSITIVE if one.format in _CLOSING else one.format for one in self.components}
+        return {
+            component.name: CLOSE_POSITIVE if component.format in _CLOSING else component.format
+            for component in self.components
+        }
 
     def sent(self, actions: np.ndarray) -> np.ndarray:
         """Return the policy's actions [..., D] as a server sends them."""
@@ -65,19 +68,21 @@ class Formats:
 
     def received(self, actions: np.ndarray, declared: Mapping[str, str]) -> np.ndarray:
         """Return a server's actions [..., D] as the world takes them. declared: component -> the server's format."""
-        own = self._own_formats()
-        return self._converted(actions, {**own, **declared}, own)
+        own_formats = self._own_formats()
+        return self._converted(actions, {**own_formats, **declared}, own_formats)
 
     def _own_formats(self) -> dict[str, str]:
-        return {one.name: one.format for one in self.components}
+        return {component.name: component.format for component in self.components}
 
     def action_spec(self) -> dict[str, dict[str, Any]]:
-        """Return what a server of this world declares as its actions."""
+        """Return the declaration of actions by a server of this world."""
         sent = self.sent_formats()
-        return {one.name: spec(one.name, one.size, sent[one.name]) for one in self.components}
+        return {
+            component.name: spec(component.name, component.size, sent[component.name]) for component in self.components
+        }
 
     def observation_spec(self) -> dict[str, dict[str, Any]]:
-        """Return what a server of this world declares as its observations."""
+        """Return the declaration of observations by a server of this world."""
         entries = {name: spec(name, 0, RGB) for name in self.camera_names}
         if self.num_proprio:
             entries[STATE] = spec(STATE, self.num_proprio, self.conventions.state)
@@ -93,13 +98,15 @@ class Formats:
     def _converted(self, actions: np.ndarray, sources: Mapping[str, str], targets: Mapping[str, str]) -> np.ndarray:
         """Convert each gripper from its source's format, if both are known ones."""
         converted = actions.copy()
-        for one, end in zip(self.components, accumulate(one.size for one in self.components), strict=True):
-            source = sources[one.name]
-            target = targets[one.name]
+        for component, end in zip(
+            self.components, accumulate(component.size for component in self.components), strict=True
+        ):
+            source = sources[component.name]
+            target = targets[component.name]
             if source != target and are_convertible(source, target):
                 (scale, shift) = _CLOSING[source]
                 (own_scale, own_shift) = _CLOSING[target]
-                part = converted[..., end - one.size : end]
+                part = converted[..., end - component.size : end]
                 part[:] = (scale * part + shift - own_shift) / own_scale
         return converted
 
@@ -128,16 +135,18 @@ class Formats:
     def state(self, payload: Mapping[Any, Any]) -> np.ndarray:
         """Return a client's proprioception [P]. Raises WireError."""
         key = STATES if STATES in payload else STATE
-        found = payload.get(key)
-        if isinstance(found, (list, tuple)) and all(isinstance(one, (int, float)) for one in found):
-            found = np.array(found, np.float64)
-        if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype.kind not in "fiu":
-            kind = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
+        numbers = payload.get(key)
+        if isinstance(numbers, (list, tuple)) and all(isinstance(number, (int, float)) for number in numbers):
+            numbers = np.array(numbers, np.float64)
+        if not isinstance(numbers, np.ndarray) or numbers.ndim != 1 or numbers.dtype.kind not in "fiu":
+            kind = (
+                f"{numbers.dtype} {list(numbers.shape)}" if isinstance(numbers, np.ndarray) else type(numbers).__name__
+            )
             raise WireError(
-                f"{key} is {'missing' if found is None else kind}, and the policy takes {self.num_proprio} numbers "
+                f"{key} is {'missing' if numbers is None else kind}, and the policy takes {self.num_proprio} numbers "
                 f"({self.conventions.state}): let the benchmark send them (its parameter send_state)"
             )
-        return found
+        return numbers
 
     def observation(self, images: np.ndarray, proprio: np.ndarray, sentence: str) -> dict[str, Any]:
         """Return the payload of a world's observation: uint8 [N, H, W, 3], float32 [P]."""
@@ -164,8 +173,8 @@ def shortest_rotation(axis_angle: np.ndarray) -> np.ndarray:
     return axis_angle if angle <= np.pi else (axis_angle * (1 - 2 * np.pi / angle)).astype(axis_angle.dtype)
 
 
-def _picture(key: str, found: Any) -> np.ndarray:
-    if not isinstance(found, np.ndarray) or found.ndim != 3:
-        kind = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
+def _picture(key: str, value: Any) -> np.ndarray:
+    if not isinstance(value, np.ndarray) or value.ndim != 3:
+        kind = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
         raise WireError(f"{key} is {kind}, expected uint8 [height, width, 3 or 4]")
-    return found
+    return value

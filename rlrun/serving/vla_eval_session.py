@@ -80,10 +80,10 @@ class VlaEvalSession:
     def _in_own_names(self, text: str) -> str:
         """Replace the keys of the policy's wire by the entries of the client's observation."""
         names = self._policy.wire.names
-        own = {
+        entries = {
             key: f"{IMAGES}.{name}"
             for key, name in zip(names.cameras.values(), self._formats.camera_names, strict=True)
         }
-        for key, name in (own | ({} if names.state is None else {names.state: STATES})).items():
+        for key, name in (entries | ({} if names.state is None else {names.state: STATES})).items():
             text = text.replace(key, name)
         return text

@@ -57,7 +57,7 @@ DTYPES = _NATIVE_DTYPES | {  # accepted names of types: "float32", "<f4", ">f4";
 
 
 def exceeded_limit(data: bytes) -> str | None:
-    """Return which limit a msgpack message exceeds; None if it is within limits, or is not msgpack.
+    """Return the limit that a msgpack message exceeds; None if it is within limits, or is not msgpack.
 
     Example: excess(b"\\x91" * 9) -> "more than 8 nested containers".
     """
@@ -191,6 +191,6 @@ def _is_size(size: Any) -> bool:
 
 def _dtype(name: Any) -> np.dtype:
     if not isinstance(name, str) or name not in DTYPES:
-        found = f"{name[:40]!r}" if isinstance(name, str) else type(name).__name__
-        raise WireError(f"unknown number type {found}; use {', '.join(DTYPE_NAMES)}, as numpy writes them")
+        given = f"{name[:40]!r}" if isinstance(name, str) else type(name).__name__
+        raise WireError(f"unknown number type {given}; use {', '.join(DTYPE_NAMES)}, as numpy writes them")
     return DTYPES[name]

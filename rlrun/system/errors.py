@@ -183,7 +183,7 @@ def fault_report(error: BaseException) -> RunError:
     """Return the error to print after the traceback of an exception that rlrun does not expect."""
     places = _traceback_lines(error)
     inner = next((place for place in reversed(places) if not _is_of_python(place)), places[-1] if places else None)
-    own = next((place for place in reversed(places) if _is_of_rlrun(place)), None)
+    innermost = next((place for place in reversed(places) if _is_of_rlrun(place)), None)
     first = (str(error).strip().splitlines() or [""])[0]
     message = f"{type(error).__name__}: {first}" if first else type(error).__name__
     command, log = _report_command(error)
@@ -192,7 +192,7 @@ def fault_report(error: BaseException) -> RunError:
         cause = f"rlrun itself raised it ({inner or 'no line is known'}): this is a fault of rlrun."
         remedy = f"Please report it: {command}"
     else:
-        caller = f", called by {own}" if own is not None else ""
+        caller = f", called by {innermost}" if innermost is not None else ""
         cause = f"{_package_name(inner.file)} raised it ({inner}{caller}), not rlrun."
         remedy = f"Look at what its message says. If rlrun called it wrongly, please report it: {command}"
     return RunError(

@@ -50,8 +50,8 @@ def question(python: str, text: str, *arguments: str) -> list[str]:
 
 
 def _has_rlrun(entry: str) -> bool:
-    own = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    return os.path.realpath(os.path.join(entry, "rlrun")) == own
+    root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    return os.path.realpath(os.path.join(entry, "rlrun")) == root
 
 
 def is_closed(folder: str) -> bool:

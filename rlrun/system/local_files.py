@@ -89,12 +89,12 @@ def require_regular(file: Path, max_bytes: int | None = None) -> None:
 
     Raises OSError, also for a folder.
     """
-    found = file.stat()
-    if stat.S_ISDIR(found.st_mode):
+    status = file.stat()
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError("it is no regular file, but a pipe, socket or device")
-    if max_bytes is not None and found.st_size > max_bytes:
+    if max_bytes is not None and status.st_size > max_bytes:
         raise ValueError(f"it is larger than {max_bytes} bytes")
 
 

@@ -47,20 +47,20 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
     import psutil  # missing in interpreters of simulators, which call only `num_cores`
 
     machine = psutil.virtual_memory()
-    found = HostMemory(machine.total, machine.available)
+    memory = HostMemory(machine.total, machine.available)
     for folder in control_group_folders("memory", root):
         for limit_name, usage_name in _MEMORY_FILES:
             limit = _read_number(folder / limit_name)
             if limit is None or limit >= _UNLIMITED_BYTES:
                 continue
             free = max(0, limit - max(0, (_read_number(folder / usage_name) or 0) - _reclaimable(folder)))
-            is_least = limit < found.total_bytes
-            found = HostMemory(
-                min(limit, found.total_bytes),
-                min(free, found.free_bytes),
-                folder / limit_name if is_least else found.limited_by,
+            is_least = limit < memory.total_bytes
+            memory = HostMemory(
+                min(limit, memory.total_bytes),
+                min(free, memory.free_bytes),
+                folder / limit_name if is_least else memory.limited_by,
             )
-    return found
+    return memory
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
@@ -89,7 +89,7 @@ def is_throttled(root: Path = Path("/")) -> bool:
 
 
 def num_oom_kills(root: Path = Path("/")) -> int:
-    """Return how many processes of this control group the kernel killed for lack of memory; 0 if unknown."""
+    """Return the number of processes of this control group that the kernel killed for lack of memory; 0 if unknown."""
     for folder in control_group_folders("memory", root):
         for name in ("memory.events", "memory.oom_control"):
             counts = _read_counts(folder / name)
@@ -103,7 +103,7 @@ def control_group_folders(controller: str, root: Path = Path("/")) -> list[Path]
 
     controller: "memory" or "cpu".
     """
-    found = []
+    folders = []
     for mount_root, mount_point, kind, options in _mounts(root):
         if kind != _V2 and controller not in options:
             continue
@@ -112,9 +112,9 @@ def control_group_folders(controller: str, root: Path = Path("/")) -> list[Path]
             continue
         top = root / mount_point.lstrip("/")
         inside = _path_below_mount(group, mount_root)
-        own = [top.joinpath(*inside[:depth]) for depth in range(len(inside), -1, -1)]
-        found += [folder for folder in own if folder.is_dir() and folder not in found]
-    return found
+        group_folders = [top.joinpath(*inside[:depth]) for depth in range(len(inside), -1, -1)]
+        folders += [folder for folder in group_folders if folder.is_dir() and folder not in folders]
+    return folders
 
 
 def _mounts(root: Path) -> Iterator[tuple[str, str, str, Sequence[str]]]:

@@ -39,11 +39,11 @@ def require_ipv4(address: str, key: str) -> None:
 
 def require_ipv4_name(host: str, key: str) -> None:
     """Raise RunError for a name that resolves to IPv6 addresses only; a name without any address is accepted."""
-    found = _resolved_addresses(host)
-    if not found or any(not _is_ipv6(address) for address in found):
+    addresses = _resolved_addresses(host)
+    if not addresses or any(not _is_ipv6(address) for address in addresses):
         return
     raise RunError(
-        f"'{host}' resolves to {found[0]}, an IPv6 address; rlrun needs IPv4.",
+        f"'{host}' resolves to {addresses[0]}, an IPv6 address; rlrun needs IPv4.",
         key,
         host,
         cause="No IPv4 address is known for this name here.",
@@ -103,7 +103,7 @@ def port_holder(port: int) -> str | None:
 
 def _listening_process(port: int) -> str:
     try:
-        found = [c.pid for c in psutil.net_connections("tcp") if c.laddr and c.laddr.port == port and c.pid]
-        return f"{psutil.Process(found[0]).name()} (pid {found[0]})" if found else "a process of another user"
+        pids = [c.pid for c in psutil.net_connections("tcp") if c.laddr and c.laddr.port == port and c.pid]
+        return f"{psutil.Process(pids[0]).name()} (pid {pids[0]})" if pids else "a process of another user"
     except psutil.Error:
         return "a process that this user may not see"

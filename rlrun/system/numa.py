@@ -48,8 +48,8 @@ def cores_near(accelerator: int, root: Path = Path("/")) -> set[int]:
 
 def parse_cores(listed: str) -> set[int]:
     """Return the cores of a list as Linux writes it. Raises ValueError. Example: {0, 1, 2, 8} of "0-2,8"."""
-    found: set[int] = set()
+    cores: set[int] = set()
     for part in filter(None, listed.strip().split(",")):
         first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
+        cores |= set(range(int(first), int(last or first) + 1))
+    return cores

@@ -57,10 +57,10 @@ def query(fields: Sequence[str], what: str = "gpu", timeout_s: float = 10.0) -> 
         return []
     if answer.returncode != 0:
         raise UnansweredError(f"{shown} ended with status {answer.returncode}: {_output_text(answer)}")
-    found = parse_cells(answer.stdout, len(fields))
-    if found is None or (what == "gpu" and not found):
+    cells = parse_cells(answer.stdout, len(fields))
+    if cells is None or (what == "gpu" and not cells):
         raise UnansweredError(f"{shown} printed something else than {len(fields)} columns: {_output_text(answer)}")
-    return found
+    return cells
 
 
 def _output_text(answer: subprocess.CompletedProcess[str]) -> str:
@@ -77,8 +77,8 @@ def parse_cells(csv: str, num_fields: int) -> list[list[str]] | None:
 
 def parse_number(cell: str) -> float | None:
     """Return the number in a cell; None for unknown values, printed as "[N/A]" or "[Not Supported]"."""
-    found = _NUMBER.fullmatch(cell)
-    return float(found.group(1)) if found else None
+    number = _NUMBER.fullmatch(cell)
+    return float(number.group(1)) if number else None
 
 
 def parse_mebibytes(cell: str) -> int | None:

@@ -108,15 +108,15 @@ class RunLock:
         """
         deadline = time.monotonic() + REQUEUE_S
         first = None
-        while (found := self._try_acquire(note)) is not None:
-            is_alive = found.is_certain or (first is not None and found.stamp_ns != first.stamp_ns)
-            is_awaited = found.holder.job is not None and found.holder.job == self._own.job
-            if (is_alive and not is_awaited) or found.holder == self._own or time.monotonic() > deadline:
-                raise self._held_error(found.holder)
-            if first is None and found.holder is not _UNKNOWN_HOLDER:
+        while (other := self._try_acquire(note)) is not None:
+            is_alive = other.is_certain or (first is not None and other.stamp_ns != first.stamp_ns)
+            is_awaited = other.holder.job is not None and other.holder.job == self._own.job
+            if (is_alive and not is_awaited) or other.holder == self._own or time.monotonic() > deadline:
+                raise self._held_error(other.holder)
+            if first is None and other.holder is not _UNKNOWN_HOLDER:
                 why = f"to end, as it is of the same job {self._own.job}" if is_awaited else "to show that it lives"
-                note(f"waiting for {found.holder.name}, {why}: it holds {self._path}")
-            first = first or found
+                note(f"waiting for {other.holder.name}, {why}: it holds {self._path}")
+            first = first or other
             time.sleep(_POLL_S)
         self._thread.start()
 
@@ -141,15 +141,15 @@ class RunLock:
         """Try to acquire the lock. Returns the other holder; None if the lock is acquired."""
         file = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
         try:
-            found = self._acquire_file(file, note)
+            other = self._acquire_file(file, note)
         except BaseException:
             os.close(file)
             raise
-        if found is None:
+        if other is None:
             self._file = file
         else:
             os.close(file)
-        return found
+        return other
 
     def _acquire_file(self, file: int, note: Callable[[str], None]) -> _OtherHolder | None:
         stamp_ns = os.fstat(file).st_mtime_ns
@@ -200,8 +200,8 @@ class RunLock:
         while not self._released.wait(RENEW_S):
             with suppress(OSError):  # the writers of results report a disk that fails
                 os.utime(self._path)
-                found = self._read()
-                self._successor = found if found not in (self._own, None) else self._successor
+                holder = self._read()
+                self._successor = holder if holder not in (self._own, None) else self._successor
 
     def _held_error(self, holder: Holder) -> RunError:
         return RunError(

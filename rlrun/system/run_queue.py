@@ -21,11 +21,11 @@ def queue_seconds(pids: Iterable[int], with_children: bool = True) -> dict[str, 
 
     with_children: also those of their child processes, and of theirs. Empty where the kernel keeps no statistics.
     """
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for pid in pids:
         for member in (pid, *(descendants(pid) if with_children else ())):
-            found |= {f"{member}/{thread}": queued_s for thread, (_, queued_s) in _scheduled(member).items()}
-    return found
+            seconds |= {f"{member}/{thread}": queued_s for thread, (_, queued_s) in _scheduled(member).items()}
+    return seconds
 
 
 def scheduled_seconds(pids: Iterable[int]) -> float:
@@ -35,13 +35,13 @@ def scheduled_seconds(pids: Iterable[int]) -> float:
 
 def _scheduled(pid: int) -> dict[str, tuple[float, float]]:
     """Return the seconds on a core and on a run queue of each thread of a process."""
-    found: dict[str, tuple[float, float]] = {}
+    seconds: dict[str, tuple[float, float]] = {}
     with suppress(OSError):  # the process has ended
         for thread in os.listdir(f"/proc/{pid}/task"):
             with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/task/{thread}/schedstat") as statistics:
                 words = statistics.read().split()
-                found[thread] = int(words[0]) / 1e9, int(words[1]) / 1e9
-    return found
+                seconds[thread] = int(words[0]) / 1e9, int(words[1]) / 1e9
+    return seconds
 
 
 def descendants(pid: int) -> Iterator[int]:

@@ -209,8 +209,8 @@ def _errno_of(error: BaseException) -> int | None:
     if isinstance(number, int):
         return number
     text = str(error)
-    if found := _ERRNO_IN_TEXT.search(text):
-        return int(next(group for group in found.groups() if group))
+    if matched := _ERRNO_IN_TEXT.search(text):
+        return int(next(group for group in matched.groups() if group))
     return next((number for phrase, number in _PHRASES.items() if phrase in text), None)
 
 
@@ -241,10 +241,10 @@ def _is_refused(error: BaseException, folder: str) -> bool:
 
 def _lacks_inodes(place: str) -> bool:
     try:
-        found = os.statvfs(existing_parent(Path(place)))
+        file_system = os.statvfs(existing_parent(Path(place)))
     except OSError:
         return False
-    return found.f_files > 0 and found.f_favail == 0 and found.f_bavail > 0
+    return file_system.f_files > 0 and file_system.f_favail == 0 and file_system.f_bavail > 0
 
 
 def _failed_path(error: BaseException, folders: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ def index_for(driver: str) -> str | None:
 
 
 def options_of_pip(index: str | None) -> str:
-    """Return what pip gets beside the requirement. The build of an index counts as later than that of PyPI."""
+    """Return pip's arguments beside the requirement. The build of an index counts as later than that of PyPI."""
     return "" if index is None else f"--extra-index-url {index}"
 
 

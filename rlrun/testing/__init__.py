@@ -17,10 +17,10 @@ class Breach:
 
 def broken(rules: Sequence[Callable[[Any], Iterator[str]]], contract: object) -> list[Breach]:
     """Return the breaches of all rules; a rule that raises counts as broken."""
-    found: list[Breach] = []
+    breaches: list[Breach] = []
     for rule in rules:
         try:
-            found += [Breach(rule.__name__.strip("_"), what) for what in rule(contract)]
+            breaches += [Breach(rule.__name__.strip("_"), what) for what in rule(contract)]
         except Exception as error:  # code from outside rlrun may raise anything
-            found.append(Breach(rule.__name__.strip("_"), f"raised {type(error).__name__}: {error}"))
-    return found
+            breaches.append(Breach(rule.__name__.strip("_"), f"raised {type(error).__name__}: {error}"))
+    return breaches

@@ -169,9 +169,9 @@ def _advantages(contract: AlgorithmContract) -> Iterator[str]:
     judged = contract.make().advantages(steps, on_one_rank)
     named = {"advantages": judged.advantages, "mask": judged.mask, "raw": judged.raw}
     named |= {} if judged.returns is None else {"returns": judged.returns}
-    for name, found in named.items():
-        if found.shape != steps.rewards.shape:
-            yield f"{name} are {tuple(found.shape)}, expected {tuple(steps.rewards.shape)}"
+    for name, values in named.items():
+        if values.shape != steps.rewards.shape:
+            yield f"{name} are {tuple(values.shape)}, expected {tuple(steps.rewards.shape)}"
             return
     if judged.mask.dtype != torch.bool:
         yield f"the mask is {judged.mask.dtype}, not bool"
@@ -246,14 +246,14 @@ def _masked_entries(contract: AlgorithmContract) -> Iterator[str]:
     logprobs, values, targets = contract.batch()
     spoiled_logprobs = torch.where(targets.token_mask, logprobs, torch.nan)
     spoiled_values = torch.where(targets.row_mask, values, torch.nan)
-    found = []
+    results = []
     for given, valued in ((logprobs, values), (spoiled_logprobs, spoiled_values)):
         leaf = given.clone().requires_grad_()
         total = contract.total(contract.make().loss(contract.outputs(leaf, valued, targets), targets))
         total.backward()
         gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-        found.append((float(total.detach()), gradient))
-    (clean, clean_grad), (dirty, dirty_grad) = found
+        results.append((float(total.detach()), gradient))
+    (clean, clean_grad), (dirty, dirty_grad) = results
     if not abs(clean - dirty) < TOLERANCE:
         yield f"what masked entries hold changes the loss: {clean:.4g} and {dirty:.4g}"
     elif not torch.allclose(clean_grad, dirty_grad, atol=TOLERANCE):
@@ -280,9 +280,9 @@ def _means(contract: AlgorithmContract) -> Iterator[str]:
 
 def _state(contract: AlgorithmContract) -> Iterator[str]:
     """Check that the state dict restores the algorithm's state."""
-    one = contract.make()
+    algorithm = contract.make()
     other = contract.make()
-    state = one.state_dict()
+    state = algorithm.state_dict()
     other.load_state_dict(state)
     if set(other.state_dict()) != set(state):
         yield "load_state_dict(state_dict()) gives another state dict"

@@ -30,16 +30,16 @@ def check(config: RunConfig) -> ExitStatus:
     subject = EnvUnderTest(env, make, make())
     seconds = time.monotonic() - started
     children = psutil.Process().children(recursive=True)
-    used = sum(one.memory_info().rss for one in (psutil.Process(), *children)) - before
+    used = sum(process.memory_info().rss for process in (psutil.Process(), *children)) - before
     shown = subject.env
     print(f"{config.env.simulator}: {shown.num_images} images, {shown.num_proprio} proprioceptive values, "
           f"{shown.num_actions} actions; {NUM_ENVS} envs made in {seconds:.1f} s, {used / 1e6:.0f} MB")  # fmt: skip
     num_faults = 0
     with _without_its_limit():
-        for name, found in findings(subject):
-            num_faults += not isinstance(found, Note)
-            kind = "note" if isinstance(found, Note) else "broken"
-            print(f"{kind}: {name.replace('_', ' ')}: {indent(str(found))}")
+        for name, fault in findings(subject):
+            num_faults += not isinstance(fault, Note)
+            kind = "note" if isinstance(fault, Note) else "broken"
+            print(f"{kind}: {name.replace('_', ' ')}: {indent(str(fault))}")
     subject.env.close()
     if num_faults:
         return ExitStatus.bad_input
@@ -76,9 +76,9 @@ def _with_own_limit(env: EnvConfig) -> EnvConfig:
     """Return the world with its own time limit where only the default world's is configured. Called after it is made,
     since its module may register it."""
     usual = load(["policy.kind=mlp"]).env
-    own = simulator_spec(env).own_limit(env)
+    limit = simulator_spec(env).own_limit(env)
     is_inherited = env.simulator != usual.simulator and env.max_control_steps == usual.max_control_steps
-    return dataclasses.replace(env, max_control_steps=own) if is_inherited and own is not None else env
+    return dataclasses.replace(env, max_control_steps=limit) if is_inherited and limit is not None else env
 
 
 def main(arguments: list[str] | None = None) -> None:

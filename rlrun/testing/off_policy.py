@@ -189,8 +189,8 @@ def _state(contract: OffPolicyContract) -> Iterator[str]:
     twin.policy.module.load_state_dict(context.policy.module.state_dict())
     twin.num_updates = context.num_updates
     steps, held = contract.collected(MAX_STEPS)
-    for one, own in ((algorithm, context), (restored, twin)):
-        contract.update(one, own, steps, held)
+    for learner, learner_context in ((algorithm, context), (restored, twin)):
+        contract.update(learner, learner_context, steps, held)
     if not torch.equal(weights(context), weights(twin)):
         yield "a restored algorithm takes another update: its state dict lacks something"
 

@@ -85,8 +85,8 @@ class PolicyContract:
         """Return log-probabilities of `tokens` and values, float32 [B, K + 1], for observations by name."""
         images = np.ascontiguousarray(shown["images"])
         proprio = np.ascontiguousarray(shown["proprio"])
-        found, values = policy.evaluate(images, shown["instruction"], proprio, 1.0, tokens)
-        logprobs = found.logprobs(tokens)
+        distribution, values = policy.evaluate(images, shown["instruction"], proprio, 1.0, tokens)
+        logprobs = distribution.logprobs(tokens)
         return torch.cat([logprobs, logprobs.new_zeros(ROWS, 1) if values is None else values[:, None]], dim=1)
 
     def begin(self, seed: int = 0) -> Policy:
@@ -140,17 +140,17 @@ class PolicyContract:
 
 def _beginning(contract: PolicyContract) -> Iterator[str]:
     """Check that equal seeds give equal weights, other seeds others, and that sizes match the configuration."""
-    one = contract.begin(1)
+    policy = contract.begin(1)
     same = contract.begin(1)
     other = contract.begin(2)
-    if not isinstance(one.module, nn.Module):
-        yield f"module is a {type(one.module).__name__}, not a torch module"
+    if not isinstance(policy.module, nn.Module):
+        yield f"module is a {type(policy.module).__name__}, not a torch module"
         return
-    if not _equal(one, same):
+    if not _equal(policy, same):
         yield "the same seed gave other weights"
-    if _equal(one, other):
+    if _equal(policy, other):
         yield "another seed gave the same weights"
-    sizes = (one.num_actions, one.num_action_chunks)
+    sizes = (policy.num_actions, policy.num_action_chunks)
     wanted = (contract.spaces.num_actions, contract.config.policy.num_action_chunks)
     if sizes != wanted:
         yield f"num_actions and num_action_chunks are {sizes}, expected {wanted}"
@@ -163,10 +163,11 @@ def _shapes(contract: PolicyContract) -> Iterator[str]:
     logprobs = distribution.logprobs(distribution.sample(contract.keys))
     entropy = distribution.entropy()
     num_chunks = contract.config.policy.num_action_chunks
-    for name, found in (("log-probabilities", logprobs), ("entropy", entropy)):
-        if found.dtype != torch.float32 or found.ndim != 2 or len(found) != ROWS or found.shape[1] % num_chunks:
-            yield f"{name} are {found.dtype} {tuple(found.shape)}, expected float32 [{ROWS}, multiple of {num_chunks}]"
-        elif not found.isfinite().all():
+    for name, tensor in (("log-probabilities", logprobs), ("entropy", entropy)):
+        if tensor.dtype != torch.float32 or tensor.ndim != 2 or len(tensor) != ROWS or tensor.shape[1] % num_chunks:
+            shape = tuple(tensor.shape)
+            yield f"{name} are {tensor.dtype} {shape}, expected float32 [{ROWS}, multiple of {num_chunks}]"
+        elif not tensor.isfinite().all():
             yield f"{name} are not finite"
     if values is not None and (values.dtype != torch.float32 or values.shape != (ROWS,)):
         yield f"values are {values.dtype} {tuple(values.shape)}, expected float32 [{ROWS}]"

@@ -91,7 +91,7 @@ class RandomPlay:
         return self._num_steps / (self._reset_s + self._step_s)
 
     def facts(self) -> list[str]:
-        """Return what a learning run seldom has, a sentence each."""
+        """Return symptoms that a learning run seldom has, a sentence each."""
         facts = WorldFacts(_FACT_EPISODES, _FACT_CHUNK_STEPS)
         unpaid = [0.0] * int((~self._is_over & (self._returns == 0)).sum())  # episodes that go on, without a reward
         returns = [episode_return for _, episode_return in self._ended] + unpaid

@@ -90,9 +90,9 @@ def _row(frames: Frames, row: int | np.integer) -> Frames:
     return frames.rows(np.array([row]))
 
 
-def _of_shape(what: str, found: np.ndarray, shape: tuple[int, ...], kind: type) -> Faults:
-    if found.shape != shape or found.dtype != kind:
-        yield f"{what} are {found.dtype} {list(found.shape)}; promised are {np.dtype(kind)} {list(shape)}"
+def _of_shape(what: str, array: np.ndarray, shape: tuple[int, ...], kind: type) -> Faults:
+    if array.shape != shape or array.dtype != kind:
+        yield f"{what} are {array.dtype} {list(array.shape)}; promised are {np.dtype(kind)} {list(shape)}"
 
 
 def _frame_faults(subject: EnvUnderTest, frames: Frames, num_rows: int) -> Faults:
@@ -187,7 +187,7 @@ def seeds_are_taken(subject: EnvUnderTest) -> Faults:
             frames.append(subject.start(seed))
         except Exception as error:  # third-party code may raise anything
             yield f"reset() refuses seed {seed}, one of those of {split}: {type(error).__name__}: {error}"
-    if len(frames) > 1 and len({start.digest for one in frames for start in starts_of(one, ALL)}) == 1:
+    if len(frames) > 1 and len({start.digest for shown in frames for start in starts_of(shown, ALL)}) == 1:
         what = "the world has one start, its starts differ in what is not observed, or reset() does not use its seeds"
         yield Note(f"the first observations of {len(frames)} seeds are equal: {what}")
 
@@ -369,8 +369,8 @@ def findings(subject: EnvUnderTest) -> Iterator[tuple[str, str]]:
     """Yield the name of a check and what is broken or noted, for all checks; an exception in a check is a fault."""
     for check in CHECKS:
         try:
-            for found in check(subject):
-                yield check.__name__, found
+            for fault in check(subject):
+                yield check.__name__, fault
         except NotJudged as reason:
             yield check.__name__, Note(f"not judged: {reason}")
         except Exception as error:  # third-party code may raise anything
@@ -379,4 +379,4 @@ def findings(subject: EnvUnderTest) -> Iterator[tuple[str, str]]:
 
 def broken_promises(subject: EnvUnderTest) -> Iterator[tuple[str, str]]:
     """Yield the name of a check and what is broken, for all checks, without notes."""
-    return ((name, found) for name, found in findings(subject) if not isinstance(found, Note))
+    return ((name, fault) for name, fault in findings(subject) if not isinstance(fault, Note))

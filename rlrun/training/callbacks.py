@@ -53,8 +53,12 @@ class Callbacks:
 
     @property
     def stop_reason(self) -> str | None:
-        """Return why the run is to end, with the name of the callback; None: it goes on."""
-        reasons = (f"{name}: {one.stop_reason}" for name, one in self._callbacks.items() if one.stop_reason is not None)
+        """Return the reason to end the run, with the name of the callback; None: it goes on."""
+        reasons = (
+            f"{name}: {callback.stop_reason}"
+            for name, callback in self._callbacks.items()
+            if callback.stop_reason is not None
+        )
         return next(reasons, None)
 
     def call(self, hook: str, *arguments: Any) -> None:
@@ -91,13 +95,13 @@ def make_callbacks(config: RunConfig, objects: Sequence[Callback] = ()) -> Callb
 
 
 def _made(name: str, arguments: dict[str, Any], entry: object) -> Callback:
-    found: Callable[..., Any] | None = None
+    factory: Callable[..., Any] | None = None
     try:
-        found = load_object(name)
-        assert callable(found), f"{name} is no class"
-        callback = found(**arguments)
+        factory = load_object(name)
+        assert callable(factory), f"{name} is no class"
+        callback = factory(**arguments)
     except Exception as error:  # somebody else's code may raise anything
-        takes = f". It takes {inspect.signature(found)}" if isinstance(error, TypeError) and callable(found) else ""
+        takes = f". It takes {inspect.signature(factory)}" if isinstance(error, TypeError) and callable(factory) else ""
         raise _refused(entry, f"{type(error).__name__}: {error}{takes}") from error
     if not isinstance(callback, Callback):
         raise _refused(entry, f"It makes {type(callback).__name__}, which is no rlrun.Callback")

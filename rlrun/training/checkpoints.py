@@ -126,8 +126,8 @@ class Checkpoints:
             with self._session.phase("verify checkpoints"):
                 self._session.controller.verify_checkpoint(wanted)
             return Path(wanted)
-        found = self.latest_valid(Path(wanted))
-        if found is None:
+        checkpoint = self.latest_valid(Path(wanted))
+        if checkpoint is None:
             raise RunError(
                 f"There is no checkpoint in {wanted}.",
                 key="checkpoint.resume",
@@ -135,7 +135,7 @@ class Checkpoints:
                 remedy="Name a run's checkpoints folder, or one checkpoint in it; null starts afresh.",
                 exit_status=ExitStatus.bad_input,
             )
-        return found
+        return checkpoint
 
     def latest_valid(self, root: Path, at_most: Path | None = None) -> Path | None:
         """Return the latest valid checkpoint under `root`; None if there is no checkpoint.
@@ -143,12 +143,12 @@ class Checkpoints:
         Warns of each newer, damaged one. at_most: the newest to consider.
         """
         with self._session.phase("verify checkpoints"):
-            found, skipped = self._session.controller.latest_checkpoint(
+            newest, skipped = self._session.controller.latest_checkpoint(
                 str(root), str(at_most) if at_most is not None else None
             )
         for warning in skipped:
             self._session.console.warning(warning)
-        return Path(found) if found else None
+        return Path(newest) if newest else None
 
     def restore(self, checkpoint: Path) -> Progress:
         """Restore the loaded actor from a checkpoint. Returns the counters in it."""

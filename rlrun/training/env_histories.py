@@ -47,7 +47,7 @@ class EnvHistory:
         self._count_still(report.tally)
         self.num_chunk_steps += report.tally.num_chunk_steps
         self.num_odd += report.tally.num_odd
-        self._count_paid(step, [one.episode_return for one in report.episodes if not one.infra_fault])
+        self._count_paid(step, [finished.episode_return for finished in report.episodes if not finished.infra_fault])
 
     def _count_still(self, tally: EnvTally) -> None:
         for row, (still, episodes) in enumerate(zip(tally.row_still, tally.row_episodes, strict=True)):
@@ -83,16 +83,16 @@ class EnvHistory:
 
     def numbers(self, name: str, since: int = 0) -> np.ndarray:
         """Return a number of each episode that ended in step `since` or later; `paid`: of those with a return."""
-        found = [one for step, one in self.episodes if step >= since]
+        chosen = [episode for step, episode in self.episodes if step >= since]
         if name == "paid":
-            found = [one for one in found if one.episode_return]
+            chosen = [episode for episode in chosen if episode.episode_return]
             name = "episode_return"
-        return np.array([float(getattr(one, name)) for one in found])
+        return np.array([float(getattr(episode, name)) for episode in chosen])
 
     def still(self, camera: int, since: int, until: int) -> tuple[int, int]:
-        """Return how many episodes that ended in since..until showed no change in a camera, and all of them."""
-        found = [one for step, one in self.tallies if since <= step <= until and len(one.num_still) > camera]
-        return sum(one.num_still[camera] for one in found), sum(one.num_moved_episodes for one in found)
+        """Return the number of episodes that ended in since..until without a change in a camera, and of all of them."""
+        tallies = [tally for step, tally in self.tallies if since <= step <= until and len(tally.num_still) > camera]
+        return sum(tally.num_still[camera] for tally in tallies), sum(tally.num_moved_episodes for tally in tallies)
 
 
 class ComparedHistories:
@@ -126,7 +126,7 @@ class ComparedHistories:
     @cached_property
     def since(self) -> int:
         """The step from which on all of them are known."""
-        return max((one.episodes[0][0] for one in self._memories.values() if one.episodes), default=0)
+        return max((memory.episodes[0][0] for memory in self._memories.values() if memory.episodes), default=0)
 
     @cached_property
     def states(self) -> list[np.ndarray]:
@@ -145,21 +145,21 @@ class ComparedHistories:
     @cached_property
     def num_owners(self) -> Counter[str]:
         """Digest of a start -> number of workers that had it."""
-        return Counter(start for one in self._memories.values() for start in set(one.starts))
+        return Counter(start for memory in self._memories.values() for start in set(memory.starts))
 
     def _numbers(self, name: str, since: int) -> list[np.ndarray]:
-        return [one.numbers(name, since) for one in self._memories.values()]
+        return [memory.numbers(name, since) for memory in self._memories.values()]
 
     def _varied(self, name: str, since: int) -> np.ndarray:
-        return np.array([float(len(np.unique(one)) > 1) for one in self.numbers(name, since)])
+        return np.array([float(len(np.unique(values)) > 1) for values in self.numbers(name, since)])
 
     def _shares(self, name: str, since: int, value: float) -> np.ndarray:
         """Return the share of episodes with a value, by the rule of succession."""
-        return np.array([((one == value).sum() + 1) / (one.size + 2) for one in self.numbers(name, since)])
+        return np.array([((values == value).sum() + 1) / (values.size + 2) for values in self.numbers(name, since)])
 
     def _deviations(self, name: str) -> list[float]:
         return all_deviations(self.numbers(name, self.since))
 
     def _still_shares(self, camera: int, since: int, until: int) -> np.ndarray:
-        counts = [one.still(camera, since, until) for one in self._memories.values()]
+        counts = [memory.still(camera, since, until) for memory in self._memories.values()]
         return np.array([(still + 1) / (total + 2) for still, total in counts])

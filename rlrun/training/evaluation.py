@@ -16,8 +16,8 @@ from rlrun.data.task_instances import InstanceResult, results_by_instance
 from rlrun.edges.reports import EpisodeReport, LeftOutEpisode
 from rlrun.edges.starts import TEST_SEEDS, VALIDATION_SEEDS
 from rlrun.observability.records import (
-    During,
     EvaluationRecord,
+    Purpose,
     read_world,
     record_evaluation,
     record_starts,
@@ -47,7 +47,7 @@ def _begins_untrained(config: RunConfig) -> bool:
 
 
 def doubt_of_first(episodes: list[EpisodeReport], is_untrained: bool) -> str | None:
-    """Return what makes the first evaluation of a run doubtful; None: nothing does."""
+    """Return a doubt about the first evaluation of a run; None: there is none."""
     whole = [episode for episode in episodes if not episode.infra_fault]
     if len(whole) < MIN_DOUBTED:
         return None
@@ -103,7 +103,7 @@ def run_episodes(
     num_videos = session.config.logging.video_episodes if has_video else 0
     with session.phase("evaluate", "env/evaluation_episodes", len(seeds)):
         parts = session.controller.evaluate(seeds, num_videos, policy_version)
-        record_starts(session.run_dir, step, During.evaluation, [start for part in parts for start in part.starts])
+        record_starts(session.run_dir, step, Purpose.evaluation, [start for part in parts for start in part.starts])
         _keep_video(session, step, [video for part in parts for video in part.videos])
         for reason in sorted({part.no_video for part in parts if part.no_video}):
             session.console.warning(f"no video: {reason}")
@@ -123,13 +123,13 @@ def _tell_left_out(session: Session, num_seeds: int, left_out: list[LeftOutEpiso
             remedy="Run the world alone, `rlrun check-simulator`, and read the logs of the env workers.",
             exit_status=ExitStatus.worker_lost,
         )
-    for one in left_out:
-        session.console.warning(f"{len(left_out)} of {num_seeds} episodes left out: {one}")
+    for episode in left_out:
+        session.console.warning(f"{len(left_out)} of {num_seeds} episodes left out: {episode}")
 
 
 def require_all(seeds: list[int], episodes: list[EpisodeReport]) -> None:
     """Raise RunError if a seed has no result, since it was left out."""
-    missing = sorted(set(seeds) - {one.seed for one in episodes if not one.infra_fault})
+    missing = sorted(set(seeds) - {episode.seed for episode in episodes if not episode.infra_fault})
     if missing:
         raise RunError(
             f"{len(missing)} of {len(seeds)} episodes could not be finished, as that of seed {missing[0]}.",
@@ -161,17 +161,22 @@ def record(session: Session, step: int, episodes: list[EpisodeReport]) -> Evalua
 
 
 def record_world(session: Session) -> list[dict[str, str]]:
-    """Write what makes the simulators what they are to world.json, each different fingerprint once. Returns them.
+    """Write the fingerprints of the simulators to world.json, each different one once. Returns them.
 
     A resumed run keeps those of its former simulators.
     """
     sources = {"sources": world_digest(provenance.as_tree(session.config)["env"])}  # of the modules that `env` names
-    found = [dict(one) for one in {tuple(sorted((one | sources).items())) for one in session.controller.fingerprints()}]
+    fingerprints = [
+        dict(fingerprint)
+        for fingerprint in {
+            tuple(sorted((fingerprint | sources).items())) for fingerprint in session.controller.fingerprints()
+        }
+    ]
     place = session.run_dir / WORLD
     former = read_world(session.run_dir)
-    kept = [one for one in former if one not in found]
-    place.write_text(json.dumps({"fingerprints": [*kept, *sorted(found, key=str)]}, indent=2) + "\n")
-    return found
+    kept = [fingerprint for fingerprint in former if fingerprint not in fingerprints]
+    place.write_text(json.dumps({"fingerprints": [*kept, *sorted(fingerprints, key=str)]}, indent=2) + "\n")
+    return fingerprints
 
 
 def evaluate_alone(session: Session, policy: str) -> None:
@@ -183,7 +188,7 @@ def evaluate_alone(session: Session, policy: str) -> None:
     episodes = run_episodes(session, 0, 0, evaluation_seeds(config), has_video=True)
     summary = record(session, 0, episodes)
     instances = instance_results(config, episodes)
-    content = asdict(summary) | ({"instances": [asdict(one) for one in instances]} if instances else {})
+    content = asdict(summary) | ({"instances": [asdict(instance) for instance in instances]} if instances else {})
     if meaning := simulator_spec(config.env).meaning_of_success(config.env):
         content["success_means"] = meaning
     if trained_on_test := simulator_spec(config.env).splits(config.env).trained_on_test:
@@ -202,11 +207,11 @@ def instance_results(config: RunConfig, episodes: list[EpisodeReport]) -> list[I
 def instance_lines(results: list[InstanceResult]) -> list[str]:
     """Return text lines. Example: ["instance 303: success 0/1, q-score 0.67, 2000 steps (66.7 s)", …]."""
     lines = [
-        f"instance {one.instance}: success {one.successes}/{one.episodes}, q-score {one.q_score:.2f}, "
-        f"{one.simulator_steps:.0f} steps ({one.simulator_time_s:.1f} s)"
-        for one in results
+        f"instance {result.instance}: success {result.successes}/{result.episodes}, q-score {result.q_score:.2f}, "
+        f"{result.simulator_steps:.0f} steps ({result.simulator_time_s:.1f} s)"
+        for result in results
     ]
-    mean = sum(one.q_score for one in results) / max(1, len(results))
+    mean = sum(result.q_score for result in results) / max(1, len(results))
     return [*lines, f"mean q-score over {len(results)} instances: {mean:.3f}"] if results else []
 
 

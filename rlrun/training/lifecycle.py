@@ -15,7 +15,7 @@ from rlrun.controller.controller import Batch
 from rlrun.data import checkpoint_folder
 from rlrun.edges.wrong_message import WRONG_MESSAGE
 from rlrun.observability.records import (
-    During,
+    Purpose,
     episode_metrics,
     group_metrics,
     loss_metrics,
@@ -235,8 +235,8 @@ class Run:
         losses = self.controller.recovery.drain()
         record_episodes(session.run_dir, progress.step, batch.episodes)
         record_losses(session.run_dir, progress.step, losses)
-        starts = [one for report in batch.reports for one in report.starts]
-        record_starts(session.run_dir, progress.step, During.training, starts)
+        starts = [start for report in batch.reports for start in report.starts]
+        record_starts(session.run_dir, progress.step, Purpose.training, starts)
         metrics |= seconds | {
             "env_steps_per_second": batch.num_control_steps / seconds["step_s"],
             "num_simulator_restarts": batch.num_simulator_restarts,
@@ -351,9 +351,9 @@ class Run:
         before = self.config.actor
         now = lowered.actor
         changed = [
-            f"actor.{key}={provenance.format_value(one)} instead of {provenance.format_value(old)}"
+            f"actor.{key}={provenance.format_value(new_value)} instead of {provenance.format_value(old_value)}"
             for key in ("replicate_frozen", "micro_batch_size", "activation_checkpointing")
-            if (one := getattr(now, key)) != (old := getattr(before, key))
+            if (new_value := getattr(now, key)) != (old_value := getattr(before, key))
         ]
         self.session.console.warning(
             f"{failure.message.rstrip('.')}, the first one: {', '.join(changed)} from now on ({failure.cause})"

@@ -151,8 +151,8 @@ def archive_previous_run(run_dir: Path, config: RunConfig) -> str | None:
             os.replace(run_dir / name, place / name)
     held = f"{run_files.METRICS} holds {len(steps)} step{'' if len(steps) == 1 else 's'}"
     why = "there is no checkpoint" if wanted == "auto" else "checkpoint.resume=null"
-    found = f"{held}, but {why}" if steps else f"there are {len(checkpoints)} checkpoints, but {why}"
-    return f"{found}: the run starts at step 1; what the former run left is now in {place}"
+    content = f"{held}, but {why}" if steps else f"there are {len(checkpoints)} checkpoints, but {why}"
+    return f"{content}: the run starts at step 1; what the former run left is now in {place}"
 
 
 def _is_used(place: Path, config: RunConfig) -> bool:
@@ -174,8 +174,8 @@ def steps_to_repeat(run_dir: Path, step: int) -> str:
 def changed_keys(checkpoint: Path, config: RunConfig) -> list[str]:
     """Return a sentence on each key that differs from what made the checkpoint. Example: "actor.lr was 1, is 2"."""
     free = [key.path for key in all_keys() if key.is_free]
-    found = changes(_tree_of(checkpoint), provenance.as_tree(config), free)
-    return [sentence for key, sentence in found if key not in _OF_EVERY_RESUME]
+    changed = changes(_tree_of(checkpoint), provenance.as_tree(config), free)
+    return [sentence for key, sentence in changed if key not in _OF_EVERY_RESUME]
 
 
 def changed_course(checkpoint: Path, config: RunConfig, step: int) -> list[str]:
@@ -216,7 +216,10 @@ def _both(was: Mapping[str, Any], now: Mapping[str, Any], keys: tuple[str, ...])
 
 def _of_batch(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     filling = [selected(tree, _FILLING) or MinibatchOf.chunk_steps.name for tree in (was, now)]
-    values = [[*(selected(tree, key) for key in _BATCH), own] for tree, own in zip((was, now), filling, strict=True)]
+    values = [
+        [*(selected(tree, key) for key in _BATCH), own_filling]
+        for tree, own_filling in zip((was, now), filling, strict=True)
+    ]
     if values[0] != values[1] and None not in values[0]:
         before, after = map(_batch_in_words, values)
         yield f"the batch changes: a training step learned from {before}; from now on it learns from {after}"
@@ -233,25 +236,25 @@ def _batch_in_words(values: list[Any]) -> str:
 
 
 def _of_forward_pass(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    found = _both(was, now, _FORWARD)
-    if found is not None:
-        before, after = (f"{ranks * size} ({ranks} ranks x {size})" for ranks, size in found)
+    settings = _both(was, now, _FORWARD)
+    if settings is not None:
+        before, after = (f"{ranks * size} ({ranks} ranks x {size})" for ranks, size in settings)
         yield f"the chunk steps of a forward pass over all actor ranks were {before}, are {after}"
 
 
 def _of_learning_rate(was: Mapping[str, Any], now: Mapping[str, Any], step: int) -> Iterator[str]:
-    found = _both(was, now, _LR)
-    if found is None or step == 0 or {found[0][1], found[1][1]} == {LrSchedule.constant.name}:
+    settings = _both(was, now, _LR)
+    if settings is None or step == 0 or {settings[0][1], settings[1][1]} == {LrSchedule.constant.name}:
         return
-    last, expected = (_lr(found[0], at) for at in (step - 1, step))
-    following = _lr(found[1], step)
+    last, expected = (_lr(settings[0], at) for at in (step - 1, step))
+    following = _lr(settings[1], step)
     if any(abs(following - usual) <= _SAME_LR * max(following, usual) for usual in (last, expected)):
         return
     verb = "rises" if following > last else "falls"
     factor = f", {following / last:.3g} times as much" if last > 0 else ""
     yield (
         f"the learning rate {verb} from {last:.3g} in step {step} to {following:.3g} in step {step + 1}{factor}: "
-        f"actor.lr_schedule={found[1][1]} counts from the start of the run over num_steps={found[1][3]}"
+        f"actor.lr_schedule={settings[1][1]} counts from the start of the run over num_steps={settings[1][3]}"
     )
 
 

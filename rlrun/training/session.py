@@ -57,8 +57,8 @@ def resume_command(run_dir: Path, program: str = "rlrun.train") -> str:
 
 def _interpreter() -> str:
     """Return "python" where that is the interpreter of this process, else its path."""
-    found = shutil.which("python")
-    return "python" if found and Path(found).absolute() == Path(sys.executable) else _near(Path(sys.executable))
+    python = shutil.which("python")
+    return "python" if python and Path(python).absolute() == Path(sys.executable) else _near(Path(sys.executable))
 
 
 def _near(path: Path) -> str:

@@ -12,23 +12,23 @@ ALIKE = 3.5  # standard deviations; peers that differ more from one another are 
 
 
 def all_deviations(parts: Sequence[np.ndarray]) -> list[float]:
-    """Return how many standard deviations the numbers of each part are above those of all others (Mann-Whitney)."""
+    """Return the deviation of each part's numbers from all others, in standard deviations (Mann-Whitney)."""
     whole = np.concatenate(parts)
     total = whole.size
     _, index, counts = np.unique(whole, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]  # equal numbers share the mean of their ranks
     ties = 1 - float((counts.astype(float) ** 3 - counts).sum()) / max(1, total**3 - total)
-    found = []
-    for own in np.split(ranks, np.cumsum([part.size for part in parts])[:-1]):
-        num_own = own.size
-        num_others = total - own.size
+    deviations = []
+    for part_ranks in np.split(ranks, np.cumsum([part.size for part in parts])[:-1]):
+        num_own = part_ranks.size
+        num_others = total - part_ranks.size
         if not num_own or not num_others:
-            found.append(0.0)
+            deviations.append(0.0)
             continue
-        more = (own.sum() - num_own * (num_own + 1) / 2) / (num_own * num_others)  # probability of a larger one
+        more = (part_ranks.sum() - num_own * (num_own + 1) / 2) / (num_own * num_others)  # probability of a larger one
         deviation = math.sqrt(max(1e-12, ties) * (total + 1) / (12 * num_own * num_others))
-        found.append((float(more) - 0.5) / deviation)
-    return found
+        deviations.append((float(more) - 0.5) / deviation)
+    return deviations
 
 
 def chance_of_none(num_with: float, num_without: float, count: float) -> float:

@@ -61,7 +61,7 @@ class StatusWatcher:
             self._phases.counters.put(statuses)
             everyone = [self._driver.status(), *statuses]
             self._memory.put(everyone)
-            for sentence in stragglers.found(statuses):
+            for sentence in stragglers.sentences(statuses):
                 self._console.warning(sentence)
             self._console.workers(everyone, self._watchdog.expectations())
             if goal is not None:

@@ -35,19 +35,19 @@ class Throughput:
         if counts is None:
             return {}
         rows = metrics["num_chunk_steps"]
-        found = {
+        values = {
             "chunk_steps_per_accelerator": rows / _at_least(metrics["step_s"]) / self._num_accelerators,
             "env_steps_per_accelerator": metrics["env_steps_per_second"] / self._num_accelerators,
         }
         if ALGORITHMS.get(self._config.algorithm.name).is_on_policy:  # others learn by passes that are not counted
             learned = rows * self._config.algorithm.update_epochs
-            found["mfu_update"] = learned * counts.update.flops / _at_least(metrics["update_s"]) / self._peaks["actor"]
+            values["mfu_update"] = learned * counts.update.flops / _at_least(metrics["update_s"]) / self._peaks["actor"]
         tokens = max((stack.num_tokens for stack in counts.stacks), default=0)
-        found["tokens_per_accelerator"] = found["chunk_steps_per_accelerator"] * tokens
+        values["tokens_per_accelerator"] = values["chunk_steps_per_accelerator"] * tokens
         if "busy_rollout" in metrics:
             acting_s = metrics["busy_rollout"] * metrics["step_s"]
-            found["mfu_act"] = rows * counts.act.flops / _at_least(acting_s) / self._peaks["rollout"]
-        return found
+            values["mfu_act"] = rows * counts.act.flops / _at_least(acting_s) / self._peaks["rollout"]
+        return values
 
 
 def _peak(plan: Plan, role: str) -> float:

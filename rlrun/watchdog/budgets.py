@@ -83,7 +83,9 @@ class SilenceSamples:
     def read(cls, tree: Any, ceiling_s: float) -> SilenceSamples:
         """Read the output of `as_tree`. Entries that are not seconds, or exceed the ceiling, are omitted."""
         lists = [tree.get(name) if isinstance(tree, Mapping) else None for name in ("usual_s", "outliers_s")]
-        kept = [[s for s in found if _is_valid(s, ceiling_s)] if isinstance(found, list) else [] for found in lists]
+        kept = [
+            [s for s in samples if _is_valid(s, ceiling_s)] if isinstance(samples, list) else [] for samples in lists
+        ]
         return cls(kept[0][-MAX_SAMPLES:], kept[1][: OUTLIERS_IN_A_ROW - 1])
 
 
@@ -295,10 +297,10 @@ def _phase_key(role: str, phase: str, is_first: bool) -> str:
 
 def _read_cache(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError):  # missing or corrupted: the times are learned again
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _fingerprint(config: RunConfig) -> str:

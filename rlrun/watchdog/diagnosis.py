@@ -310,7 +310,7 @@ def format_workers(workers: Collection[str]) -> str:
             ranks.setdefault(role, []).append(int(rank))
         else:
             others.append(worker)
-    return ", ".join([f"{role}[{_ranges(sorted(set(found)))}]" for role, found in sorted(ranks.items())] + others)
+    return ", ".join([f"{role}[{_ranges(sorted(set(numbers)))}]" for role, numbers in sorted(ranks.items())] + others)
 
 
 def _ranges(numbers: list[int]) -> str:

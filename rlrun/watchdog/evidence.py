@@ -103,9 +103,9 @@ class Evidence:
         for worker, status in self._board.statuses().items():
             nodes.setdefault(status.sentinel, {})[worker] = status.pid
             hosts[status.sentinel] = status.host
-        own = next((where for where, host in hosts.items() if where and host == socket.gethostname()), None)
-        if own is not None:
-            nodes[own]["driver/0"] = os.getpid()
+        here = next((where for where, host in hosts.items() if where and host == socket.gethostname()), None)
+        if here is not None:
+            nodes[here]["driver/0"] = os.getpid()
         missing = {}
         answers = {}
         if "" in nodes:
@@ -145,9 +145,9 @@ class Evidence:
         stall = dataclasses.replace(stall, facts=facts, nodes=nodes)
         return Collected(stall, files, frames, missing, stacks.describe_collectives(files))
 
-    def pack(self, collected: Collected, found: Diagnosis) -> tuple[Path, str]:
+    def pack(self, collected: Collected, diagnosis: Diagnosis) -> tuple[Path, str]:
         """Write the archive of an alarm. Returns like `write_archive`."""
-        head = "\n".join([found.sentence, *collected.collectives, f"-> {found.action}", ""])
+        head = "\n".join([diagnosis.sentence, *collected.collectives, f"-> {diagnosis.action}", ""])
         return write_archive(self._run_dir, {"alarm.txt": head, **collected.files})
 
     def pack_failure(self, failure: RunError) -> tuple[Path, str]:
@@ -160,7 +160,9 @@ class Evidence:
         )
 
     def _statuses(self) -> str:
-        return json.dumps({worker: dataclasses.asdict(one) for worker, one in self._board.statuses().items()}, indent=1)
+        return json.dumps(
+            {worker: dataclasses.asdict(status) for worker, status in self._board.statuses().items()}, indent=1
+        )
 
 
 def write_archive(run_dir: Path, files: Mapping[str, str]) -> tuple[Path, str]:

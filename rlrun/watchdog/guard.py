@@ -147,10 +147,10 @@ class DriverMonitor:
 
     def _keep_evidence(self, sentence: str, row: Problem) -> None:
         processes = run_with_timeout("board", self._processes, {}, [], _READ_TIMEOUT_S) | {DRIVER: self._pid}
-        found = node_evidence({"run_dir": str(self._run_dir), "processes": processes, "is_full": True}, [])
-        files = {f"{socket.gethostname()}/{name}": text for name, text in found["files"].items()}
+        evidence = node_evidence({"run_dir": str(self._run_dir), "processes": processes, "is_full": True}, [])
+        files = {f"{socket.gethostname()}/{name}": text for name, text in evidence["files"].items()}
         archive, remark = write_archive(self._run_dir, {"alarm.txt": f"{sentence}\n-> {row.fix}\n", **files})
-        short = [*found["full_disks"], *([found["memory"]] if found["memory"] else [])]
+        short = [*evidence["full_disks"], *([evidence["memory"]] if evidence["memory"] else [])]
         self._report(["; ".join([*short, f"evidence: {archive}{remark}"])])
 
     def _processes(self) -> dict[str, int]:

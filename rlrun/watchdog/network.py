@@ -66,15 +66,15 @@ class LinkHistory:
             results = list(pool.map(lambda attempt: attempt(), self._tries.values()))
         now = self._clock()
         with self._lock:
-            for found, is_up in zip(self._found.values(), results, strict=True):
-                found.append((now, is_up))
-                while found[0][0] < now - WINDOW_S:
-                    found.popleft()
+            for history, is_up in zip(self._found.values(), results, strict=True):
+                history.append((now, is_up))
+                while history[0][0] < now - WINDOW_S:
+                    history.popleft()
 
     def sentences(self, least: int = 1) -> list[str]:
         """Return a sentence on each link that broke `least` times or more in the last minute."""
         with self._lock:
-            histories = {link: [is_up for _, is_up in found] for link, found in self._found.items()}
+            histories = {link: [is_up for _, is_up in history] for link, history in self._found.items()}
         return [_sentence(link, ups) for link, ups in histories.items() if _breaks(ups) >= least]
 
     def wait_up(self, limit_s: float) -> None:
@@ -86,7 +86,7 @@ class LinkHistory:
 
     def _is_down(self) -> bool:
         with self._lock:
-            return any(found and not found[-1][1] for found in self._found.values())
+            return any(history and not history[-1][1] for history in self._found.values())
 
     def _run(self) -> None:
         while not self._is_over.wait(_PERIOD_S):

@@ -38,9 +38,9 @@ def ray_folders(pids: Iterable[int]) -> dict[str, str]:
         except psutil.Error:
             continue
         options = dict(word.lstrip("-").split("=", 1) for word in words if word.startswith("--") and "=" in word)
-        found = {"session": options.get("session_dir"), "temp": options.get("temp_dir")}
-        if any(found.values()):
-            return {name: folder for name, folder in found.items() if folder}
+        folders = {"session": options.get("session_dir"), "temp": options.get("temp_dir")}
+        if any(folders.values()):
+            return {name: folder for name, folder in folders.items() if folder}
     return {}
 
 
@@ -81,26 +81,26 @@ def files(run_dir: str, processes: Mapping[str, int]) -> dict[str, str]:
     workers = list(processes)
     pids = list(processes.values())
     ray = ray_folders(pids)
-    found = {
+    texts = {
         "disks.txt": _output(["df", "-h"]),
         "memory.txt": _output(["free", "-m"]) + _processes(),
         "kernel.txt": "\n".join(_output(["dmesg"]).splitlines()[-60:]),
     }
     if shutil.which("nvidia-smi"):
-        found["gpus.txt"] = _output(["nvidia-smi"]) + _output(["nvidia-smi", "-q", "-d", "POWER,UTILIZATION"])
+        texts["gpus.txt"] = _output(["nvidia-smi"]) + _output(["nvidia-smi", "-q", "-d", "POWER,UTILIZATION"])
     if shutil.which("ncclras"):
-        found["ncclras.txt"] = _output(["ncclras", "-v"])
+        texts["ncclras.txt"] = _output(["ncclras", "-v"])
     for worker in workers:
         stem = worker.replace("/", "-")
         for folder, suffix in (("logs", "log"), ("board", "jsonl")):
-            found[f"{folder}/{stem}.{suffix}"] = tail(Path(run_dir) / folder / f"{stem}.{suffix}")
+            texts[f"{folder}/{stem}.{suffix}"] = tail(Path(run_dir) / folder / f"{stem}.{suffix}")
     if "session" in ray:
         logs = Path(ray["session"]) / "logs"
-        own = [path.name for pid in pids for path in logs.glob(f"worker-*-{pid}.*")]
-        found |= {f"ray/{name}": tail(logs / name) for name in (*_RAY_LOGS, *own)}
+        worker_logs = [path.name for pid in pids for path in logs.glob(f"worker-*-{pid}.*")]
+        texts |= {f"ray/{name}": tail(logs / name) for name in (*_RAY_LOGS, *worker_logs)}
     for worker, pid in processes.items():
-        found |= _dumps(Path(run_dir) / stacks.FLIGHT_RECORDER_FOLDER, worker, pid)
-    return {name: text for name, text in found.items() if text}
+        texts |= _dumps(Path(run_dir) / stacks.FLIGHT_RECORDER_FOLDER, worker, pid)
+    return {name: text for name, text in texts.items() if text}
 
 
 def _dumps(folder: Path, worker: str, pid: int) -> dict[str, str]:
@@ -109,16 +109,16 @@ def _dumps(folder: Path, worker: str, pid: int) -> dict[str, str]:
         began_s = psutil.Process(pid).create_time()
     except psutil.Error:
         began_s = 0.0  # it has ended, perhaps by the fault that it recorded
-    found = {}
+    dumps = {}
     for path in folder.glob(f"{worker.replace('/', '-')}_*"):  # torch appends the rank to the configured name
         if path.stat().st_mtime < began_s:
             continue
         content = path.read_bytes()
         try:
-            found[f"{stacks.FLIGHT_RECORDER_FOLDER}/{path.name}.json"] = stacks.dump_to_json(content)
+            dumps[f"{stacks.FLIGHT_RECORDER_FOLDER}/{path.name}.json"] = stacks.dump_to_json(content)
         except ValueError:
-            found[f"{stacks.FLIGHT_RECORDER_FOLDER}/{path.name}.hex"] = content[:_MAX_HEX_BYTES].hex()
-    return found
+            dumps[f"{stacks.FLIGHT_RECORDER_FOLDER}/{path.name}.hex"] = content[:_MAX_HEX_BYTES].hex()
+    return dumps
 
 
 def tail(path: Path) -> str:

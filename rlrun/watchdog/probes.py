@@ -177,10 +177,10 @@ class PathMonitor:
         return self._thread is not None and self._thread.is_alive()
 
     def _try(self) -> None:
-        found = self._measure()
+        faults = self._measure()
         now = self._clock()
-        if found and not self._faults:
+        if faults and not self._faults:
             self._began = self._tried
-        if self._faults and not found:
+        if self._faults and not faults:
             self._grace_ends = now + min(now - self._began, _MAX_GRACE_S)
-        self._faults = found
+        self._faults = faults

@@ -66,10 +66,10 @@ class Stack:
         """The innermost frame, and the innermost frame of rlrun if it is another one."""
         if not self.frames:
             return ""
-        own = next((frame for frame in self.frames if "/rlrun/" in frame.path), None)
-        if own is None or own == self.frames[0]:
+        innermost = next((frame for frame in self.frames if "/rlrun/" in frame.path), None)
+        if innermost is None or innermost == self.frames[0]:
             return str(self.frames[0])
-        return f"{self.frames[0]} called by {own}"
+        return f"{self.frames[0]} called by {innermost}"
 
     @property
     def is_in_collective(self) -> bool:
@@ -239,12 +239,14 @@ def describe_collectives(files: Mapping[str, str]) -> list[str]:
             continue
         ranks = "actor" if file["role"] == "actor" else worker
         dumps.setdefault(ranks, {})[int(file["rank"])] = json.loads(text)
-    return [f"{ranks}: {_describe_stuck_group(_groups(found))}" for ranks, found in dumps.items()] + lines
+    return [
+        f"{ranks}: {_describe_stuck_group(_groups(dumps_of_ranks))}" for ranks, dumps_of_ranks in dumps.items()
+    ] + lines
 
 
 def _groups(dumps: Mapping[int, Any]) -> list[_Group]:
     """Return the process groups in the dumps of some ranks."""
-    found: dict[tuple[str, frozenset[int]], dict[int, dict[int, Collective]]] = {}
+    recorded_by_group: dict[tuple[str, frozenset[int]], dict[int, dict[int, Collective]]] = {}
     for rank, dump_process in sorted(dumps.items()):
         for entry in dump_process["entries"]:
             if entry["is_p2p"]:
@@ -254,10 +256,12 @@ def _groups(dumps: Mapping[int, Any]) -> list[_Group]:
             members = frozenset(json.loads(known["ranks"])) if known else frozenset()
             if not members and kind == "default_pg":  # Gloo records it under another name
                 members = frozenset(dumps)
-            recorded = found.setdefault((name, members), {member: {} for member in sorted(members & dumps.keys())})
+            recorded = recorded_by_group.setdefault(
+                (name, members), {member: {} for member in sorted(members & dumps.keys())}
+            )
             each = _collective(entry)
             recorded.setdefault(rank, {}).setdefault(each.number, each)  # the first of a coalesced set
-    return [_Group(members or frozenset(recorded), recorded) for (_, members), recorded in found.items()]
+    return [_Group(members or frozenset(recorded), recorded) for (_, members), recorded in recorded_by_group.items()]
 
 
 def _collective(entry: Mapping[str, Any]) -> Collective:
@@ -287,18 +291,21 @@ def _describe_stuck_group(groups: Iterable[_Group]) -> str:
 
 def _first_unfinished(group: _Group) -> int | None:
     """Return the number of the first collective that a rank has entered and not left."""
-    return min((c.number for own in group.recorded.values() for c in own.values() if not c.is_finished), default=None)
+    return min(
+        (c.number for collectives in group.recorded.values() for c in collectives.values() if not c.is_finished),
+        default=None,
+    )
 
 
 def _missing_ranks(group: _Group, number: int) -> str:
     """Describe ranks that have not entered the collective; "" if every rank with a dump has."""
-    absent = [rank for rank, own in group.recorded.items() if max(own, default=-1) < number]
+    absent = [rank for rank, collectives in group.recorded.items() if max(collectives, default=-1) < number]
     return f"{_ranks(absent)} never entered {_collective_name(group, number)}; the others wait in it" if absent else ""
 
 
 def _different_collectives(group: _Group, number: int) -> str:
     """Describe ranks that entered another collective; "" if all entered the same one."""
-    names = {rank: own[number].name for rank, own in group.recorded.items() if number in own}
+    names = {rank: collectives[number].name for rank, collectives in group.recorded.items() if number in collectives}
     usual, other = _usual_and_other(names)
     if not other:
         return ""
@@ -309,7 +316,7 @@ def _different_collectives(group: _Group, number: int) -> str:
 
 def _different_sizes(group: _Group, number: int) -> str:
     """Describe ranks with tensors of another size; "" if all are equal, or if the collective allows different sizes."""
-    entered = {rank: own[number] for rank, own in group.recorded.items() if number in own}
+    entered = {rank: collectives[number] for rank, collectives in group.recorded.items() if number in collectives}
     usual, other = _usual_and_other(
         {rank: each.sizes for rank, each in entered.items() if each.name in _EQUAL_SIZE_COLLECTIVES}
     )
@@ -326,7 +333,11 @@ def _different_sizes(group: _Group, number: int) -> str:
 def _missing_dumps(group: _Group, number: int) -> str:
     """Describe ranks without a dump; "" if there is a dump of every rank."""
     unknown = sorted(group.members - group.recorded.keys())
-    waiting = [rank for rank, own in group.recorded.items() if number in own and not own[number].is_finished]
+    waiting = [
+        rank
+        for rank, collectives in group.recorded.items()
+        if number in collectives and not collectives[number].is_finished
+    ]
     return (
         f"there is no dump of {_ranks(unknown)}; waiting in {_collective_name(group, number)}: {_ranks(waiting)}"
         if unknown
@@ -340,7 +351,7 @@ def _all_entered(group: _Group, number: int) -> str:
 
 def _collective_name(group: _Group, number: int) -> str:
     """Return the name of a collective. Example: "all_gather #1412"."""
-    names = Counter(own[number].name for own in group.recorded.values() if number in own)
+    names = Counter(collectives[number].name for collectives in group.recorded.values() if number in collectives)
     return f"{names.most_common(1)[0][0]} #{number}"
 
 

@@ -191,7 +191,7 @@ class ProcessExits:
             failure.message = f"{failure.message}: {how}"
 
     def describe(self, worker: str) -> str:
-        """Describe how a worker's process ended; "" if that is unknown, or if it still runs.
+        """Describe the end of a worker's process; "" if that is unknown, or if it still runs.
 
         Examples: "killed by SIGKILL", "it exited with status 0".
         """
@@ -214,14 +214,14 @@ class ProcessExits:
         """Return the signal that the worker's log ends with; "" if it ends otherwise, or is too old."""
         path = self._run_dir / self._log(worker)
         with suppress(OSError):
-            found = re.findall(r"Fatal Python error: (.+)", node_state.tail(path))
-            if found and time.time() - path.stat().st_mtime < _MAX_LOG_AGE_S:
-                return _FATAL_SIGNALS.get(found[-1].strip(), "")
+            signals = re.findall(r"Fatal Python error: (.+)", node_state.tail(path))
+            if signals and time.time() - path.stat().st_mtime < _MAX_LOG_AGE_S:
+                return _FATAL_SIGNALS.get(signals[-1].strip(), "")
         return ""
 
 
 def describe_end(pid: int, descriptor: int) -> str:
-    """Describe how a process ended; "" if that is unknown, or if it still runs.
+    """Describe the end of a process; "" if that is unknown, or if it still runs.
 
     descriptor: its pidfd, opened before its end; -1: none. Examples: "killed by SIGKILL", "killed by the kernel at
     12.0 GB: out of memory on its node".
@@ -292,11 +292,11 @@ def end_processes(folder: str) -> list[int]:
     """
     ended: set[int] = set()
     end = time.monotonic() + _RAY_KILL_S
-    while (found := list(_ray_processes(folder))) and time.monotonic() < end:
-        for process in found:
+    while (running := list(_ray_processes(folder))) and time.monotonic() < end:
+        for process in running:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        ended |= {process.pid for process in found}
+        ended |= {process.pid for process in running}
         time.sleep(_RAY_POLL_S)
     return sorted(ended)
 

@@ -106,21 +106,21 @@ def transit(leaf: Leaf, processes: Mapping[str, Process]) -> Transit | None:
 
 def leaves(pending: Collection[str], processes: Mapping[str, Process]) -> list[Leaf]:
     """Return every leaf of the graph that is reachable from `pending`, each once, with its shortest chain."""
-    found: dict[str, Leaf] = {}
+    ends_of_chains: dict[str, Leaf] = {}
     chains: list[tuple[str, ...]] = [(worker,) for worker in sorted(pending)]
     visited = set(pending)
     while chains:
         chain = chains.pop(0)
         nexts = waits_for(chain[-1], pending, processes)
         if not nexts:
-            found.setdefault(chain[-1], Leaf(chain[-1], chain))
+            ends_of_chains.setdefault(chain[-1], Leaf(chain[-1], chain))
         for worker in nexts:
             if worker in chain:
-                found.setdefault(chain[-1], Leaf(chain[-1], chain, is_cycle=True))
+                ends_of_chains.setdefault(chain[-1], Leaf(chain[-1], chain, is_cycle=True))
             elif worker not in visited:
                 visited.add(worker)
                 chains.append((*chain, worker))
-    ends = list(found.values())
+    ends = list(ends_of_chains.values())
     true_ends = [leaf for leaf in ends if not leaf.is_cycle]
     return true_ends or ends  # cycles count only if there is no true end
 

@@ -235,9 +235,9 @@ class Watchdog:
 
     def _queue_seconds(self, process: Process) -> dict[str, float]:
         """Return the times on run queues of those that a worker's next sign of progress depends on."""
-        own = self._evidence.queue_seconds(process)
+        seconds = self._evidence.queue_seconds(process)
         is_by_message = not process.is_answering or process.phase == IDLE
-        return own | queue_seconds([os.getpid()], with_children=False) if is_by_message else own
+        return seconds | queue_seconds([os.getpid()], with_children=False) if is_by_message else seconds
 
     def _note_starved(self, process: Process, silence_s: float, queued_s: float) -> None:
         """Report a node that is too busy, once: its workers wait for a core, and are not stalled."""
@@ -365,33 +365,33 @@ class Watchdog:
 
         Data on its way and a worker that waits for a hanging disk are reported and get more time instead.
         """
-        found = diagnose(stall)
+        diagnosis = diagnose(stall)
         self._num_warnings += 1
-        if self._waits_for_disk(stall.processes.get(found.culprit)):
-            self._on_its_way.add(found.culprit)
+        if self._waits_for_disk(stall.processes.get(diagnosis.culprit)):
+            self._on_its_way.add(diagnosis.culprit)
             limit_s = self.budgets.step_s
             disk = f"the disk of {self._run_dir} {problem('disk-hangs').predicate}"
-            self.note(f"{found.sentence}; {disk}: waiting up to {limit_s:.0f} s for it")
+            self.note(f"{diagnosis.sentence}; {disk}: waiting up to {limit_s:.0f} s for it")
             return
-        logger.warning("alarm: %s", found.sentence)
+        logger.warning("alarm: %s", diagnosis.sentence)
         collected = self._evidence.collect(stall)
-        found = diagnose(collected.stall)
-        if found.problem.name == "on-its-way" and found.culprit not in self._on_its_way:
-            self._on_its_way.add(found.culprit)
-            self.network.tell(f"{found.sentence}; waiting up to {self.budgets.step_s:.0f} s for it")
+        diagnosis = diagnose(collected.stall)
+        if diagnosis.problem.name == "on-its-way" and diagnosis.culprit not in self._on_its_way:
+            self._on_its_way.add(diagnosis.culprit)
+            self.network.tell(f"{diagnosis.sentence}; waiting up to {self.budgets.step_s:.0f} s for it")
             return
-        archive, remark = self._evidence.pack(collected, found)
+        archive, remark = self._evidence.pack(collected, diagnosis)
         self.note(f"alarm, evidence in {archive}{remark}")
-        title = f"{found.culprit} {found.problem.predicate}"
-        text = f"{found.sentence}\n-> {found.action}\n{archive}"
+        title = f"{diagnosis.culprit} {diagnosis.problem.predicate}"
+        text = f"{diagnosis.sentence}\n-> {diagnosis.action}\n{archive}"
         run_with_timeout("alert", lambda: self._alert(title, text), None, [], _ALERT_S)
         raise RunError(
-            found.sentence,
-            cause="\n".join([found.problem.cause, *collected.summary(found.culprit), f"evidence: {archive}"]),
-            remedy=found.action,
+            diagnosis.sentence,
+            cause="\n".join([diagnosis.problem.cause, *collected.summary(diagnosis.culprit), f"evidence: {archive}"]),
+            remedy=diagnosis.action,
             exit_status=ExitStatus.stalled,
-            worker=found.culprit,
-            row=found.problem.name,
+            worker=diagnosis.culprit,
+            row=diagnosis.problem.name,
         )
 
     def keep_evidence(self, failure: RunError) -> None:

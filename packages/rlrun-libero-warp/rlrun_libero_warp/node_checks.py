@@ -56,8 +56,8 @@ def warp(cluster: ClusterState) -> Iterator[Finding]:
 
 def found(cluster: ClusterState) -> str:
     """Example: "sim-0: MuJoCo Warp 4.0.0 on NVIDIA H100, room for some 90000 rows, 61 compiled modules in /data"."""
-    told = [f"{node.node}: {_told(cluster, facts)}" for node, facts in cluster.simulators(WarpFacts)]
-    return "; ".join(told[:8]) or "not looked at"
+    sentences = [f"{node.node}: {_told(cluster, facts)}" for node, facts in cluster.simulators(WarpFacts)]
+    return "; ".join(sentences[:8]) or "not looked at"
 
 
 def _told(cluster: ClusterState, facts: WarpFacts) -> str:

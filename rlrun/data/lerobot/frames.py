@@ -63,11 +63,11 @@ class _Columns:
         self.reward = np.zeros(num_rows, np.float32)
         self.file = np.zeros(num_rows, np.int32)
 
-    def add(self, found: dict[str, np.ndarray]) -> None:
+    def add(self, arrays: dict[str, np.ndarray]) -> None:
         """Append rows of every array."""
         begin = self.num_frames
-        self.num_frames = self.num_frames + len(found["episode"])
-        for name, values in found.items():
+        self.num_frames = self.num_frames + len(arrays["episode"])
+        for name, values in arrays.items():
             getattr(self, name)[begin : self.num_frames] = values
 
     def ordered(self) -> None:
@@ -135,12 +135,12 @@ def _require_lengths(files: DatasetFiles, episodes: list[EpisodeRow], lengths: n
 def _data_files(files: DatasetFiles, episodes: list[EpisodeRow]) -> list[Path]:
     """Return the files with the frames of these episodes; all of data/ if the table of episodes names none."""
     named = list(dict.fromkeys(episode.data_file for episode in episodes))
-    found = [file for file in named if file is not None]
-    if len(found) < len(named):
-        found = sorted(files.path("data").glob("*/*.parquet"))
-    if not found:
+    paths = [file for file in named if file is not None]
+    if len(paths) < len(named):
+        paths = sorted(files.path("data").glob("*/*.parquet"))
+    if not paths:
         raise DatasetError(files.path("data"), "it holds no parquet file", COPY_AGAIN)
-    return found
+    return paths
 
 
 def _num_rows(files: DatasetFiles, path: Path) -> int:
@@ -158,12 +158,12 @@ def _read_file(files: DatasetFiles, path: Path, indices: np.ndarray) -> Iterator
         batches = table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=wanted)
         while (batch := checked_read(path, lambda: next(batches, None))) is not None:
             try:
-                found = _read_batch(batch, files, indices)
+                arrays = _read_batch(batch, files, indices)
             except (LookupError, ValueError, TypeError, AttributeError, pa.ArrowException) as error:
                 cause = f"its columns do not fit the features of info.json ({error})"
                 raise DatasetError(path, cause, _CORRECT_FEATURES) from error
-            rows = found.pop("at")
-            yield {name: values[rows] for name, values in found.items()} | {"row": first + rows}
+            rows = arrays.pop("at")
+            yield {name: values[rows] for name, values in arrays.items()} | {"row": first + rows}
             first += len(batch)
 
 

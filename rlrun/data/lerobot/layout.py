@@ -174,10 +174,10 @@ def find_roles(features: dict[str, Any], keys: DemoKeysConfig, cameras: Sequence
     if action is None:
         cause = f"no feature is called {' or '.join(ACTION_NAMES)}; it has {_listing(features)}"
         raise DatasetError(path, cause, "name the feature that holds the actions: demos.keys.action=FEATURE")
-    found, left_out = _find_cameras(features, keys.images, path)
+    chosen, left_out = _find_cameras(features, keys.images, path)
     if cameras is not None:
-        found = tuple(_camera_by_name(found, name, path) for name in cameras)
-    return Roles(state, action, found, left_out)
+        chosen = tuple(_camera_by_name(chosen, name, path) for name in cameras)
+    return Roles(state, action, chosen, left_out)
 
 
 def _listing(features: dict[str, Any]) -> str:
@@ -192,7 +192,7 @@ def _named_vector(
     if name is not None and name not in features:
         cause = f"demos.keys.{role} is {name}, and there is no such feature; it has {_listing(features)}"
         raise DatasetError(path, cause, f"name one of these in demos.keys.{role}")
-    key = name or next((one for one in usual if one in features), None)
+    key = name or next((usual_name for usual_name in usual if usual_name in features), None)
     if key is None:
         return None
     spec = features[key]
@@ -210,12 +210,12 @@ def read_names(names: Any, size: int) -> tuple[str, ...]:
     Forms: null, a list, {"motors": a list}, {"left": …, "right": …}, a list of lists, {"x": 0, "y": 1}.
     """
     pairs = list(_flatten_names(names, ""))
-    if isinstance(names, dict) and names and all(type(one) is int for one in names.values()):
+    if isinstance(names, dict) and names and all(type(place_of_name) is int for place_of_name in names.values()):
         pairs = [("", str(key)) for key in sorted(names, key=lambda key: names[key])]
-    found = tuple(name for _, name in pairs)
-    if len(set(found)) < len(found):  # as of two arms with equal joints
-        found = tuple(f"{place}{name}" for place, name in pairs)
-    return found if len(found) == size else ()
+    result = tuple(name for _, name in pairs)
+    if len(set(result)) < len(result):  # as of two arms with equal joints
+        result = tuple(f"{place}{name}" for place, name in pairs)
+    return result if len(result) == size else ()
 
 
 def _flatten_names(names: Any, place: str) -> Iterator[tuple[str, str]]:
@@ -257,7 +257,7 @@ def _camera_names(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _reason_to_omit(key: str, spec: dict[str, Any], named: Sequence[str] | None) -> str | None:
-    """Return why the pictures of a feature are not used; None: they are. named: demos.keys.images."""
+    """Return the reason to omit the pictures of a feature; None: they are used. named: demos.keys.images."""
     fault = _camera_fault(key, spec, is_named=named is not None)
     if fault is None and named is not None and key not in named:
         return "demos.keys.images does not name it"

@@ -94,11 +94,11 @@ class VideoReader:
         ):
             self._go_to(time_s)
         while self._last is None or _frame_time(self._last) < time_s:
-            found = next(self._frames, None)
-            if found is None:
+            following = next(self._frames, None)
+            if following is None:
                 break
             self._before = self._last
-            self._last = found
+            self._last = following
         near = [frame for frame in (self._before, self._last) if frame is not None]
         return min(near, key=lambda frame: abs(_frame_time(frame) - time_s), default=None)
 

@@ -125,15 +125,15 @@ class DemoDataset:
         taken = size or max(sizes, key=lambda one: one[0] * one[1], default=(0, 0))
         stats = statistics.dataset_stats(files, frames)
         sentences = _sentences(files, frames)
-        told = [*roles.left_out, *remarks, *time_warning(frames, files.fps), *_empty_sentence_warning(*sentences)]
-        told += rare_motions(stats[layout.ACTION], "action", roles.action.names)
-        told += rare_motions(stats[layout.STATE], "state", state.names) if state else []
+        warnings = [*roles.left_out, *remarks, *time_warning(frames, files.fps), *_empty_sentence_warning(*sentences)]
+        warnings += rare_motions(stats[layout.ACTION], "action", roles.action.names)
+        warnings += rare_motions(stats[layout.STATE], "state", state.names) if state else []
         try:
             pictures = PictureMemory(sources, frames.lengths, taken, demos.memory_gb * 1e9)
         except MemoryError as error:
             cause = f"demos.memory_gb={demos.memory_gb:g} is more memory than there is"
             raise DatasetError(files.folder, cause, "lower demos.memory_gb") from error
-        return cls(features, frames, pictures, sentences, stats, tuple(told))
+        return cls(features, frames, pictures, sentences, stats, tuple(warnings))
 
     def batch(self, indices: np.ndarray, num_action_chunks: int) -> DemoBatch:
         """Return frames `indices` (int [M]), each with its next C = num_action_chunks actions.
@@ -164,7 +164,7 @@ class DemoDataset:
         stats: dict[str, Any] = {
             name: {s: list(self.stats[key][s]) for s in statistics.VECTOR_STATS} for name, key in entries.items()
         }
-        stats = {name: widen(found, is_action=name == "action").statistics for name, found in stats.items()}
+        stats = {name: widen(kept, is_action=name == "action").statistics for name, kept in stats.items()}
         stats["action"]["mask"] = mask
         return stats | {"num_transitions": len(self), "num_trajectories": len(self.seeds)}
 
@@ -265,7 +265,7 @@ def _success_from_frames(files: DatasetFiles, frames: FrameTable, is_needed: boo
         return frames
     begins = np.cumsum(frames.lengths) - frames.lengths
     success = np.logical_or.reduceat(frames.success, begins)
-    rows = [replace(row, success=bool(found)) for row, found in zip(frames.episodes, success, strict=True)]
+    rows = [replace(row, success=bool(succeeded)) for row, succeeded in zip(frames.episodes, success, strict=True)]
     return replace(frames, episodes=tuple(rows))
 
 
@@ -286,8 +286,8 @@ def open_dataset(demos: DemosConfig, folder: str, cameras: tuple[str, ...] | Non
 
 def dataset_info(demos: DemosConfig, folder: str) -> DatasetInfo:
     """Return the description of a dataset for the comparison with a world. Raises RunError naming an unusable file."""
-    found = open_dataset(demos, folder)
-    known = found.features
+    dataset = open_dataset(demos, folder)
+    known = dataset.features
     return DatasetInfo(
         cameras=known.cameras,
         camera_sizes=known.camera_sizes,
@@ -296,9 +296,9 @@ def dataset_info(demos: DemosConfig, folder: str) -> DatasetInfo:
         fps=known.fps,
         proprio_names=known.proprio_names,
         action_names=known.action_names,
-        actions=found.actions,
-        sentences=found.sentences,
-        left_out=found.left_out,
+        actions=dataset.actions,
+        sentences=dataset.sentences,
+        left_out=dataset.left_out,
         is_ordered=demos.keys.images is not None,
     )
 

@@ -38,9 +38,9 @@ def vector_stats(rows: np.ndarray) -> dict[str, list]:
     at_once = max(1, _NUMBERS_AT_ONCE // len(rows))  # columns at a time, since they are copied as float64
     for begin in range(0, rows.shape[1], at_once):
         part = rows[:, begin : begin + at_once].astype(np.float64)
-        found = {"min": part.min(0), "max": part.max(0), "mean": part.mean(0), "std": part.std(0)}
-        found |= dict(zip(QUANTILES, np.quantile(part, list(QUANTILES.values()), axis=0), strict=True))
-        for name, values in found.items():
+        computed = {"min": part.min(0), "max": part.max(0), "mean": part.mean(0), "std": part.std(0)}
+        computed |= dict(zip(QUANTILES, np.quantile(part, list(QUANTILES.values()), axis=0), strict=True))
+        for name, values in computed.items():
             stats[name] += values.tolist()
     return stats | {"count": [len(rows)]}
 
@@ -96,13 +96,13 @@ class WidenedStats:
     told: tuple[str, ...]  # a sentence on each rare dimension, without its name
 
 
-def widen(found: Statistics, is_action: bool) -> WidenedStats:
+def widen(statistics: Statistics, is_action: bool) -> WidenedStats:
     """Return statistics that preserve rare motion.
 
     is_action: dimensions that never move get a range as small as rounding, so that actions stay close to their value;
     policies handle such dimensions of the state themselves.
     """
-    stats = {name: np.asarray(values, np.float64) for name, values in found.items() if name != "mask"}
+    stats = {name: np.asarray(values, np.float64) for name, values in statistics.items() if name != "mask"}
     low, high, mean, std, q01, q99 = (stats[name] for name in ("min", "max", "mean", "std", "q01", "q99"))
     resolution = RESOLUTION * np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
     moves = high - low > resolution
@@ -138,8 +138,8 @@ def widen(found: Statistics, is_action: bool) -> WidenedStats:
     return WidenedStats({name: values.tolist() for name, values in stats.items()}, tuple(map(int, rare)), told)
 
 
-def rare_motions(found: Statistics, what: str, names: Sequence[str] = ()) -> list[str]:
+def rare_motions(statistics: Statistics, what: str, names: Sequence[str] = ()) -> list[str]:
     """Return a sentence on each dimension that moves rarely. Example of `what`: "action"; names: of its dimensions."""
-    kept = widen(found, is_action=False)
+    kept = widen(statistics, is_action=False)
     labels = [f"{what}[{i}]" + (f" ({names[i]})" if i < len(names) else "") for i in kept.rare]
     return [f"{label} {told}" for label, told in zip(labels, kept.told, strict=True)]

@@ -89,12 +89,14 @@ class DatasetFiles:
 
     def _require_own_files(self) -> None:
         """Raise DatasetError for pipes, sockets, devices, and links that lead out of the folder."""
-        own = self.folder.resolve()
-        blobs = own.parents[1] / "blobs" if own.parent.name == "snapshots" else own  # the cache of Hugging Face's hub
+        root = self.folder.resolve()
+        blobs = (
+            root.parents[1] / "blobs" if root.parent.name == "snapshots" else root
+        )  # the cache of Hugging Face's hub
         for file in self.folder.rglob("*"):
             if any(part.startswith(".") for part in file.relative_to(self.folder).parts):
                 continue  # caches of tools; the layout names no such file
-            if file.is_symlink() and not any(file.resolve().is_relative_to(one) for one in (own, blobs)):
+            if file.is_symlink() and not any(file.resolve().is_relative_to(allowed) for allowed in (root, blobs)):
                 raise DatasetError(file, "it is a link that leads out of the dataset", COPY_LINKED)
             if file.is_relative_to(self.folder / "meta") and file.is_file() and file.stat().st_size > _MAX_META_BYTES:
                 raise DatasetError(file, f"it is larger than {_MAX_META_BYTES} bytes", COPY_AGAIN)
@@ -239,10 +241,10 @@ class DatasetFiles:
         """Open a parquet file for reading in parts. Raises DatasetError."""
         import pyarrow.parquet as pq
 
-        found = checked_read(file, lambda: pq.ParquetFile(file, buffer_size=2**20))
-        if found.metadata.num_rows > min(layout.MAX_ROWS, _ROWS_PER_BYTE * file.stat().st_size):
-            raise DatasetError(file, f"it is damaged (it would have {found.metadata.num_rows} rows)", COPY_AGAIN)
-        return found
+        table = checked_read(file, lambda: pq.ParquetFile(file, buffer_size=2**20))
+        if table.metadata.num_rows > min(layout.MAX_ROWS, _ROWS_PER_BYTE * file.stat().st_size):
+            raise DatasetError(file, f"it is damaged (it would have {table.metadata.num_rows} rows)", COPY_AGAIN)
+        return table
 
     def _json(self, name: str) -> dict:
         try:
@@ -332,7 +334,7 @@ def _frame_rate(value: object) -> float:
 def _sentences(tasks: object) -> tuple[str, ...]:
     if tasks is None:
         return ()
-    found = [tasks] if isinstance(tasks, str) else tasks
-    if not isinstance(found, list) or not all(isinstance(task, str) for task in found):
+    texts = [tasks] if isinstance(tasks, str) else tasks
+    if not isinstance(texts, list) or not all(isinstance(task, str) for task in texts):
         raise ValueError(f"tasks is {tasks!r}, and must be a list of sentences")
-    return tuple(found)
+    return tuple(texts)

@@ -219,16 +219,16 @@ def _start_qpos(model: mujoco.MjModel, activity: Activity) -> np.ndarray:
 
 def _check(config: EnvConfig) -> None:
     """Refuse settings that the embedded world does not support, by key."""
-    _known("activity", [config.activity], ACTIVITIES)
-    _known("controlled", config.controlled, r1pro.ACTION_PARTS)
-    _known("cameras", config.cameras, r1pro.CAMERAS)
+    _require_known_names("activity", [config.activity], ACTIVITIES)
+    _require_known_names("controlled", config.controlled, r1pro.ACTION_PARTS)
+    _require_known_names("cameras", config.cameras, r1pro.CAMERAS)
     if not 1 <= config.image_size <= MAX_PIXELS:
         raise ValueError(f"env.image_size={config.image_size}: the embedded world draws 1 to {MAX_PIXELS} pixels")
     if config.physics_hz % config.action_hz:
         raise ValueError(f"env.physics_hz={config.physics_hz} must be a multiple of env.action_hz={config.action_hz}")
 
 
-def _known(key: str, values: list[str], known: Collection[str]) -> None:
+def _require_known_names(key: str, values: list[str], known: Collection[str]) -> None:
     unknown = [value for value in values if value not in known]
     if unknown or not values:
         raise ValueError(f"env.{key}: {unknown or 'empty'} is not among {', '.join(known)}")

@@ -126,9 +126,9 @@ class Expert:
         )
 
 
-def seed_given(number: int, own: GymnasiumConfig) -> int:
-    """Return what `reset(seed=…)` gets for the reset seed `number` of an episode."""
-    return number if own.has_whole_seeds else simulator_seed(number)
+def seed_of_reset(number: int, settings: GymnasiumConfig) -> int:
+    """Return the argument of `reset(seed=…)` for the reset seed `number` of an episode."""
+    return number if settings.has_whole_seeds else simulator_seed(number)
 
 
 def first_observation(reset: Callable[..., Any], seed: int, name: str) -> Any:
@@ -188,12 +188,12 @@ def success_of(info: Mapping, name: str) -> bool | None:
 class Success:
     """Success of one episode at a time, by the info of its last or of any step, or by its return."""
 
-    def __init__(self, own: GymnasiumConfig, made: Any, max_steps: int):
+    def __init__(self, settings: GymnasiumConfig, made: Any, max_steps: int):
         """made: the spec of the environment; None: it has none. max_steps: the time limit of an episode."""
-        self._name = own.id
-        self._is_last = own.success is SuccessRule.last
+        self._name = settings.id
+        self._is_last = settings.success is SuccessRule.last
         self._max_steps = max_steps
-        self._needed = own.success_return
+        self._needed = settings.success_return
         self._length = None
         if self._needed is None and made is not None:
             self._needed = made.reward_threshold

@@ -17,7 +17,7 @@ from rlrun.envs.gymnasium.actions import (
     Expert,
     Success,
     first_observation,
-    seed_given,
+    seed_of_reset,
     step_results,
 )
 from rlrun.envs.gymnasium.observations import SMALLEST_GRID, ObservationReader
@@ -69,7 +69,7 @@ class GymnasiumEnv(SingleEnv):
         return self._wanted.instruction or seen or task_of(self._env) or self._wanted.id
 
     def start(self, seed: int) -> None:
-        self._observation = first_observation(self._env.reset, seed_given(seed, self._wanted), self._wanted.id)
+        self._observation = first_observation(self._env.reset, seed_of_reset(seed, self._wanted), self._wanted.id)
         self._success.start()
         if not self._wanted.has_shadows:
             switch_shadows_off(self._env)  # after each reset: some environments compile their model in it

@@ -16,7 +16,7 @@ from rlrun.config.sections import load_object
 from rlrun.envs.gymnasium.gymnasium_env import GymnasiumEnv
 from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization
 from rlrun.envs.gymnasium.vector_rows import VectorRows
-from rlrun.envs.make import close_or_warn, last_lines, questions_told
+from rlrun.envs.make import close_or_warn, last_lines, questions_refused
 from rlrun.envs.pictures import draw_without_display
 from rlrun.envs.rows import RowsEnv
 from rlrun.envs.vector_env import VectorEnv
@@ -29,17 +29,17 @@ MAX_LINES = 12  # of a traceback
 _OURS = {"max_episode_steps": -1, "disable_env_checker": True}
 
 
-def single_of_id(own: GymnasiumConfig) -> gymnasium.Env:
+def single_of_id(settings: GymnasiumConfig) -> gymnasium.Env:
     """Make the environment `env.gymnasium.id`, without its time limit. Raises RunError if that fails."""
     try:
-        made = _drawing(lambda **kwargs: gymnasium.make(own.id, **kwargs), _OURS | own.kwargs)
+        made = _drawing(lambda **kwargs: gymnasium.make(settings.id, **kwargs), _OURS | settings.kwargs)
     except RunError:
         raise
     except Exception as error:  # third-party code may raise anything
         raise RunError(
-            f"Gymnasium cannot make {own.id}.",
+            f"Gymnasium cannot make {settings.id}.",
             key="env.gymnasium.id",
-            value=own.id,
+            value=settings.id,
             cause=_cause(error),
             remedy="Check the id, env.gymnasium.kwargs, and that its package is installed; 'module:Name-v0' "
             "imports the module first.",
@@ -48,21 +48,22 @@ def single_of_id(own: GymnasiumConfig) -> gymnasium.Env:
     return made.env if isinstance(made, OrderEnforcing) else made  # rows are never stepped before a reset
 
 
-def vector_of_id(own: GymnasiumConfig, num_envs: int) -> GymnasiumVectorEnv:
+def vector_of_id(settings: GymnasiumConfig, num_envs: int) -> GymnasiumVectorEnv:
     """Make a vector environment of `env.gymnasium.id`. Raises RunError if that fails."""
-    assert own.vectorization is not None
-    mode = own.vectorization.value
-    is_own = own.vectorization is Vectorization.vector_entry_point
+    assert settings.vectorization is not None
+    mode = settings.vectorization.value
+    is_own = settings.vectorization is Vectorization.vector_entry_point
     ours = {} if is_own else {"vector_kwargs": {"autoreset_mode": AutoresetMode.DISABLED}} | _OURS
     try:
         return _drawing(
-            lambda **kwargs: gymnasium.make_vec(own.id, num_envs, vectorization_mode=mode, **kwargs), ours | own.kwargs
+            lambda **kwargs: gymnasium.make_vec(settings.id, num_envs, vectorization_mode=mode, **kwargs),
+            ours | settings.kwargs,
         )
     except RunError:
         raise
     except Exception as error:  # third-party code may raise anything
         raise RunError(
-            f"Gymnasium cannot make a vector environment of {own.id}.",
+            f"Gymnasium cannot make a vector environment of {settings.id}.",
             key="env.gymnasium.vectorization",
             value=mode,
             cause=_cause(error),
@@ -75,42 +76,44 @@ def _drawing(make: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
     """Make an environment that renders arrays, or one without a render mode if it has none, or not this one."""
     if "render_mode" not in kwargs:
         try:
-            with questions_told():
+            with questions_refused():
                 return make(render_mode="rgb_array", **kwargs)
         except (RunError, ImportError, gymnasium.error.UnregisteredEnv):
             raise
         except Exception as error:  # TypeError, AssertionError, an error of its OpenGL: each says it in its own way
             log.info("made without render_mode, since with rgb_array: %s: %s", type(error).__name__, error)
-    with questions_told():
+    with questions_refused():
         return make(**kwargs)
 
 
-def of_maker(own: GymnasiumConfig, num_envs: int) -> Any:
+def of_maker(settings: GymnasiumConfig, num_envs: int) -> Any:
     """Call `env.gymnasium.maker` with LeRobot's three arguments. Returns an environment, or a vector environment."""
-    is_async = own.vectorization is Vectorization.async_
+    is_async = settings.vectorization is Vectorization.async_
     try:
-        with questions_told():
-            made = load_object(str(own.maker))(n_envs=num_envs, use_async_envs=is_async, cfg=dict(own.kwargs) or None)
+        with questions_refused():
+            made = load_object(str(settings.maker))(
+                n_envs=num_envs, use_async_envs=is_async, cfg=dict(settings.kwargs) or None
+            )
     except RunError:
         raise
     except Exception as error:  # third-party code may raise anything
         raise RunError(
-            f"{own.maker} makes no environment.",
+            f"{settings.maker} makes no environment.",
             key="env.gymnasium.maker",
-            value=own.maker,
+            value=settings.maker,
             cause=_cause(error),
             remedy="Name module:FUNCTION of a function make_env(n_envs, use_async_envs, cfg).",
             exit_status=ExitStatus.bad_config,
         ) from error
     by_task = _flat(made)
-    wanted = own.maker_task or ""
-    if wanted not in by_task and len(by_task) == 1 and own.maker_task is None:
+    wanted = settings.maker_task or ""
+    if wanted not in by_task and len(by_task) == 1 and settings.maker_task is None:
         (wanted,) = by_task
     if wanted not in by_task:
         raise RunError(
-            f"{own.maker} makes {len(by_task)} environments, and none is '{wanted}'.",
+            f"{settings.maker} makes {len(by_task)} environments, and none is '{wanted}'.",
             key="env.gymnasium.maker_task",
-            value=own.maker_task,
+            value=settings.maker_task,
             cause=f"They are {', '.join(by_task)}.",
             remedy="Name one of them.",
             exit_status=ExitStatus.bad_config,

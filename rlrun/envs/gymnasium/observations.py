@@ -51,7 +51,7 @@ class Camera:
 
 
 def camera_of(key: str, space: spaces.Space) -> Camera | None:
-    """Return how to read the pictures of a space that is unambiguously a camera's; None: it is none."""
+    """Return the camera of a space that is unambiguously one's; None: it is none."""
     if not isinstance(space, spaces.Box):
         return None
     shape = space.shape

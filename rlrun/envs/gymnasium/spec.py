@@ -86,10 +86,10 @@ def checks(config: RunConfig) -> Iterator[RunError]:
         )
 
 
-def meaning_of_success(own: GymnasiumConfig) -> str:
+def meaning_of_success(settings: GymnasiumConfig) -> str:
     """Return the definition of success. Example: "the environment says so at any step; else a return of 475"."""
-    when = "its last step" if own.success is SuccessRule.last else "any step"
-    needed = "the registered threshold" if own.success_return is None else f"{own.success_return:g}"
+    when = "its last step" if settings.success is SuccessRule.last else "any step"
+    needed = "the registered threshold" if settings.success_return is None else f"{settings.success_return:g}"
     return f"the environment says so at {when} of the episode; if it never says, a return of {needed}"
 
 

@@ -15,11 +15,11 @@ from gymnasium.vector import AutoresetMode
 
 from rlrun.config.schema import EnvConfig
 from rlrun.edges.frames import ChunkResult, Frames
-from rlrun.envs.gymnasium.actions import NO_EXPERT, SUCCESS_KEYS, Actions, Expert, Success, number, seed_given
+from rlrun.envs.gymnasium.actions import NO_EXPERT, SUCCESS_KEYS, Actions, Expert, Success, number, seed_of_reset
 from rlrun.envs.gymnasium.gymnasium_env import RENDERED, no_pixels, task_of
 from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
-from rlrun.envs.make import close_or_warn, questions_told
+from rlrun.envs.make import close_or_warn, questions_refused
 from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
 from rlrun.envs.rows import Step, as_float32, float32_fault, step_info
 from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv
@@ -94,8 +94,8 @@ class VectorRows(VectorEnv):
         all_seeds = [0] * self.num_envs
         mask[env_ids] = True
         for i, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
-            all_seeds[i] = seed_given(seed, self._wanted)
-        with questions_told():
+            all_seeds[i] = seed_of_reset(seed, self._wanted)
+        with questions_refused():
             observations = self._env.reset(seed=all_seeds, options={"reset_mask": mask})[0]
         for env in () if self._wanted.has_shadows else self._singles():
             switch_shadows_off(env)
@@ -147,7 +147,9 @@ class VectorRows(VectorEnv):
         for i in np.flatnonzero(running).tolist():
             self._num_steps[i] += 1
             is_kept = bool(terminated[i] or truncated[i]) and self._mode is AutoresetMode.SAME_STEP
-            step = self._outcome(i, rewards[i], bool(terminated[i]), bool(truncated[i]), _said(info, i, is_kept))
+            step = self._outcome(
+                i, rewards[i], bool(terminated[i]), bool(truncated[i]), _success_info(info, i, is_kept)
+            )
             if pictures is not None:
                 self._seen[i] = pictures[i]
             elif is_kept:
@@ -173,7 +175,7 @@ class VectorRows(VectorEnv):
         native = [self._actions.native(a if on else self._idle) for a, on in zip(actions, running, strict=True)]
         batch = np.stack(native) if self._actions.is_box else np.asarray(native)
         try:
-            with questions_told():
+            with questions_refused():
                 return self._env.step(batch)
         except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
             raise
@@ -310,7 +312,7 @@ def _same(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other))
 
 
-def _said(info: dict[str, Any], row: int, is_kept: bool) -> dict[str, Any]:
+def _success_info(info: dict[str, Any], row: int, is_kept: bool) -> dict[str, Any]:
     """Return the info on the success of a row.
 
     is_kept: its episode has ended under SAME_STEP, so that `final_info` has it; some environments leave it in `info`.
@@ -322,7 +324,7 @@ def _said(info: dict[str, Any], row: int, is_kept: bool) -> dict[str, Any]:
     return {}
 
 
-def _is_of(found: dict[str, Any], key: str, row: int) -> bool:
+def _is_of(info: dict[str, Any], key: str, row: int) -> bool:
     """Return whether the environment of a row gave this key; the mask of a key says so."""
-    mask = found.get(f"_{key}")
+    mask = info.get(f"_{key}")
     return mask is None or bool(mask[row])

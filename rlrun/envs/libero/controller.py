@@ -93,7 +93,7 @@ def _contiguous(at: list[int]) -> slice:
 
 
 def _inertia_at(model: mujoco.MjModel, dofs: slice) -> np.ndarray:
-    """Return where M[i, j] of these dofs lies in MuJoCo's sparse lower triangle; int [n, n]."""
+    """Return the addresses of M[i, j] of these dofs in MuJoCo's sparse lower triangle; int [n, n]."""
     addresses = np.zeros((dofs.stop - dofs.start,) * 2, np.int64)
     for i in range(dofs.start, dofs.stop):
         start = int(model.M_rowadr[i])

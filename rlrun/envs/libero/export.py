@@ -192,7 +192,7 @@ def asset_name(content, suffix):
 
 
 def _changed(compiled, running):
-    """Return what robosuite has changed in the compiled model: {field: [[row, values], …]}.
+    """Return robosuite's changes of the compiled model: {field: [[row, values], …]}.
 
     The places of fixtures are, and which sites are shown. Raises ValueError if anything else has other sizes.
     """
@@ -228,7 +228,7 @@ def _goal(env):
 
 
 def _thing(env, name, state):
-    """Describe what the predicates read of an object, a fixture or a site."""
+    """Describe an object, a fixture or a site as the predicates read it."""
     site = env.object_sites_dict.get(name)
     if site is not None and state.object_state_type == "site":
         return {

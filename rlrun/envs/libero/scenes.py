@@ -104,7 +104,7 @@ class Suite:
         return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
     def described(self, number: int) -> dict[str, Any]:
-        """Return what was written of a task, without compiling its scene."""
+        """Return the description of a task as exported, without compiling its scene."""
         return _read_json(self._folder / self.name / str(number) / _TASK_FILE, self._folder, f"{self.name}:{number}")
 
     def scene_of(self, number: int) -> str:

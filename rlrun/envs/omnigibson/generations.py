@@ -255,7 +255,7 @@ def open_simulation(og: ModuleType, config: EnvConfig, num_envs: int) -> Simulat
 
 
 def robot_kind(registered: Any) -> dict[str, str]:
-    """Return how this build names the R1Pro in a robot's configuration."""
+    """Return the names of the R1Pro in a robot's configuration of this build."""
     if ROBOT_MODEL in registered:
         return {"model": ROBOT_MODEL}
     if ROBOT_CLASS in registered:

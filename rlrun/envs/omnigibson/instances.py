@@ -184,8 +184,8 @@ def _poses_for(by_robot: dict[str, Any], robot: Any, source: object) -> list[Pos
     return [_pose(pose) for pose in entries]
 
 
-def _pose(one: Any) -> Pose:
-    return Pose(to_numpy(one["position"]).astype(np.float32), to_numpy(one["orientation"]).astype(np.float32))
+def _pose(entry: Any) -> Pose:
+    return Pose(to_numpy(entry["position"]).astype(np.float32), to_numpy(entry["orientation"]).astype(np.float32))
 
 
 def instance_files(config: EnvConfig) -> dict[int, Path]:

@@ -90,9 +90,9 @@ def num_threads() -> int:
     return int(os.environ.get(THREADS_VARIABLE) or max(1, num_cores() - 1))
 
 
-def _check_tiles(own: OmniGibsonConfig) -> None:
+def _check_tiles(settings: OmniGibsonConfig) -> None:
     accelerator = os.environ.get("OMNIGIBSON_GPU_ID", "0")
-    if own.tiled_rendering and accelerator not in ("", "0"):
+    if settings.tiled_rendering and accelerator not in ("", "0"):
         raise RunError(
             f"Tiled rendering works on accelerator 0 only; this simulator has accelerator {accelerator}.",
             key="env.omnigibson.tiled_rendering",
@@ -166,17 +166,17 @@ def set_macros(gm: Any, config: EnvConfig) -> None:
             ) from error
 
 
-def wanted_macros(own: OmniGibsonConfig) -> dict[str, bool]:
+def wanted_macros(settings: OmniGibsonConfig) -> dict[str, bool]:
     """Return macro of `omnigibson.macros.gm` -> value."""
     return {
         "HEADLESS": True,
         "ENABLE_OBJECT_STATES": True,  # goals consist of object states
-        "USE_GPU_DYNAMICS": own.gpu_dynamics,
-        "ENABLE_FLATCACHE": own.flatcache,
-        "ENABLE_TRANSITION_RULES": own.transition_rules,
-        "RENDER_VIEWER_CAMERA": own.viewer_camera,
-        "USE_NUMPY_CONTROLLER_BACKEND": own.numpy_controllers,
-        "ENABLE_TILED_RENDERING": own.tiled_rendering,
+        "USE_GPU_DYNAMICS": settings.gpu_dynamics,
+        "ENABLE_FLATCACHE": settings.flatcache,
+        "ENABLE_TRANSITION_RULES": settings.transition_rules,
+        "RENDER_VIEWER_CAMERA": settings.viewer_camera,
+        "USE_NUMPY_CONTROLLER_BACKEND": settings.numpy_controllers,
+        "ENABLE_TILED_RENDERING": settings.tiled_rendering,
     }
 
 

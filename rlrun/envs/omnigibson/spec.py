@@ -141,23 +141,29 @@ def splits(env: EnvConfig) -> Splits:
     return Splits(train + (f" without {sorted(kept)}" if kept else ""), validation, test, same, deviations)
 
 
-def _deviations(own: OmniGibsonConfig) -> Iterator[str]:
-    """Yield what differs from the evaluators of the BEHAVIOR challenge, as docs/omnigibson.md describes them."""
-    if own.instances is Instances.online:
+def _deviations(settings: OmniGibsonConfig) -> Iterator[str]:
+    """Yield the deviations from the evaluators of the BEHAVIOR challenge, as docs/omnigibson.md describes them."""
+    if settings.instances is Instances.online:
         yield "each episode places its objects at random, in the challenge by listed instances"
-    if not own.self_collisions:
+    if not settings.self_collisions:
         yield "the robot does not collide with itself"
-    if own.base_mass_kg != CHALLENGE_BASE_KG:
-        mass = "as in its model" if own.base_mass_kg is None else f"{own.base_mass_kg:g} kg"
+    if settings.base_mass_kg != CHALLENGE_BASE_KG:
+        mass = "as in its model" if settings.base_mass_kg is None else f"{settings.base_mass_kg:g} kg"
         yield f"the robot's base weighs {mass}, in the challenge {CHALLENGE_BASE_KG:g} kg"
-    if not own.transition_rules:
+    if not settings.transition_rules:
         yield "no transition rules (cutting, cooking, mixing)"
-    elif sorted(own.disabled_transition_rules) != sorted(CHALLENGE_RULES_OFF):
-        yield f"transition rules that are off: {own.disabled_transition_rules}, in the challenge {CHALLENGE_RULES_OFF}"
-    if own.load_room_types or own.load_room_instances or own.load_object_categories or own.not_load_object_categories:
+    elif sorted(settings.disabled_transition_rules) != sorted(CHALLENGE_RULES_OFF):
+        off = settings.disabled_transition_rules
+        yield f"transition rules that are off: {off}, in the challenge {CHALLENGE_RULES_OFF}"
+    if (
+        settings.load_room_types
+        or settings.load_room_instances
+        or settings.load_object_categories
+        or settings.not_load_object_categories
+    ):
         yield "a part of the scene"
-    if own.grasping is not Grasping.assisted:
-        yield f"grasping is {own.grasping.value}, in the challenge {Grasping.assisted.value}"
+    if settings.grasping is not Grasping.assisted:
+        yield f"grasping is {settings.grasping.value}, in the challenge {Grasping.assisted.value}"
 
 
 SPEC = SimulatorSpec(

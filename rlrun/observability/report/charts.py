@@ -306,9 +306,9 @@ def _hover(scale: _Scale, series: Sequence[Series]) -> str:
                 by_step.setdefault(step, []).append((line, value))
     width = (WIDTH - LEFT - RIGHT) / max(1, len(by_step))
     columns = []
-    for step, found in by_step.items():
+    for step, shown in by_step.items():
         x = scale.x(step)
-        text = "\n".join(f"{line.name}: {format_value(value, scale.axis)}" for line, value in found)
+        text = "\n".join(f"{line.name}: {format_value(value, scale.axis)}" for line, value in shown)
         columns.append(
             f'<g class="hover"><title>step {step:.0f}\n{escape(text)}</title>'
             f'<rect x="{x - width / 2:.1f}" y="{TOP}" width="{width:.1f}" height="{HEIGHT - TOP - BOTTOM}"/>'
@@ -325,9 +325,9 @@ def _bucketed(line: Series) -> Series:
     steps = []
     values = []
     for start in range(0, len(line.steps), size):
-        found = [value for value in line.values[start : start + size] if value is not None]
+        known = [value for value in line.values[start : start + size] if value is not None]
         steps.append(line.steps[min(start + size, len(line.steps)) - 1])
-        values.append(sum(found) / len(found) if found else None)
+        values.append(sum(known) / len(known) if known else None)
     return Series(line.name, steps, values, line.colour)
 
 

@@ -26,14 +26,14 @@ def run_folders(places: Sequence[Path]) -> list[Path]:
 
     Raises FileNotFoundError for a place without any.
     """
-    found: list[Path] = []
+    folders: list[Path] = []
     for place in places:
         inside = sorted(path for path in place.iterdir() if _is_run(path)) if place.is_dir() else []
         mine = [place] if _is_run(place) else inside
         if not mine:
             raise FileNotFoundError(f"{place} is no run directory, and has none inside")
-        found += mine
-    return list(dict.fromkeys(found))
+        folders += mine
+    return list(dict.fromkeys(folders))
 
 
 def write_comparison(folders: Sequence[Path], path: Path) -> Path:
@@ -82,18 +82,18 @@ def _dot(number: int) -> str:
 def _results(groups: Sequence[RunGroup]) -> str:
     rows = []
     best, others = best_of(groups)
-    is_clear = bool(others) and all(one.is_clear for one in others.values())
+    is_clear = bool(others) and all(difference.is_clear for difference in others.values())
     for number, group in enumerate(groups):
         name = f"<td>{_dot(number)}{escape(group.label)}</td>"
         if group.success is None:
             rows.append(f"<tr>{name}<td colspan=6>not evaluated yet</td><td class=num>{len(group.runs)}</td></tr>")
             continue
         rate, low, high = group.success
-        rates = [one.success_rate for one in group.last]
+        rates = [evaluation.success_rate for evaluation in group.last]
         spread = percent(rates[0]) if len(rates) == 1 else f"{percent(min(rates))} to {percent(max(rates))}"
         text = f"<b>{percent(rate)}</b>" if group is best and is_clear else percent(rate)
         text += f" <small>{percent(low)} to {percent(high)}</small>"
-        mean = sum(one.mean_return for one in group.last) / len(group.last)
+        mean = sum(evaluation.mean_return for evaluation in group.last) / len(group.last)
         rows.append(
             f"<tr>{name}<td class=num>{group.steps}</td>"
             f"<td>{text}</td><td>{_bar(rate, low, high)}</td><td>{_less(others.get(number))}</td>"
@@ -119,8 +119,8 @@ def best_of(groups: Sequence[RunGroup]) -> tuple[RunGroup | None, dict[int, Diff
     best = max((group for group in groups if group.success), key=lambda group: group.success or (), default=None)
     if best is None:
         return None, {}
-    found = {number: group.difference_to(best) for number, group in enumerate(groups) if group is not best}
-    return best, {number: one for number, one in found.items() if one is not None}
+    differences = {number: group.difference_to(best) for number, group in enumerate(groups) if group is not best}
+    return best, {number: difference for number, difference in differences.items() if difference is not None}
 
 
 def _less(difference: Difference | None) -> str:
@@ -146,8 +146,8 @@ def _bar(rate: float, low: float, high: float) -> str:
 
 def _curves(groups: Sequence[RunGroup]) -> str:
     cards = [_card("Success in evaluations", Axis(0.0, 1.0, is_percent=True), groups, evaluation_curve)]
-    for one in main_curves_of([run for group in groups for run in group.runs]):
-        cards.append(_card(one.title, one.axis, groups, partial(curve, one.metric)))
+    for main_curve in main_curves_of([run for group in groups for run in group.runs]):
+        cards.append(_card(main_curve.title, main_curve.axis, groups, partial(curve, main_curve.metric)))
     return f'<div class="grid">{"".join(cards)}</div>'
 
 
@@ -157,10 +157,10 @@ def _card(
     groups: Sequence[RunGroup],
     curve_of: Callable[[RunGroup, int], tuple[Series, Band] | None],
 ) -> str:
-    found = [one for number, group in enumerate(groups) if (one := curve_of(group, _colour(number))) is not None]
-    if not found:
+    curves = [drawn for number, group in enumerate(groups) if (drawn := curve_of(group, _colour(number))) is not None]
+    if not curves:
         return f'<div class="card missing"><h3>{escape(title)}</h3><p>not logged</p></div>'
-    chart = line_chart([series for series, _ in found], axis, bands=[band for _, band in found])
+    chart = line_chart([series for series, _ in curves], axis, bands=[band for _, band in curves])
     return f'<div class="card"><h3>{escape(title)}</h3>{chart}</div>'
 
 

@@ -66,8 +66,8 @@ def main_curves(record: RunRecord) -> str:
 def other_curves(record: RunRecord) -> str:
     """Return the curves of all other metrics, folded and by group; those that are always 0 are only named."""
     shown = {curve.metric for curve in MAIN} | _NO_CURVES
-    found = dict.fromkeys(name for line in record.metrics for name in line if name not in shown)
-    names = sorted((name for name in found if not name.startswith(BUSY)), key=training_tag)
+    names_left = dict.fromkeys(name for line in record.metrics for name in line if name not in shown)
+    names = sorted((name for name in names_left if not name.startswith(BUSY)), key=training_tag)
     flat = [name for name in names if not any(record.values(name))]
     cards = [_card(record, Curve(name, training_tag(name), Axis())) for name in names if name not in flat]
     if not cards and not flat:

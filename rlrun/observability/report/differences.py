@@ -71,7 +71,7 @@ def compare_success(
     episodes = _unpaired(*_count_episodes(a), *_count_episodes(b))
     if min(len(a), len(b)) < 2:
         return Difference(*episodes, f"all episodes of {len(a)} and {len(b)} runs; one run shows no spread of seeds")
-    rates = [[one.success_rate for one in records] for records in (a, b)]
+    rates = [[evaluation.success_rate for evaluation in records] for records in (a, b)]
     is_paired = len(set(seeds[0])) == len(a) and sorted(seeds[0]) == sorted(seeds[1])
     over_seeds = _paired_seeds(rates[0], rates[1], *seeds) if is_paired else _welch(rates[0], rates[1])
     value, low, high = over_seeds
@@ -115,7 +115,9 @@ def _joined(one: float, other: float, phi: float) -> float:
 
 def _compare_evaluations(a: EvaluationRecord, b: EvaluationRecord) -> Difference:
     """Compare by pairs; evaluations without equal seeds, or without listed episodes, as independent ones."""
-    in_a, in_b = ({one.seed: one.success for one in record.outcomes if not one.is_void} for record in (a, b))
+    in_a, in_b = (
+        {outcome.seed: outcome.success for outcome in record.outcomes if not outcome.is_void} for record in (a, b)
+    )
     common = sorted(in_a.keys() & in_b.keys())
     if not common:
         return Difference(
@@ -133,7 +135,7 @@ def _compare_evaluations(a: EvaluationRecord, b: EvaluationRecord) -> Difference
 
 
 def _count_episodes(records: Sequence[EvaluationRecord]) -> tuple[int, int]:
-    return sum(one.successes for one in records), sum(one.episodes for one in records)
+    return sum(evaluation.successes for evaluation in records), sum(evaluation.episodes for evaluation in records)
 
 
 def _unpaired(in_a: int, of_a: int, in_b: int, of_b: int) -> tuple[float, float, float]:
@@ -167,7 +169,7 @@ def _welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]
     value = mean(b) - mean(a)
     if total == 0:
         return value, value, value
-    freedom = total**2 / sum(one**2 / (len(rates) - 1) for one, rates in zip(variances, (a, b), strict=True))
+    freedom = total**2 / sum(variance**2 / (len(rates) - 1) for variance, rates in zip(variances, (a, b), strict=True))
     half = _t_quantile(int(freedom)) * sqrt(total)  # rounded down, which widens it
     return value, value - half, value + half
 
@@ -201,15 +203,15 @@ class RunGroup:
         """Return the success of this group less that of `other`; None if one was not evaluated."""
         if self.success is None or other.success is None:
             return None
-        found = compare_success(other.last, self.last, [other.seeds, self.seeds])
-        if len({one.step for one in (*other.last, *self.last)}) == 1:
-            return found
-        return replace(found, basis=f"{found.basis}; evaluated after step {other.steps} and {self.steps}")
+        difference = compare_success(other.last, self.last, [other.seeds, self.seeds])
+        if len({evaluation.step for evaluation in (*other.last, *self.last)}) == 1:
+            return difference
+        return replace(difference, basis=f"{difference.basis}; evaluated after step {other.steps} and {self.steps}")
 
     @property
     def steps(self) -> str:
         """Training steps after which the last evaluations were. Example: "200", or "160 to 200" of runs that differ."""
-        low, high = (of(one.step for one in self.last) for of in (min, max))
+        low, high = (of(evaluation.step for evaluation in self.last) for of in (min, max))
         return str(low) if low == high else f"{low} to {high}"
 
     @property
@@ -220,7 +222,9 @@ class RunGroup:
     @property
     def success(self) -> tuple[float, float, float] | None:
         """Rate and 95 % Wilson interval of all last evaluations together; None without any."""
-        successes, episodes = (sum(getattr(one, name) for one in self.last) for name in ("successes", "episodes"))
+        successes, episodes = (
+            sum(getattr(evaluation, name) for evaluation in self.last) for name in ("successes", "episodes")
+        )
         return (successes / episodes, *wilson_interval(successes, episodes)) if episodes else None
 
 
@@ -231,7 +235,7 @@ def group_runs(runs: Sequence[RunRecord]) -> list[RunGroup]:
     """
     flat = [_flatten(run.config) for run in runs]
     compared = [{key: value for key, value in config.items() if key not in NOT_COMPARED} for config in flat]
-    if any(one in compared[:number] for number, one in enumerate(compared)):
+    if any(keys_of_run in compared[:number] for number, keys_of_run in enumerate(compared)):
         flat = [config | {"folder": str(run.folder)} for run, config in zip(runs, flat, strict=True)]
     keys = dict.fromkeys(key for config in flat for key in config)
     differing = [key for key in keys if key not in NOT_COMPARED and len({config.get(key) for config in flat}) > 1]
@@ -254,7 +258,7 @@ def curve(metric: str, group: RunGroup, colour: int) -> tuple[Series, Band] | No
 def evaluation_curve(group: RunGroup, colour: int) -> tuple[Series, Band] | None:
     """Return the mean success of evaluations over the seeds, and its band; None without evaluations."""
     measured: list[dict[float, float | None]] = [
-        {one.step: one.success_rate for one in run.evaluations} for run in group.runs
+        {evaluation.step: evaluation.success_rate for evaluation in run.evaluations} for run in group.runs
     ]
     return _over_seeds(group.label, measured, colour)
 
@@ -266,20 +270,20 @@ def _over_seeds(label: str, by_run: Sequence[dict[float, float | None]], colour:
     lows = []
     highs = []
     for step in sorted({step for values in by_run for step in values}):
-        found = [value for values in by_run if (value := values.get(step)) is not None]
-        if found:
+        known = [value for values in by_run if (value := values.get(step)) is not None]
+        if known:
             steps.append(step)
-            means.append(sum(found) / len(found))
-            lows.append(min(found))
-            highs.append(max(found))
+            means.append(sum(known) / len(known))
+            lows.append(min(known))
+            highs.append(max(known))
     return (Series(label, steps, means, colour), Band(steps, lows, highs, colour)) if steps else None
 
 
 def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
+    flat: dict[str, str] = {}
     for key, value in tree.items():
         if isinstance(value, dict):
-            found |= _flatten(value, f"{prefix}{key}.")
+            flat |= _flatten(value, f"{prefix}{key}.")
         else:
-            found[prefix + key] = "null" if value is None else str(value)
-    return found
+            flat[prefix + key] = "null" if value is None else str(value)
+    return flat

@@ -166,13 +166,13 @@ def _orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> nn.Module:
     return layer
 
 
-def _require_continuous(policy: PolicyConfig, own: MlpSettings, spaces: Spaces) -> None:
+def _require_continuous(policy: PolicyConfig, settings: MlpSettings, spaces: Spaces) -> None:
     """Raise RunError for discrete actions that should be squashed."""
-    if spaces.num_choices is not None and own.distribution is ActionKind.squashed:
+    if spaces.num_choices is not None and settings.distribution is ActionKind.squashed:
         raise RunError(
             "Numbers between limits are no choices: the actions of this world are discrete.",
             key=f"policy.{policy.kind}.distribution",
-            value=own.distribution.value,
+            value=settings.distribution.value,
             cause=f"each action is one of {spaces.num_choices}",
             remedy=f"Set policy.{policy.kind}.distribution=normal, with algorithm.name=ppo.",
             exit_status=ExitStatus.bad_config,
@@ -220,7 +220,7 @@ class ActorCriticPolicy(Policy):
         return Squashed(chosen, log_std, temperature=1.0)
 
     def normalized(self, proprio: Tensor) -> Tensor:
-        """Return what the networks read of proprioception, float32 [B, P]."""
+        """Return the proprioception as the networks read it, float32 [B, P]."""
         statistics = self.module.statistics
         return proprio if statistics is None else statistics.normalize(proprio)
 

@@ -73,17 +73,17 @@ class RunSettings:
     processor: dict[str, Any] = field(default_factory=dict)  # of the kind's processor
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> RunSettings:
-        """Read what was written as JSON."""
-        learned = found.get("learned_range")
-        steering = found.get("steering")
+    def from_json(cls, content: Mapping[str, Any]) -> RunSettings:
+        """Read the settings from JSON."""
+        learned = content.get("learned_range")
+        steering = content.get("steering")
         nested: dict[str, Any] = {
             "learned_range": learned and (learned[0], learned[1]),
             "steering": steering and Steering(**steering),
-            "first_noise": FirstNoise(found.get("first_noise", "drawn")),
-            "critic_input": CriticInput(found.get("critic_input", "prefix")),
+            "first_noise": FirstNoise(content.get("first_noise", "drawn")),
+            "critic_input": CriticInput(content.get("critic_input", "prefix")),
         }
-        return cls(**{**found, **nested})
+        return cls(**{**content, **nested})
 
     @property
     def heads(self) -> HeadSizes:
@@ -92,7 +92,7 @@ class RunSettings:
         return HeadSizes(*critic, self.learned_range, self.steering, self.num_actions)
 
     def method(self, flow_time: FlowTime) -> FlowMethod:
-        """Return how actions are sampled. flow_time: the network's."""
+        """Return the method of sampling actions. flow_time: the network's."""
         if self.steering is not None:
             return Dsrl(self.num_flow_steps, self.steering.bound, flow_time)
         if self.num_points is not None:
@@ -129,7 +129,9 @@ def save_policy(
     (folder / RUN_FILE).write_text(json.dumps(asdict(settings), indent=2, default=lambda choice: choice.value) + "\n")
 
 
-def read_settings(folder: Path, config: LeRobotConfig, run: RunConfig | None, own: FlowSettings) -> RunSettings:
+def read_settings(
+    folder: Path, config: LeRobotConfig, run: RunConfig | None, flow_settings: FlowSettings
+) -> RunSettings:
     """Return the folder's settings, with the flow steps of the run; for a folder of LeRobot's all are of the run.
 
     Raises RunError for such a folder without a run.
@@ -140,14 +142,14 @@ def read_settings(folder: Path, config: LeRobotConfig, run: RunConfig | None, ow
         if run is None:
             return settings
         _check_state(folder, run, settings.num_proprio > 0)
-        return replace(settings, **_sampling(own))
+        return replace(settings, **_sampling(flow_settings))
     if run is None:
         refuse(
             f"{folder} does not say how many actions a chunk executes: rlrun did not write it.",
             "Open it with the configuration of a run (policy.path), which completes it.",
         )
     _check_state(folder, run, config.num_proprio > 0)
-    return run_settings(run, own, config.num_actions, config.num_proprio)
+    return run_settings(run, flow_settings, config.num_actions, config.num_proprio)
 
 
 def _check_state(folder: Path, run: RunConfig, has_state: bool) -> None:
@@ -159,7 +161,11 @@ def _check_state(folder: Path, run: RunConfig, has_state: bool) -> None:
 
 
 def run_settings(
-    run: RunConfig, own: FlowSettings, num_actions: int, num_proprio: int, processor: Mapping[str, Any] | None = None
+    run: RunConfig,
+    settings: FlowSettings,
+    num_actions: int,
+    num_proprio: int,
+    processor: Mapping[str, Any] | None = None,
 ) -> RunSettings:
     """Return the settings of a run. num_proprio: 0: it uses no proprioception."""
     return RunSettings(
@@ -168,20 +174,20 @@ def run_settings(
         num_proprio=num_proprio,
         value_hidden_sizes=list(run.policy.value_hidden_sizes),
         processor=dict(processor or {}),
-        **_sampling(own),
+        **_sampling(settings),
     )
 
 
-def _sampling(own: FlowSettings) -> dict[str, Any]:
+def _sampling(settings: FlowSettings) -> dict[str, Any]:
     return {
-        "num_flow_steps": own.num_flow_steps,
-        "noise_level": own.noise_level,
-        "first_noise": own.first_noise,
-        "learned_range": learned_range(own),
-        "steering": steering(own),
-        "num_points": num_points(own),
-        "critic_input": own.critic_input,
-        "critic_detached": own.critic_detached,
+        "num_flow_steps": settings.num_flow_steps,
+        "noise_level": settings.noise_level,
+        "first_noise": settings.first_noise,
+        "learned_range": learned_range(settings),
+        "steering": steering(settings),
+        "num_points": num_points(settings),
+        "critic_input": settings.critic_input,
+        "critic_detached": settings.critic_detached,
     }
 
 

@@ -76,15 +76,15 @@ class LeRobotConfig:
         return _size(self.output_features, ACTION)
 
     @classmethod
-    def of_features(cls, found: Mapping[str, Any]) -> LeRobotConfig:
-        """Return what a config.json says of the robot, without the network."""
-        return LeRobotConfig(found.get("input_features") or {}, found.get("output_features") or {})
+    def of_features(cls, content: Mapping[str, Any]) -> LeRobotConfig:
+        """Return the robot's part of a config.json, without the network's."""
+        return LeRobotConfig(content.get("input_features") or {}, content.get("output_features") or {})
 
     @classmethod
-    def read(cls, found: Mapping[str, Any], **own: Any) -> Self:
+    def read(cls, content: Mapping[str, Any], **own: Any) -> Self:
         """Read config.json as a mapping; fields that the class lacks are ignored. own: fields that are not in it."""
         names = {entry.name for entry in fields(cls)} - own.keys()
-        values: dict[str, Any] = {name: value for name, value in found.items() if name in names}
+        values: dict[str, Any] = {name: value for name, value in content.items() if name in names}
         values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
         for name in ("input_features", "output_features"):
             values[name] = values.get(name) or {}
@@ -119,7 +119,7 @@ def cameras_in(folder: Path) -> tuple[str, ...]:
 
 
 def _renamed(folder: Path) -> dict[str, str]:
-    """Return what the robot calls the policy's features, where its preprocessor renames them."""
+    """Return the robot's names of the policy's features, where its preprocessor renames them."""
     with suppress(*_DAMAGES):
         steps = read_json(folder / f"{PREPROCESSOR}.json")["steps"]
         maps = [step["config"]["rename_map"] for step in steps if step.get("config", {}).get("rename_map")]

@@ -230,42 +230,42 @@ def require_equal_actions(before: Stored, after: Stored) -> None:
 
 
 def _normalizer(
-    folder: Path, config: LeRobotConfig, found: Stored, feature: str, kind: str, size: int
+    folder: Path, config: LeRobotConfig, stored: Stored, feature: str, kind: str, size: int
 ) -> Normalizer | None:
     """Return the normalizer of a feature. size: its numbers; 0: config.json does not say."""
     mode = config.normalization_mapping.get(kind, "IDENTITY")
     if mode == "IDENTITY":
         return None
     names = [f"{feature}.{part}" for part in MODES[mode].parts]
-    present = [name for name in names if name in found.values]
-    if not present and any(name.startswith(f"{feature}.") for name in found.values):
-        has = sorted(name for name in found.values if name.startswith(f"{feature}."))
+    present = [name for name in names if name in stored.values]
+    if not present and any(name.startswith(f"{feature}.") for name in stored.values):
+        has = sorted(name for name in stored.values if name.startswith(f"{feature}."))
         _refuse(
-            found.file,
+            stored.file,
             f"config.json normalizes {kind} by {mode}, which takes {' and '.join(names)}; it has {', '.join(has)}.",
             "Take config.json and the processors' files from the same checkpoint.",
         )
-    if not present or all(np.isinf(found.values[name]).all() for name in present):
+    if not present or all(np.isinf(stored.values[name]).all() for name in present):
         logger.warning("%s has no statistics of %s: its numbers are used as they are.", folder, feature)
         return None
-    low, high = (checked(found, name, size) for name in names)
+    low, high = (checked(stored, name, size) for name in names)
     return MODES[mode](low, high)
 
 
-def checked(found: Stored, name: str, size: int) -> np.ndarray:
+def checked(stored: Stored, name: str, size: int) -> np.ndarray:
     """Return float32 [D]. Raises RunError if it is missing, of another size (0: any), or not finite."""
-    if name not in found.values:
-        _refuse(found.file, f"{name} is missing.", "Take the file of the same checkpoint as config.json.")
-    values = found.values[name]
+    if name not in stored.values:
+        _refuse(stored.file, f"{name} is missing.", "Take the file of the same checkpoint as config.json.")
+    values = stored.values[name]
     if values.dtype.kind != "f" or values.ndim != 1 or (size and len(values) != size):
         _refuse(
-            found.file,
+            stored.file,
             f"{name} is {values.dtype} {list(values.shape)}; config.json describes {size or 'some'} numbers.",
             "Take config.json and the processors' files from the same checkpoint: one is of another robot.",
         )
     if len(wrong := np.flatnonzero(~np.isfinite(values))):
         _refuse(
-            found.file,
+            stored.file,
             f"{name}[{wrong[0]}] is {values[wrong[0]]}, and {len(wrong) - 1} more are not finite.",
             "Take another checkpoint, or compute the statistics again without the episodes that hold NaN.",
         )

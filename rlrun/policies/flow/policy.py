@@ -73,7 +73,7 @@ class FlowPolicy(ImitationPolicy):
 
     @classmethod
     @abstractmethod
-    def read_parts(cls, folder: Path, files: WeightFiles, own: FlowSettings, run: RunConfig | None) -> FlowParts:
+    def read_parts(cls, folder: Path, files: WeightFiles, settings: FlowSettings, run: RunConfig | None) -> FlowParts:
         """Read a folder of LeRobot's layout. files: its tensors, which get the names of the network.
 
         Raises RunError that names what is missing or does not fit.
@@ -91,7 +91,7 @@ class FlowPolicy(ImitationPolicy):
 
     @classmethod
     @abstractmethod
-    def processor_choices(cls, own: FlowSettings) -> dict[str, Any]:
+    def processor_choices(cls, settings: FlowSettings) -> dict[str, Any]:
         """Return those of the processor's settings that the run decides, whatever the folder has."""
 
     @classmethod
@@ -199,7 +199,7 @@ class FlowPolicy(ImitationPolicy):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         shape = self.shape
         valid = torch.from_numpy(step_valid).to(self.device)
-        shown = torch.from_numpy(self.processor.normalize(_held(actions, step_valid))).to(self.device)
+        shown = torch.from_numpy(self.processor.normalize(_hold_last_action(actions, step_valid))).to(self.device)
         chunk = shown.new_zeros(len(actions), shape.num_steps, shape.num_dims)
         chunk[:, : shape.num_executed, : shape.num_actions] = shown
         chunk[:, shape.num_executed :, : shape.num_actions] = shown[:, -1:]
@@ -260,7 +260,7 @@ def _require_chunk(folder: Path, config: LeRobotConfig, settings: RunSettings) -
         )
 
 
-def _held(actions: np.ndarray, step_valid: np.ndarray) -> np.ndarray:
+def _hold_last_action(actions: np.ndarray, step_valid: np.ndarray) -> np.ndarray:
     """Return the actions [B, C, A] with those after the end of an episode replaced by its last one.
 
     The loss leaves them out, but the network sees all of its chunk.
@@ -272,13 +272,13 @@ def _held(actions: np.ndarray, step_valid: np.ndarray) -> np.ndarray:
 
 
 def count_parameters(
-    network: Callable[[Any], FlowNetwork], described: LeRobotConfig, run: RunConfig, own: FlowSettings
+    network: Callable[[Any], FlowNetwork], described: LeRobotConfig, run: RunConfig, settings: FlowSettings
 ) -> int:
     """Count the parameters of a new policy on the meta device, which allocates no memory.
 
     network: its class; described: the architecture.
     """
-    heads = run_settings(run, own, described.num_actions, described.num_proprio).heads
+    heads = run_settings(run, settings, described.num_actions, described.num_proprio).heads
     with torch.device("meta"):
         module = FlowModel(network(described), heads, Trains.everything)
     return sum(parameter.numel() for parameter in module.parameters())

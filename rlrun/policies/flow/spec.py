@@ -90,29 +90,29 @@ class FlowSettings(Section):
     llm_num_heads: int = bounded(4, COUNT)
 
 
-def learned_range(own: FlowSettings) -> tuple[float, float] | None:
+def learned_range(settings: FlowSettings) -> tuple[float, float] | None:
     """Return the range of learned noise; None: it is not learned."""
-    low, high = own.noise_range
-    return (low, high) if own.sampling is Sampling.flow_noise else None
+    low, high = settings.noise_range
+    return (low, high) if settings.sampling is Sampling.flow_noise else None
 
 
-def steering(own: FlowSettings) -> Steering | None:
+def steering(settings: FlowSettings) -> Steering | None:
     """Return the settings of the noise actor; None: the first noise is drawn."""
-    if own.sampling is not Sampling.dsrl:
+    if settings.sampling is not Sampling.dsrl:
         return None
-    return Steering(own.steering_bound, list(own.steering_hidden_sizes))
+    return Steering(settings.steering_bound, list(settings.steering_hidden_sizes))
 
 
-def num_points(own: FlowSettings) -> int | None:
+def num_points(settings: FlowSettings) -> int | None:
     """Return the number of points at which NFT learns the velocity; None: it is not NFT's."""
-    return own.num_points if own.sampling is Sampling.nft else None
+    return settings.num_points if settings.sampling is Sampling.nft else None
 
 
-def trained_parts(own: FlowSettings, is_new: bool) -> Trains:
+def trained_parts(settings: FlowSettings, is_new: bool) -> Trains:
     """Return the parts that reinforcement learning trains. is_new: the policy does not come from policy.path."""
-    if own.sampling is Sampling.dsrl:
+    if settings.sampling is Sampling.dsrl:
         return Trains.heads
-    keeps_vlm = not is_new if own.train_expert_only is None else own.train_expert_only
+    keeps_vlm = not is_new if settings.train_expert_only is None else settings.train_expert_only
     return Trains.expert if keeps_vlm else Trains.everything
 
 
@@ -136,30 +136,30 @@ class VisionSizes:
     layer_norm_eps: float = 1e-6
 
 
-def new_vision_sizes(own: FlowSettings, image_size: int) -> VisionSizes:
+def new_vision_sizes(settings: FlowSettings, image_size: int) -> VisionSizes:
     """Return the sizes of a new policy's tower. image_size: pixels per side."""
     return VisionSizes(
-        hidden_size=own.vision_hidden_size,
-        intermediate_size=MLP_RATIO * own.vision_hidden_size,
-        num_hidden_layers=own.vision_num_layers,
-        num_attention_heads=own.vision_num_heads,
+        hidden_size=settings.vision_hidden_size,
+        intermediate_size=MLP_RATIO * settings.vision_hidden_size,
+        num_hidden_layers=settings.vision_num_layers,
+        num_attention_heads=settings.vision_num_heads,
         image_size=image_size,
-        patch_size=own.patch_size,
+        patch_size=settings.patch_size,
     )
 
 
-def check_flow(config: RunConfig, own: FlowSettings, vlm_parts: Sequence[str]) -> Faults:
+def check_flow(config: RunConfig, settings: FlowSettings, vlm_parts: Sequence[str]) -> Faults:
     """Check learned noise, and that adapters are where something trains.
 
     vlm_parts: those of the VLM, as actor.lora.targets names them.
     """
     section = f"policy.{config.policy.kind}."
-    yield from _check_noise(section, own)
-    yield from _check_adapters(config, section, own, vlm_parts)
+    yield from _check_noise(section, settings)
+    yield from _check_adapters(config, section, settings, vlm_parts)
 
 
-def _check_noise(section: str, own: FlowSettings) -> Faults:
-    limits = own.noise_range
+def _check_noise(section: str, settings: FlowSettings) -> Faults:
+    limits = settings.noise_range
     if len(limits) != 2 or limits[0] >= limits[1]:
         yield RunError(
             "The range of learned noise has no two deviations.",
@@ -170,9 +170,9 @@ def _check_noise(section: str, own: FlowSettings) -> Faults:
         )
 
 
-def _check_adapters(config: RunConfig, section: str, own: FlowSettings, vlm_parts: Sequence[str]) -> Faults:
+def _check_adapters(config: RunConfig, section: str, settings: FlowSettings, vlm_parts: Sequence[str]) -> Faults:
     lora = config.actor.lora
-    trains = trained_parts(own, is_new=config.policy.path is None)
+    trains = trained_parts(settings, is_new=config.policy.path is None)
     if lora.rank == 0 or trains is Trains.everything:
         return
     if trains is Trains.heads:
@@ -203,10 +203,10 @@ def stored_json(config: RunConfig, name: str) -> dict[str, Any]:
     return content
 
 
-def count_new(config: RunConfig, own: FlowSettings, network: str, described: LeRobotConfig) -> int:
+def count_new(config: RunConfig, settings: FlowSettings, network: str, described: LeRobotConfig) -> int:
     """Count the parameters of a new policy. network: names its class; described: its architecture."""
     count: Callable[..., int] = load_object("rlrun.policies.flow.policy:count_parameters")  # imports torch
-    return count(load_object(network), described, config, own)
+    return count(load_object(network), described, config, settings)
 
 
 def flow_spec(

@@ -79,7 +79,7 @@ class BackboneSizes:
         text = dict(config.get("text_config") or {})
         for rope in ("rope_scaling", "rope_parameters"):
             text |= {name: value for name, value in (text.get(rope) or {}).items() if name in _OF_ROPE}
-        sizes = _known(TowerSizes, config.get("vision_config") or {}), _known(TextSizes, text)
+        sizes = _known_fields(TowerSizes, config.get("vision_config") or {}), _known_fields(TextSizes, text)
         return cls(*sizes, config.get("image_token_id", cls.image_token_id))
 
     def as_transformers(self) -> dict[str, Any]:
@@ -107,9 +107,9 @@ class BackboneSizes:
         }
 
 
-def _known(kind: type, found: Mapping[str, Any]) -> Any:
+def _known_fields(kind: type, content: Mapping[str, Any]) -> Any:
     names = {entry.name for entry in fields(kind)}
-    known = {name: value for name, value in found.items() if name in names and value is not None}
+    known = {name: value for name, value in content.items() if name in names and value is not None}
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
 
 
@@ -156,21 +156,21 @@ class Gr00tSizes:
             raise ValueError(f"action_horizon={self.action_horizon} exceeds max_seq_len={self.max_seq_len}")
 
     @classmethod
-    def from_nvidia(cls, found: Mapping[str, Any], backbone: BackboneSizes) -> Gr00tSizes:
+    def from_nvidia(cls, content: Mapping[str, Any], backbone: BackboneSizes) -> Gr00tSizes:
         """Read NVIDIA's config.json as a mapping; absent sizes keep the defaults.
 
         Raises ValueError for variants that rlrun does not have.
         """
         for name, only in _ONLY.items():
-            if found.get(name, only) != only:
-                raise ValueError(f"{name}={found[name]}: rlrun has {only}")
-        values = {entry.name: found[entry.name] for entry in fields(cls) if entry.name in found}
+            if content.get(name, only) != only:
+                raise ValueError(f"{name}={content[name]}: rlrun has {only}")
+        values = {entry.name: content[entry.name] for entry in fields(cls) if entry.name in content}
         values = {name: value for name, value in values.items() if isinstance(value, int)}
         for name, key in (("dit", "diffusion_model_cfg"), ("vl_self_attention", "vl_self_attention_cfg")):
-            if key in found:
-                values[name] = _known(TransformerSizes, found[key])
+            if key in content:
+                values[name] = _known_fields(TransformerSizes, content[key])
         sizes = cls(**values, backbone=backbone)
-        dit = found.get("diffusion_model_cfg") or {}
+        dit = content.get("diffusion_model_cfg") or {}
         if dit.get("output_dim", sizes.hidden_size) != sizes.hidden_size:
             raise ValueError(f"output_dim={dit['output_dim']} of the transformer is not {sizes.hidden_size}")
         return sizes
@@ -276,16 +276,16 @@ class Gr00tConfig(LeRobotConfig):
         return (self.pictures.side // self.sizes.backbone.vision.patch_size // MERGED) ** 2
 
     @classmethod
-    def from_lerobot(cls, found: Mapping[str, Any], sizes: Gr00tSizes, **own: Any) -> Gr00tConfig:
+    def from_lerobot(cls, content: Mapping[str, Any], sizes: Gr00tSizes, **own: Any) -> Gr00tConfig:
         """Read LeRobot's config.json as a mapping. Fields that do not change the network are ignored.
 
         own: fields that are not in it. Raises ValueError as the class does, and for another `type`.
         """
-        if found.get("type", "groot") != "groot":
-            raise ValueError(f"type={found['type']!r}: the folder holds another policy than groot")
-        known = dict(found)
+        if content.get("type", "groot") != "groot":
+            raise ValueError(f"type={content['type']!r}: the folder holds another policy than groot")
+        known = dict(content)
         if known.get("action_decode_transform", "auto") == "auto":
-            is_signed = found.get("embodiment_tag") == "libero_sim"
+            is_signed = content.get("embodiment_tag") == "libero_sim"
             known["action_decode_transform"] = SIGN_OF_GRIPPER if is_signed else None
         return cls.read(known, **{"tokenizer_max_length": cls.tokenizer_max_length, "sizes": sizes, **own})
 

@@ -66,7 +66,7 @@ def read_folder(folder: Path, files: WeightFiles, tokenizer_path: Path | None = 
         tag = stored.get("embodiment_tag", NEW_EMBODIMENT)
         described = read_processors(folder, tag, plain.num_proprio, plain.num_actions)
         shown = {"input_features": in_order(plain.input_features, described.cameras)}
-        config = Gr00tConfig.from_lerobot(stored | shown, sizes, **described.own)
+        config = Gr00tConfig.from_lerobot(stored | shown, sizes, **described.config_fields)
     except (ValueError, TypeError, KeyError) as error:
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's GR00T N1.7.")
     if tokenizer.token_to_id(IMAGE_TOKEN) != sizes.backbone.image_token_id:
@@ -127,21 +127,21 @@ def _name_tensors(files: WeightFiles) -> None:
     files.rename(lambda name: name.removeprefix(LEROBOT))
     if EMBEDDINGS not in files.shapes:
         files.rename(lambda name: EMBEDDINGS if name == HEAD else name)
-    files.set_aside(HEAD)
+    files.skip_prefix(HEAD)
 
 
 def _with_prefix(named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     return ((LEROBOT + name, tensor) for name, tensor in named_tensors)
 
 
-def _sizes(folder: Path, found: Mapping[str, Any]) -> Gr00tSizes:
+def _sizes(folder: Path, content: Mapping[str, Any]) -> Gr00tSizes:
     """Return the sizes of the network: in the folder, or the published ones."""
     base = folder / BASE_FOLDER / CONFIG_FILE
     backbone = folder / BACKBONE_FOLDER / CONFIG_FILE
     of_backbone = BackboneSizes.from_transformers(read_json(backbone)) if backbone.is_file() else BackboneSizes()
     if base.is_file():
         return Gr00tSizes.from_nvidia(read_json(base), of_backbone)
-    name = str(found.get("base_model_path", PUBLISHED_BASE))
+    name = str(content.get("base_model_path", PUBLISHED_BASE))
     if not name.startswith("nvidia/"):
         refuse(
             f"The policy in {folder} is made of the base model {name!r}, whose sizes rlrun does not know.",

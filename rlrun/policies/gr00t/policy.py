@@ -56,8 +56,8 @@ class Gr00tPolicy(FlowPolicy):
     unread_parts = ("backbone.model.model.language_model.norm.",)
 
     @classmethod
-    def read_parts(cls, folder: Path, files: WeightFiles, own: FlowSettings, run: RunConfig | None) -> FlowParts:
-        return read_folder(folder, files, None if own.tokenizer_path is None else Path(own.tokenizer_path))
+    def read_parts(cls, folder: Path, files: WeightFiles, settings: FlowSettings, run: RunConfig | None) -> FlowParts:
+        return read_folder(folder, files, None if settings.tokenizer_path is None else Path(settings.tokenizer_path))
 
     @classmethod
     def begin(cls, config: RunConfig, task: DemonstratedTask) -> FlowParts:
@@ -74,7 +74,7 @@ class Gr00tPolicy(FlowPolicy):
         return FlowParts(gr00t_config(config, spaces), assumed_conversation(), Statistics(), {})
 
     @classmethod
-    def processor_choices(cls, own: FlowSettings) -> dict[str, Any]:
+    def processor_choices(cls, settings: FlowSettings) -> dict[str, Any]:
         return {}
 
     @classmethod

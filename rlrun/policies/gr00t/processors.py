@@ -85,15 +85,15 @@ def of_demonstrations(norm_stats: Mapping[str, Mapping[str, Any]]) -> Statistics
 
 
 @dataclass(frozen=True, eq=False)
-class Described:
+class ProcessorDescription:
     """Facts of a folder that its processors hold and its config.json lacks."""
 
     statistics: Statistics
-    own: dict[str, Any]  # fields of Gr00tConfig that config.json has no place for
+    config_fields: dict[str, Any]  # fields of Gr00tConfig that config.json has no place for
     cameras: Sequence[str] | None  # their short names in the order of the prompt; None: in that of the alphabet
 
 
-def read_processors(folder: Path, tag: str, num_proprio: int, num_actions: int) -> Described:
+def read_processors(folder: Path, tag: str, num_proprio: int, num_actions: int) -> ProcessorDescription:
     """Read the processors of a folder. tag: the embodiment's; num_proprio, num_actions: of config.json, 0: unknown.
 
     Raises RunError for a step or a setting that rlrun does not have, and for statistics that do not fit.
@@ -122,7 +122,7 @@ def read_processors(folder: Path, tag: str, num_proprio: int, num_actions: int) 
         "embodiment": int(pack.get("embodiment_mapping", EMBODIMENTS).get(tag, 0)),
         "formalize_language": pack.get("formalize_language", True),
     }
-    return Described(Statistics(state, action), config_fields, pack.get("video_modality_keys"))
+    return ProcessorDescription(Statistics(state, action), config_fields, pack.get("video_modality_keys"))
 
 
 def _settings(steps: Sequence[Step], name: str) -> dict[str, Any]:
@@ -156,11 +156,11 @@ def _of_groups(folder: Path, decode: Mapping[str, Any]) -> Stored:
     return Stored(folder / f"{POSTPROCESSOR}.json", statistics)
 
 
-def _normalizer(found: Stored, feature: str, size: int, clips: bool) -> MinMax | None:
+def _normalizer(stored: Stored, feature: str, size: int, clips: bool) -> MinMax | None:
     names = [f"{feature}.{part}" for part in MinMax.parts]
-    if not any(name in found.values for name in names):
+    if not any(name in stored.values for name in names):
         return None
-    low, high = (checked(found, name, size) for name in names)
+    low, high = (checked(stored, name, size) for name in names)
     return MinMax(low, high, clips)
 
 

@@ -92,14 +92,14 @@ def _padded(name: str, size: int) -> int:
     return padded + 1 if padded == REPLACED[name] else padded
 
 
-def _new_backbone(own: Gr00tSettings, vocab_size: int, image_token_id: int) -> BackboneSizes:
-    head_dim = own.llm_hidden_size // own.llm_num_heads
+def _new_backbone(settings: Gr00tSettings, vocab_size: int, image_token_id: int) -> BackboneSizes:
+    head_dim = settings.llm_hidden_size // settings.llm_num_heads
     third = head_dim // 2 // 3
     text = TextSizes(
-        hidden_size=own.llm_hidden_size,
-        intermediate_size=own.llm_intermediate_size,
-        num_hidden_layers=own.llm_num_layers,
-        num_attention_heads=own.llm_num_heads,
+        hidden_size=settings.llm_hidden_size,
+        intermediate_size=settings.llm_intermediate_size,
+        num_hidden_layers=settings.llm_num_layers,
+        num_attention_heads=settings.llm_num_heads,
         num_key_value_heads=1,
         head_dim=head_dim,
         vocab_size=vocab_size,
@@ -107,13 +107,15 @@ def _new_backbone(own: Gr00tSettings, vocab_size: int, image_token_id: int) -> B
         mrope_section=(head_dim // 2 - 2 * third, third, third),
     )
     vision = TowerSizes(
-        hidden_size=own.vision_hidden_size,
-        intermediate_size=MLP_RATIO * own.vision_hidden_size,
-        depth=own.vision_num_layers,
-        num_heads=own.vision_num_heads,
-        patch_size=own.patch_size,
+        hidden_size=settings.vision_hidden_size,
+        intermediate_size=MLP_RATIO * settings.vision_hidden_size,
+        depth=settings.vision_num_layers,
+        num_heads=settings.vision_num_heads,
+        patch_size=settings.patch_size,
         num_position_embeddings=NEW_GRID**2,
-        deepstack_visual_indexes=tuple(range(min(DEEP_LAYERS, own.vision_num_layers - 1, own.llm_num_layers))),
+        deepstack_visual_indexes=tuple(
+            range(min(DEEP_LAYERS, settings.vision_num_layers - 1, settings.llm_num_layers))
+        ),
     )
     return BackboneSizes(vision, text, image_token_id)
 
@@ -155,7 +157,7 @@ def _recognizes(described: Mapping[str, Any]) -> bool:
 
 
 def check_new(config: RunConfig) -> Faults:
-    """Check what the sizes of a new policy need beside those of all flow policies."""
+    """Check the sizes of a new policy, beside the checks of all flow policies."""
     settings = config.policy.section(Gr00tSettings)
     section = "policy.gr00t."
     if config.policy.path is not None:

@@ -61,7 +61,7 @@ def chosen_kernel(asked: AttentionKernel | None, device: torch.device, precision
 
 @cache
 def flash_fault() -> str | None:
-    """Return why flash-attn's functions cannot be imported; None if they can.
+    """Return the error of importing flash-attn's functions; None if they can be imported.
 
     A folder flash_attn is no proof: flash-attn-4 has one without these functions, and a build for another torch fails
     when it is imported.

@@ -100,7 +100,7 @@ class VlaPolicy(ImitationPolicy):
                 "Set policy.use_proprio=true.",
             )
         if not _is_ours(folder):
-            _set_aside_action_level_values(folder, files)
+            _skip_action_level_values(folder, files)
         with torch.device("meta"):
             model = OpenVLAOFT(config)
         return cls(model, Processor.load(folder, config))
@@ -186,25 +186,25 @@ def new_policy(
         return OpenVLAOFT(config), processor
 
 
-def _text_config(own: OpenVLAOFTSettings, vocab_size: int) -> dict:
+def _text_config(settings: OpenVLAOFTSettings, vocab_size: int) -> dict:
     return {
         "vocab_size": vocab_size,
         "pad_token_id": vocab_size - 1,
-        "hidden_size": own.llm_hidden_size,
-        "intermediate_size": own.llm_intermediate_size,
-        "num_hidden_layers": own.llm_num_layers,
-        "num_attention_heads": own.llm_num_heads,
-        "initializer_range": own.llm_hidden_size**-0.5,
+        "hidden_size": settings.llm_hidden_size,
+        "intermediate_size": settings.llm_intermediate_size,
+        "num_hidden_layers": settings.llm_num_layers,
+        "num_attention_heads": settings.llm_num_heads,
+        "initializer_range": settings.llm_hidden_size**-0.5,
     }
 
 
-def _towers(own: OpenVLAOFTSettings) -> list[dict]:
+def _towers(settings: OpenVLAOFTSettings) -> list[dict]:
     """Return towers like DINOv2 and SigLIP, with one more layer than is run, as the official towers have."""
-    width = own.vision_hidden_size
+    width = settings.vision_hidden_size
     shape = {
         "hidden_size": width,
-        "num_layers": own.vision_num_layers,
-        "num_heads": own.vision_num_heads,
+        "num_layers": settings.vision_num_layers,
+        "num_heads": settings.vision_num_heads,
         "mlp_size": MLP_RATIO * width,
     }
     first = shape | {"has_class_token": True, "num_register_tokens": 1, "has_layer_scale": True}
@@ -281,10 +281,10 @@ def _statistics(folder: Path, config: OpenVLAOFTConfig, key: str, bounds: str) -
     return StoredStatistics(beside if is_beside else folder / CONFIG_FILE, key, config.norm_stats[key], bounds)
 
 
-def _require_sizes(folder: Path, what: str, described: int, found: int) -> None:
-    if described != found:
+def _require_sizes(folder: Path, what: str, described: int, stored: int) -> None:
+    if described != stored:
         refuse(
-            f"{folder / CONFIG_FILE} describes {described} {what}, and its statistics {found}.",
+            f"{folder / CONFIG_FILE} describes {described} {what}, and its statistics {stored}.",
             "Take config.json as it was written with the weights.",
         )
 
@@ -321,7 +321,7 @@ def _of_the_run(run: RunConfig) -> dict[str, Any]:
     }
 
 
-def _set_aside_action_level_values(folder: Path, files: WeightFiles) -> None:
+def _skip_action_level_values(folder: Path, files: WeightFiles) -> None:
     """Drop a value head with one value per control step, as RLinf trains it; rlrun's critic has one per chunk step."""
     last = max((name for name in files.shapes if _VALUE_WEIGHT.match(name)), key=_layer_number, default=None)
     if last is not None and files.shapes[last][0] > 1:
@@ -330,7 +330,7 @@ def _set_aside_action_level_values(folder: Path, files: WeightFiles) -> None:
             folder,
             files.shapes[last][0],
         )
-        files.set_aside("value_head.")
+        files.skip_prefix("value_head.")
 
 
 def _layer_number(name: str) -> int:

@@ -70,10 +70,10 @@ class PiSizes:
         return (self.vision.image_size // self.vision.patch_size) ** 2
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> PiSizes:
-        """Read what `as_json` returned. Raises TypeError for unknown names."""
+    def from_json(cls, content: Mapping[str, Any]) -> PiSizes:
+        """Read the result of `as_json`. Raises TypeError for unknown names."""
         kinds = {"language": GemmaSizes, "expert": GemmaSizes, "vision": VisionSizes}
-        return cls(**{name: kinds[name](**value) if name in kinds else value for name, value in found.items()})
+        return cls(**{name: kinds[name](**value) if name in kinds else value for name, value in content.items()})
 
     def as_json(self) -> dict[str, Any]:
         """Return all sizes by name."""
@@ -119,15 +119,15 @@ class PiConfig(LeRobotConfig):
         return self.type == "pi05"
 
     @classmethod
-    def from_lerobot(cls, found: Mapping[str, Any], sizes: PiSizes) -> PiConfig:
+    def from_lerobot(cls, content: Mapping[str, Any], sizes: PiSizes) -> PiConfig:
         """Read LeRobot's config.json as a mapping. Raises ValueError as the class does."""
-        kind = found.get("type")
+        kind = content.get("type")
         mode = MODES.get(str(kind), "IDENTITY")
         defaults = {
             "tokenizer_max_length": PROMPT_LENGTH.get(str(kind), 0),
             "normalization_mapping": {"VISUAL": "IDENTITY", "STATE": mode, "ACTION": mode},
         }
-        return cls.read(defaults | dict(found), sizes=sizes)
+        return cls.read(defaults | dict(content), sizes=sizes)
 
     def as_lerobot(self) -> dict[str, Any]:
         """Return config.json as a mapping, which LeRobot 0.4 parses."""
@@ -140,9 +140,9 @@ class PiConfig(LeRobotConfig):
         return replace(self, **changes)
 
 
-def is_openpi(found: Mapping[str, Any]) -> bool:
+def is_openpi(content: Mapping[str, Any]) -> bool:
     """Return whether a config.json is openpi's."""
-    return "type" not in found and {"action_horizon", "paligemma_variant"} <= found.keys()
+    return "type" not in content and {"action_horizon", "paligemma_variant"} <= content.keys()
 
 
 def full_name(name: str) -> str:
@@ -155,14 +155,14 @@ def kind_of(names: Collection[str]) -> str:
     return "pi05" if ADAPTIVE in names else "pi0"
 
 
-def read_config(found: Mapping[str, Any], kind: str, sizes: PiSizes, spaces: PlannedSpaces) -> PiConfig:
+def read_config(content: Mapping[str, Any], kind: str, sizes: PiSizes, spaces: PlannedSpaces) -> PiConfig:
     """Return the configuration. kind: "pi0" or "pi05"; spaces: of the run.
 
     Raises ValueError as PiConfig does.
     """
     side = sizes.vision.image_size
-    chunk = found["action_horizon"]
-    width = found["action_dim"]
+    chunk = content["action_horizon"]
+    width = content["action_dim"]
     return PiConfig.from_lerobot(
         {
             "type": kind,
@@ -172,8 +172,8 @@ def read_config(found: Mapping[str, Any], kind: str, sizes: PiSizes, spaces: Pla
             "max_state_dim": width,
             "tokenizer_max_length": PROMPT_LENGTH[kind],
             "image_resolution": [side, side],
-            "paligemma_variant": found["paligemma_variant"],
-            "action_expert_variant": found["action_expert_variant"],
+            "paligemma_variant": content["paligemma_variant"],
+            "action_expert_variant": content["action_expert_variant"],
             **features(numbered(spaces.num_images), side, spaces.num_proprio, spaces.num_actions),
         },
         sizes,

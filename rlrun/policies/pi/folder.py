@@ -98,9 +98,9 @@ def read_openpi_statistics(folder: Path, config: PiConfig, given: str | None) ->
     )
 
 
-def _normalizer(file: Path, found: Mapping[str, Any], name: str, size: int, mode: str) -> Normalizer:
+def _normalizer(file: Path, statistics: Mapping[str, Any], name: str, size: int, mode: str) -> Normalizer:
     kind = MODES[mode]
-    values = [found.get(name, {}).get(part) for part in kind.parts]
+    values = [statistics.get(name, {}).get(part) for part in kind.parts]
     if any(value is None or len(value) < size for value in values):
         refuse(
             f"{file} lacks {' and '.join(kind.parts)} of {size} dimensions of {name}.",
@@ -129,7 +129,7 @@ def pixels(images: Tensor, size: int, padding: float) -> Tensor:
     return F.pad(x, beside, value=padding).unflatten(0, images.shape[:2])
 
 
-def read_folder(folder: Path, files: WeightFiles, own: PiSettings, spaces: PlannedSpaces) -> FlowParts[PiConfig]:
+def read_folder(folder: Path, files: WeightFiles, settings: PiSettings, spaces: PlannedSpaces) -> FlowParts[PiConfig]:
     """Read the description of a folder that openpi, LeRobot or rlrun wrote; nothing is downloaded.
 
     files: its tensors, which get the names of PiNetwork. spaces: of the run; openpi's folders do not say how many
@@ -139,14 +139,14 @@ def read_folder(folder: Path, files: WeightFiles, own: PiSettings, spaces: Plann
     _name_tensors(files)
     try:
         sizes = _sizes(folder)
-        tokenizer = _tokenizer(folder, own, sizes.vocab_size)
+        tokenizer = _tokenizer(folder, settings, sizes.vocab_size)
         is_of_openpi = is_openpi(content)
         kind = kind_of(files.shapes)
         config = read_config(content, kind, sizes, spaces) if is_of_openpi else PiConfig.from_lerobot(content, sizes)
     except (ValueError, TypeError, KeyError) as error:
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's or openpi's.")
     if is_of_openpi:
-        statistics = read_openpi_statistics(folder, config, own.norm_stats_path)
+        statistics = read_openpi_statistics(folder, config, settings.norm_stats_path)
     else:
         statistics = read_statistics(folder, config, files)
     return FlowParts(config, tokenizer, statistics, processor_settings(is_of_openpi))
@@ -239,7 +239,7 @@ def _name_tensors(files: WeightFiles) -> None:
     if EMBEDDINGS not in files.shapes:  # one tensor under two names, of which safetensors keeps any
         files.rename(lambda name: EMBEDDINGS if name == of_paligemma else name)
     for head in HEADS:
-        files.set_aside(head)
+        files.skip_prefix(head)
 
 
 def _sizes(folder: Path) -> PiSizes:
@@ -247,9 +247,9 @@ def _sizes(folder: Path) -> PiSizes:
     return PiSizes.from_json(read_json(file)) if file.is_file() else PiSizes()
 
 
-def _tokenizer(folder: Path, own: PiSettings, num_words: int) -> Tokenizer:
+def _tokenizer(folder: Path, settings: PiSettings, num_words: int) -> Tokenizer:
     """Return PaliGemma's tokenizer, which begins every text by <bos>, as openpi and LeRobot do."""
-    given = None if own.tokenizer_path is None else Path(own.tokenizer_path)
+    given = None if settings.tokenizer_path is None else Path(settings.tokenizer_path)
     file = tokenizer_file(folder, [folder / PALIGEMMA_FOLDER], given, PUBLISHED_PALIGEMMA)
     tokenizer = read_tokenizer(file, num_words)
     beginning = tokenizer.token_to_id(BEGINNING)

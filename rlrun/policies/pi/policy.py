@@ -92,10 +92,10 @@ class PiPolicy(FlowPolicy):
     expert_parts = ("gemma_expert.", "action_in_proj.", "action_out_proj.", "time_mlp_", "state_proj.")
 
     @classmethod
-    def read_parts(cls, folder: Path, files: WeightFiles, own: FlowSettings, run: RunConfig | None) -> FlowParts:
-        assert isinstance(own, PiSettings)
+    def read_parts(cls, folder: Path, files: WeightFiles, settings: FlowSettings, run: RunConfig | None) -> FlowParts:
+        assert isinstance(settings, PiSettings)
         spaces = PlannedSpaces(0, 0, 0) if run is None else simulator_spec(run.env).planned_spaces(run.env)
-        return read_folder(folder, files, own, spaces)
+        return read_folder(folder, files, settings, spaces)
 
     @classmethod
     def begin(cls, config: RunConfig, task: DemonstratedTask) -> FlowParts:
@@ -112,9 +112,9 @@ class PiPolicy(FlowPolicy):
         return FlowParts(*parts, processor_settings(is_openpi=False))
 
     @classmethod
-    def processor_choices(cls, own: FlowSettings) -> dict[str, Any]:
-        assert isinstance(own, PiSettings)
-        return {} if own.state_in_prompt is None else {"state_in_prompt": own.state_in_prompt.name}
+    def processor_choices(cls, settings: FlowSettings) -> dict[str, Any]:
+        assert isinstance(settings, PiSettings)
+        return {} if settings.state_in_prompt is None else {"state_in_prompt": settings.state_in_prompt.name}
 
     @classmethod
     def assemble(cls, parts: FlowParts, settings: RunSettings, trains: Trains) -> PiPolicy:

@@ -110,7 +110,7 @@ class SmallNetwork(nn.Module):
         return linear_in_float32(features, self.bins.weight, self.bins.bias), None, values
 
     def _features(self, images: Tensor, sentence: Tensor) -> Tensor:
-        """Return what is where in the pictures, [B, N * (2 * keypoints + F)]."""
+        """Return keypoints and features of the pictures, [B, N * (2 * keypoints + F)]."""
         num_images = images.shape[1]
         pixels = images.flatten(0, 1).permute(0, 3, 1, 2).to(sentence.dtype) / 127.5 - 1
         condition = sentence.repeat_interleave(num_images, dim=0)

@@ -52,7 +52,9 @@ class VLMSizes:
         text.setdefault("head_dim", _head_dim(text))
         values = {name: config[name] for name in ("scale_factor", *_TOKEN_IDS) if name in config}
         return cls(
-            vision=_known(VisionSizes, config.get("vision_config") or {}), text=_known(TextSizes, text), **values
+            vision=_known_fields(VisionSizes, config.get("vision_config") or {}),
+            text=_known_fields(TextSizes, text),
+            **values,
         )
 
     def as_transformers(self) -> dict[str, Any]:
@@ -71,9 +73,9 @@ def _head_dim(text: Mapping[str, Any]) -> int:
     return int(width) // int(heads)
 
 
-def _known(kind: type, found: Mapping[str, Any]) -> Any:
+def _known_fields(kind: type, content: Mapping[str, Any]) -> Any:
     names = {entry.name for entry in fields(kind)}
-    return kind(**{name: value for name, value in found.items() if name in names and value is not None})
+    return kind(**{name: value for name, value in content.items() if name in names and value is not None})
 
 
 @dataclass(frozen=True)
@@ -139,14 +141,14 @@ class SmolVLAConfig(LeRobotConfig):
         return max(pictures + num_words + 1, self.prefix_length)
 
     @classmethod
-    def from_lerobot(cls, found: Mapping[str, Any], vlm: VLMSizes) -> SmolVLAConfig:
+    def from_lerobot(cls, content: Mapping[str, Any], vlm: VLMSizes) -> SmolVLAConfig:
         """Read LeRobot's config.json as a mapping. Fields that do not change the network are ignored.
 
         Raises ValueError as the class does, and for another `type`.
         """
-        if found.get("type", "smolvla") != "smolvla":
-            raise ValueError(f"type={found['type']!r}: the folder holds another policy than smolvla")
-        return cls.read(found, vlm=vlm, patch_positions=PatchPositions.exact)
+        if content.get("type", "smolvla") != "smolvla":
+            raise ValueError(f"type={content['type']!r}: the folder holds another policy than smolvla")
+        return cls.read(content, vlm=vlm, patch_positions=PatchPositions.exact)
 
     def as_lerobot(self) -> dict[str, Any]:
         """Return config.json as a mapping, which LeRobot's SmolVLAConfig parses; it has no field for the others."""

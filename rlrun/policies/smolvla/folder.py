@@ -67,7 +67,7 @@ def read_folder(folder: Path, files: WeightFiles, tokenizer_path: Path | None = 
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's SmolVLA.")
     statistics = read_statistics(folder, config, files)
     for prefix in BUFFERS:
-        files.set_aside(prefix)
+        files.skip_prefix(prefix)
     return FlowParts(config, tokenizer, statistics, PROCESSOR_SETTINGS)
 
 
@@ -145,18 +145,18 @@ def _write_json(file: Path, values: Mapping[str, Any]) -> None:
     file.write_text(json.dumps(values, indent=4) + "\n", encoding="utf-8")
 
 
-def _vlm_folders(folder: Path, found: Mapping[str, Any]) -> list[Path]:
-    """Return where files of the VLM may be: beside the weights, or where `vlm_model_name` leads within the folder."""
-    named = Path(str(found.get("vlm_model_name", VLM_FOLDER)))
+def _vlm_folders(folder: Path, content: Mapping[str, Any]) -> list[Path]:
+    """Return the folders that may hold the VLM's files: that of the weights, or `vlm_model_name` within it."""
+    named = Path(str(content.get("vlm_model_name", VLM_FOLDER)))
     return [folder / VLM_FOLDER, *([] if named.is_absolute() or ".." in named.parts else [folder / named])]
 
 
-def _vlm(folder: Path, found: Mapping[str, Any]) -> VLMSizes:
+def _vlm(folder: Path, content: Mapping[str, Any]) -> VLMSizes:
     """Return the sizes of the VLM: in the folder, or the published ones."""
-    for place in _vlm_folders(folder, found):
+    for place in _vlm_folders(folder, content):
         if (place / CONFIG_FILE).is_file():
             return VLMSizes.from_transformers(read_json(place / CONFIG_FILE))
-    name = str(found.get("vlm_model_name", PUBLISHED_VLM))
+    name = str(content.get("vlm_model_name", PUBLISHED_VLM))
     if not name.endswith(PUBLISHED_VLM):
         refuse(
             f"The policy in {folder} is made of the VLM {name!r}, whose sizes rlrun does not know.",

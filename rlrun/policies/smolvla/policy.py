@@ -62,8 +62,8 @@ class SmolVLAPolicy(FlowPolicy):
     unread_parts = ("model.vlm_with_expert.vlm.lm_head.",)
 
     @classmethod
-    def read_parts(cls, folder: Path, files: WeightFiles, own: FlowSettings, run: RunConfig | None) -> FlowParts:
-        return read_folder(folder, files, None if own.tokenizer_path is None else Path(own.tokenizer_path))
+    def read_parts(cls, folder: Path, files: WeightFiles, settings: FlowSettings, run: RunConfig | None) -> FlowParts:
+        return read_folder(folder, files, None if settings.tokenizer_path is None else Path(settings.tokenizer_path))
 
     @classmethod
     def begin(cls, config: RunConfig, task: DemonstratedTask) -> FlowParts:
@@ -79,9 +79,9 @@ class SmolVLAPolicy(FlowPolicy):
         return FlowParts(*parts, PROCESSOR_SETTINGS)
 
     @classmethod
-    def processor_choices(cls, own: FlowSettings) -> dict[str, Any]:
-        assert isinstance(own, SmolVLASettings)
-        return {} if own.patch_positions is None else {"patch_positions": own.patch_positions.name}
+    def processor_choices(cls, settings: FlowSettings) -> dict[str, Any]:
+        assert isinstance(settings, SmolVLASettings)
+        return {} if settings.patch_positions is None else {"patch_positions": settings.patch_positions.name}
 
     @classmethod
     def assemble(cls, parts: FlowParts, settings: RunSettings, trains: Trains) -> SmolVLAPolicy:

@@ -160,7 +160,7 @@ class SglangBackend(RolloutBackend):
 def server_arguments(config: RunConfig, folder: Path, described: OpenVLAOFTConfig) -> dict[str, Any]:
     """Return keyword arguments of SGLang's ServerArgs. One engine uses all accelerators visible to this process."""
     num_accelerators = torch.cuda.device_count()
-    own = config.rollout.sglang
+    settings = config.rollout.sglang
     arguments: dict[str, Any] = {
         "model_path": str(Path(folder).resolve()),
         "json_model_override_args": json.dumps({name: getattr(described, name) for name in COMPLETED}),
@@ -175,10 +175,10 @@ def server_arguments(config: RunConfig, folder: Path, described: OpenVLAOFTConfi
         "log_level": "info",
         "random_seed": config.seed,
     }
-    if own.attention_backend is not None:
-        arguments["attention_backend"] = own.attention_backend.value
-    if own.mem_fraction_static is not None:
-        arguments["mem_fraction_static"] = own.mem_fraction_static
+    if settings.attention_backend is not None:
+        arguments["attention_backend"] = settings.attention_backend.value
+    if settings.mem_fraction_static is not None:
+        arguments["mem_fraction_static"] = settings.mem_fraction_static
     if num_accelerators and config.placement.offload:  # the memory saver works on GPUs only
         arguments |= {"enable_memory_saver": True, "enable_weights_cpu_backup": True}
     if num_accelerators:  # by default SGLang takes most of the accelerator, which belongs to other roles too
@@ -186,7 +186,7 @@ def server_arguments(config: RunConfig, folder: Path, described: OpenVLAOFTConfi
         arguments["max_total_tokens"] = (rows + 1) * _tokens_per_row(described)
     else:
         arguments = CPU_ARGUMENTS | arguments
-    return arguments | dict(own.server_args)
+    return arguments | dict(settings.server_args)
 
 
 def _tokens_per_row(described: OpenVLAOFTConfig) -> int:

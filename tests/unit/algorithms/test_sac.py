@@ -84,7 +84,7 @@ class Reference:
             for n in range(len(net.weights[0])):
                 kept.append([leaves(w[n].T, b[n, 0]) for w, b in zip(net.weights, net.biases, strict=True)])
         self.log_alpha = torch.tensor(math.log(0.3), dtype=torch.float64, requires_grad=True)
-        own = sac.own
+        own = sac.settings
         critics = [tensor for critic in self.critics for layer in critic for tensor in layer]
         self._critic_adam = torch.optim.Adam(critics, lr=own.critic_lr)
         self._alpha_adam = torch.optim.Adam([self.log_alpha], lr=own.alpha_lr)

@@ -9,7 +9,7 @@ from rlrun.certification import rules
 from rlrun.certification.history import History
 from rlrun.edges.reports import EpisodeReport
 from rlrun.edges.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, EpisodeStart, Split, split_of
-from rlrun.observability.records import During, record_evaluation, record_starts, summarize_evaluation
+from rlrun.observability.records import Purpose, record_evaluation, record_starts, summarize_evaluation
 from rlrun.system.errors import RunError
 
 ENV = {"simulator": "embedded", "renderer": "egl", "num_envs": 16, "sections": {}}
@@ -35,10 +35,10 @@ def run(tmp_path: Path) -> Path:
     (folder / "world.json").write_text('{"fingerprints": [{"mujoco": "4.0.0", "renderer": "llvmpipe", "model": "aa"}]}')
     for step in (0, 3):
         seeds = [VALIDATION_SEEDS.start, VALIDATION_SEEDS.start + 1]
-        record_starts(folder, step, During.evaluation, [start(seed) for seed in seeds])
+        record_starts(folder, step, Purpose.evaluation, [start(seed) for seed in seeds])
         record_evaluation(folder, summarize_evaluation(step, [report(seed) for seed in seeds]))
     for step in (1, 2, 3):
-        record_starts(folder, step, During.training, [start(TRAINING_SEEDS.start + 10 * step + i) for i in range(2)])
+        record_starts(folder, step, Purpose.training, [start(TRAINING_SEEDS.start + 10 * step + i) for i in range(2)])
     return folder
 
 
@@ -76,7 +76,7 @@ def test_a_policy_that_was_moved_out_of_its_run_has_no_record(run, tmp_path):
 
 def test_training_from_a_test_start_is_told_by_its_first_observation(run):
     """The seed is a training seed, but the world began as for a test seed."""
-    record_starts(run, 3, During.training, [start(TRAINING_SEEDS.start + 99, digest=TEST_STARTS[2].digest)])
+    record_starts(run, 3, Purpose.training, [start(TRAINING_SEEDS.start + 99, digest=TEST_STARTS[2].digest)])
     (breach,) = rules.check_starts(history(run), TEST_STARTS)
     assert breach.rule == "held_out"
     assert "1 of 4 test starts" in breach.sentence and "(training, step 3)" in breach.sentence
@@ -84,7 +84,7 @@ def test_training_from_a_test_start_is_told_by_its_first_observation(run):
 
 def test_training_with_a_test_seed_is_told(run):
     """Another machine may draw other pictures of the same start; its seed still tells it."""
-    record_starts(run, 3, During.training, [start(TEST_SEEDS.start + 1, digest="drawn elsewhere")])
+    record_starts(run, 3, Purpose.training, [start(TEST_SEEDS.start + 1, digest="drawn elsewhere")])
     record = history(run)
     assert [one.rule for one in rules.check_starts(record, TEST_STARTS)] == ["held_out"]
     assert [one.rule for one in rules.check_record(record)] == ["held_out"]
@@ -124,8 +124,8 @@ def test_starts_of_the_run_that_made_the_first_policy_count(run, tmp_path):
     child.mkdir()
     (child / "config.yaml").write_text(f"name: b\nseed: 0\npolicy: {{path: {run / 'policy'}}}\n")
     (child / "metrics.jsonl").write_text('{"step": 1}\n')
-    record_starts(child, 1, During.training, [start(TRAINING_SEEDS.start + 500)])
-    record_starts(run, 1, During.training, [start(TRAINING_SEEDS.start + 77, digest=TEST_STARTS[0].digest)])
+    record_starts(child, 1, Purpose.training, [start(TRAINING_SEEDS.start + 500)])
+    record_starts(run, 1, Purpose.training, [start(TRAINING_SEEDS.start + 77, digest=TEST_STARTS[0].digest)])
     assert [one.rule for one in rules.check_starts(history(child), TEST_STARTS)] == ["held_out"]
 
 
@@ -184,7 +184,7 @@ def carried(run: Path, *steps: dict) -> History:
 
 
 def test_a_step_in_which_no_episode_began_is_on_record(run):
-    record_starts(run, 4, During.training, [])
+    record_starts(run, 4, Purpose.training, [])
     assert rules.check_record(carried(run, {"step": 4})) == []
 
 

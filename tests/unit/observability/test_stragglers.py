@@ -24,7 +24,7 @@ def sentences(seconds: int, ms_per_step: dict[str, float], **options: float) -> 
     return [
         (second, text)
         for second in range(seconds)
-        for text in stragglers.found(statuses(second, ms_per_step, **options), float(second))
+        for text in stragglers.sentences(statuses(second, ms_per_step, **options), float(second))
     ]
 
 
@@ -54,7 +54,7 @@ def test_a_worker_that_grows_slower_is_named_without_peers() -> None:
         us += 0.4e6 * 1.003**second
         counters = {"simulated_us": round(us), "chunk_steps": second + 1}
         status = WorkerStatus("env/0", "vm", 1, "simulate", 0.0, counters)
-        found += [(second, text) for text in stragglers.found([status], float(second))]
+        found += [(second, text) for text in stragglers.sentences([status], float(second))]
     ((second, text),) = found
     assert 400 < second < 600 and "in its first minutes: it grows slower" in text
 
@@ -64,6 +64,6 @@ def test_a_new_process_begins_anew() -> None:
     found = [
         (second, text)
         for second in range(100)
-        for text in stragglers.found(statuses(second, slow, pid=1 + (second >= 30)), float(second))
+        for text in stragglers.sentences(statuses(second, slow, pid=1 + (second >= 30)), float(second))
     ]
     assert [second for second, _ in found] == [90]
