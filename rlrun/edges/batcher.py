@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
@@ -95,23 +95,29 @@ class Batcher(Generic[Destination]):
         with self._lock:
             results = self._refused
             self._refused = []
-            missing = sorted(self._members - set(self._batch)) if self._batch else []
-            needed = max((observation.policy_version for observation, _ in self._batch.values()), default=0)
-            held = self._policy_version() if self._batch else 0
-            self._missing = tuple(f"env/{member}" for member in missing)
-            is_ready = bool(self._batch) and not missing and held >= needed
             batch = dict(sorted(self._batch.items()))
-            if is_ready:
-                self._batch.clear()
-            elif batch and time.monotonic() > self._since + self._deadline_s:
-                late = (
-                    self._missing_observations_error(missing) if missing else self._missing_weights_error(needed, held)
-                )
+            self._missing = ()
+            late = self._late(batch) if batch else None
+            is_ready = bool(batch) and late is None
+            if isinstance(late, RunError):
                 results += [(to, late) for _, to in batch.values()]
+            if is_ready or isinstance(late, RunError):
                 self._batch.clear()
-            self._update_wait("observations" if missing else "weights" if self._batch else None)
+            self._update_wait("observations" if self._missing else "weights" if self._batch else None)
             collection = self._collection
         return results + self._run_policy(collection, batch) if is_ready else results
+
+    def _late(self, batch: Mapping[int, tuple[Observation, Destination]]) -> RunError | bool | None:
+        """Return None if the batch can be answered, True if it still waits, and the error if it has waited too long."""
+        missing = sorted(self._members - set(batch))
+        self._missing = tuple(f"env/{member}" for member in missing)
+        needed = max(observation.policy_version for observation, _ in batch.values())
+        held = self._policy_version()
+        if not missing and held >= needed:
+            return None
+        if time.monotonic() <= self._since + self._deadline_s:
+            return True
+        return self._missing_observations_error(missing) if missing else self._missing_weights_error(needed, held)
 
     def _run_policy(
         self, collection: int, batch: dict[int, tuple[Observation, Destination]]

@@ -20,7 +20,7 @@ import dataclasses
 import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -106,31 +106,44 @@ def pack(
     for index, slices in enumerate(layout.buckets):
         given = None if buffer is None else buffer(index)
         payload = np.empty(bucket_num_bytes(slices), np.uint8) if given is None else given
-        packed = payload
-        sources = set[torch.device]()
-        for wanted in slices:
-            name, tensor = next(source, ("nothing", None))
-            if tensor is None or name != wanted.name or tuple(tensor.shape) != wanted.shape:
-                found = name if tensor is None else f"{name!r} {tuple(tensor.shape)}"
-                raise ValueError(
-                    f"the layout has {wanted.name!r} {wanted.shape} next, the model gave {found}; "
-                    "lay out again after changing the model"
-                )
-            is_first = not sources
-            is_on_host = isinstance(payload, np.ndarray)
-            if is_checksummed and is_first and is_on_host and tensor.device.type == "cuda":
-                packed = torch.empty(len(payload), dtype=torch.uint8, device=tensor.device)
-            _view(packed, wanted).copy_(tensor, non_blocking=True)  # casts
-            sources.add(tensor.device)
-        if isinstance(packed, np.ndarray):  # else work on the device comes after these copies
-            _wait_for_copies(sources)
-        sum_of_words = checksum(packed) if is_checksummed else None
-        if packed is not payload:
-            torch.as_tensor(payload).copy_(torch.as_tensor(packed))
+        sum_of_words = _fill(payload, slices, source, is_checksummed)
         yield WeightBucket(policy_version, index, len(layout.buckets), slices, payload, sum_of_words)
     surplus = next(source, None)
     if surplus is not None:
         raise ValueError(f"the model gave {surplus[0]!r}, which the layout lacks; lay out again")
+
+
+def _fill(
+    payload: Memory, slices: Sequence[TensorSlice], source: Iterator[tuple[str, Tensor]], is_checksummed: bool
+) -> int | None:
+    """Copy the next tensors into a payload. Returns its checksum; None if none was asked for."""
+    packed = payload
+    sources = set[torch.device]()
+    for wanted in slices:
+        tensor = _next_tensor(source, wanted)
+        is_summed_there = is_checksummed and isinstance(payload, np.ndarray) and tensor.device.type == "cuda"
+        if is_summed_there and not sources:
+            packed = torch.empty(len(payload), dtype=torch.uint8, device=tensor.device)
+        _view(packed, wanted).copy_(tensor, non_blocking=True)  # casts
+        sources.add(tensor.device)
+    if isinstance(packed, np.ndarray):  # else work on the device comes after these copies
+        _wait_for_copies(sources)
+    sum_of_words = checksum(packed) if is_checksummed else None
+    if packed is not payload:
+        torch.as_tensor(payload).copy_(torch.as_tensor(packed))
+    return sum_of_words
+
+
+def _next_tensor(source: Iterator[tuple[str, Tensor]], wanted: TensorSlice) -> Tensor:
+    """Return the next tensor. Raises ValueError if it is not the wanted one."""
+    name, tensor = next(source, ("nothing", None))
+    if tensor is None or name != wanted.name or tuple(tensor.shape) != wanted.shape:
+        given = name if tensor is None else f"{name!r} {tuple(tensor.shape)}"
+        raise ValueError(
+            f"the layout has {wanted.name!r} {wanted.shape} next, the model gave {given}; "
+            "lay out again after changing the model"
+        )
+    return tensor
 
 
 def unpack(bucket: WeightBucket) -> Iterator[tuple[str, torch.Tensor]]:

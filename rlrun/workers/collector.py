@@ -28,6 +28,7 @@ from rlrun.system.telemetry import Telemetry
 from rlrun.workers.group_filter import GroupFilter
 
 CollectedEpisodes = tuple[list[EpisodeReport], TrajectoryBuilder]
+SeedsOf = Callable[["EpisodeLedger", np.ndarray], np.ndarray]  # of rows (int [R]), by their episodes so far
 
 
 class Collector:
@@ -37,9 +38,9 @@ class Collector:
         self, config: RunConfig, rank: int, envs: np.ndarray, env: Callable[[], RestartingEnv], telemetry: Telemetry
     ):
         """rank: of the env worker. envs: global indices of its rows. env: returns the running simulator."""
-        self._config = config
-        self._rank = rank
-        self._envs = envs
+        self.config = config
+        self.rank = rank
+        self.envs = envs
         self._env = env
         self._telemetry = telemetry
         self.rule = rollout_rule(config.algorithm)
@@ -73,9 +74,9 @@ class Collector:
 
     def step(self, rows: np.ndarray, actions: np.ndarray) -> ChunkResult:
         """Simulate one chunk in `rows` (int [R]); actions: float32 [R, C, A]. Other rows do not change."""
-        active = np.zeros(len(self._envs), bool)
+        active = np.zeros(len(self.envs), bool)
         active[rows] = True
-        all_actions = np.zeros((len(self._envs),) + actions.shape[1:], np.float32)
+        all_actions = np.zeros((len(self.envs),) + actions.shape[1:], np.float32)
         all_actions[rows] = actions
         began = time.monotonic()
         with self._telemetry.span("simulate"), self._profiled():
@@ -97,11 +98,11 @@ class Collector:
 
         policy_version: the oldest that may choose actions.
         """
-        algorithm = self._config.algorithm
+        algorithm = self.config.algorithm
         num_chunk_steps = algorithm.rollout_epochs * algorithm.horizon
-        builder = TrajectoryBuilder(num_chunk_steps, len(self._envs), self.rule.needs_next_proprio)
+        builder = TrajectoryBuilder(num_chunk_steps, len(self.envs), self.rule.needs_next_proprio)
         episodes: list[EpisodeReport] = []
-        rows = np.arange(len(self._envs))
+        rows = np.arange(len(self.envs))
         for epoch in range(algorithm.rollout_epochs):
             if self._filter is None:
                 episodes += yield from self._epoch(step, epoch, policy_version, builder, rows)
@@ -113,11 +114,11 @@ class Collector:
         self, group_filter: GroupFilter, step: int, epoch: int, policy_version: int, builder: TrajectoryBuilder
     ) -> Generator[Observation, ActionChunk, list[EpisodeReport]]:
         """Collect one rollout epoch, and the rows of groups without signal again, with new seeds."""
-        start = epoch * self._config.algorithm.horizon
-        rows = np.arange(len(self._envs))
-        end = start + self._config.algorithm.horizon
+        start = epoch * self.config.algorithm.horizon
+        rows = np.arange(len(self.envs))
+        end = start + self.config.algorithm.horizon
         episodes: list[EpisodeReport] = []
-        for repetition in range(self._config.algorithm.filter_groups.max_num_gen_batches):
+        for repetition in range(self.config.algorithm.filter_groups.max_num_gen_batches):
             if repetition:
                 builder.clear(rows, start, end)
             found = yield from self._epoch(step, epoch, policy_version, builder, rows, repetition)
@@ -140,74 +141,123 @@ class Collector:
         repetition: int = 0,
     ) -> Generator[Observation, ActionChunk, list[EpisodeReport]]:
         """Collect one rollout epoch of `rows` (int [R]). repetition: how often it was collected before."""
-        algorithm = self._config.algorithm
-        rule = self.rule
-        temperature = self._config.rollout.temperature
-        groups = self._envs // rule.group_size  # rows of one group have the same reset seeds
-        running = self._running
-        self._running = None
-
-        def seeds_of(rows: np.ndarray) -> np.ndarray:
-            return episode_seeds(self._config.seed, step, epoch, groups[rows], ledger.count[rows])
-
-        if running is not None:
-            ledger, frames = running
-            ledger.begin_epoch()
-        else:
-            ledger = EpisodeLedger(self._envs, repetition)
-            frames = self._reset(ledger, rows, seeds_of(rows))
-        start = epoch * algorithm.horizon
-        end = start + algorithm.horizon
-        keys_TB = epoch_keys(self._config.seed, step, epoch, self._envs, algorithm.horizon, repetition)
-        requests = ValueRequests(builder) if rule.needs_values else None
-        for t in range(start, end + 1):
-            is_last = t == end  # one more request, for the values of the last observations
-            if rows.size == 0 or (is_last and not requests):
+        running = RolloutEpoch(self, step, epoch, builder, rows, repetition)
+        for t in range(running.start, running.end + 1):
+            is_last = t == running.end  # one more request, for the values of the last observations
+            if running.rows.size == 0 or (is_last and running.requests is None):
                 break
-            acts_in_all = rows.size == len(frames)  # a reset returns the frames of its rows alone
-            perceived = frames if acts_in_all else frames.rows(rows)
-            keys = keys_TB[t - start, rows]
-            others = requests.frames() if requests else None
-            asked = Observation(self._rank, perceived, keys, temperature, others, policy_version=policy_version)
+            asked = running.observation(t, policy_version)
             chunk = yield asked
-            if requests:
-                requests.record_action(t, chunk)
-            if is_last:
-                break
-            result = self.step(rows, chunk.actions)
-            builder.add(t, rows, asked, chunk, result)
-            self.tally.add(rows, perceived, chunk.actions, result)
-            for row in np.flatnonzero(result.infra_fault).tolist():
-                builder.void(row, start + ledger.started_at[row], t + 1)
-            ledger.add(result)
-            if requests:
-                requests.record_result(result, t + 1 == end)
-            over = rows[result.ended[rows]]
-            frames = result.frames
-            if rule.one_episode:
-                rows = rows[~result.ended[rows]]
-            elif t + 1 == end:  # no resets at the end; the last request shows the final frames if values are needed
-                broken = np.flatnonzero(result.infra_fault)
-                frames = frames.replaced(broken, perceived.rows(broken)) if broken.size else frames
-            elif over.size:
-                ledger.start(over, t + 1 - start)
-                frames = frames.replaced(over, self._reset(ledger, over, seeds_of(over)))
-        if algorithm.carry_episodes:
-            if over.size:
-                ledger.start(over, algorithm.horizon)
-                frames = frames.replaced(over, self._reset(ledger, over, seeds_of(over)))
-            self._running = (ledger, frames)
-            return ledger.reports
-        return ledger.reports if rule.one_episode else ledger.countable(algorithm.horizon, self._max_chunks)
+            if running.requests is not None:
+                running.requests.record_action(t, chunk)
+            if not is_last:
+                running.take(t, asked, chunk)
+        return running.finish()
+
+    def begin(self, rows: np.ndarray, repetition: int, seeds_of: SeedsOf) -> tuple[EpisodeLedger, Frames]:
+        """Return the ledger and frames with which a rollout epoch begins: those of running episodes, or new ones."""
+        if self._running is not None:
+            ledger, frames = self._running
+            self._running = None
+            ledger.begin_epoch()
+            return ledger, frames
+        ledger = EpisodeLedger(self.envs, repetition)
+        return ledger, self.restart(ledger, rows, seeds_of(ledger, rows))
+
+    def carry(self, ledger: EpisodeLedger, frames: Frames) -> None:
+        """Let the next rollout epoch continue the running episodes."""
+        self._running = (ledger, frames)
 
     @property
-    def _max_chunks(self) -> int:
-        return -(-self._config.env.max_control_steps // self._config.policy.num_action_chunks)
+    def max_chunks(self) -> int:
+        """Return the chunk steps of the longest episode."""
+        return -(-self.config.env.max_control_steps // self.config.policy.num_action_chunks)
 
-    def _reset(self, ledger: EpisodeLedger, rows: np.ndarray, seeds: np.ndarray) -> Frames:
+    def restart(self, ledger: EpisodeLedger, rows: np.ndarray, seeds: np.ndarray) -> Frames:
+        """Begin the episodes of `seeds` in `rows`, one each. Returns their frames."""
         frames = self.reset(rows, seeds)
         ledger.assign(rows, seeds, frames.instructions)
         return frames
+
+
+class RolloutEpoch:
+    """A rollout epoch that is being collected: the rows that act, and what they see."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        step: int,
+        epoch: int,
+        builder: TrajectoryBuilder,
+        rows: np.ndarray,
+        repetition: int,
+    ):
+        self._collector = collector
+        self._builder = builder
+        self._rule = collector.rule
+        self._algorithm = collector.config.algorithm
+        self._place = (collector.config.seed, step, epoch)
+        self._groups = collector.envs // self._rule.group_size  # rows of one group have the same reset seeds
+        horizon = self._algorithm.horizon
+        self.rows = rows  # int [R], those that act
+        self.start = epoch * horizon
+        self.end = self.start + horizon
+        self.requests = ValueRequests(builder) if self._rule.needs_values else None
+        self._keys = epoch_keys(*self._place, collector.envs, horizon, repetition)
+        self._ledger, self._frames = collector.begin(rows, repetition, self._seeds)
+        self._over = rows[:0]  # rows whose episodes the last chunk step ended
+
+    def _seeds(self, ledger: EpisodeLedger, rows: np.ndarray) -> np.ndarray:
+        return episode_seeds(*self._place, self._groups[rows], ledger.count[rows])
+
+    def observation(self, t: int, policy_version: int) -> Observation:
+        """Return what the policy is asked at moment `t`."""
+        acts_in_all = self.rows.size == len(self._frames)  # a reset returns the frames of its rows alone
+        perceived = self._frames if acts_in_all else self._frames.rows(self.rows)
+        others = None if self.requests is None else self.requests.frames()
+        temperature = self._collector.config.rollout.temperature
+        keys = self._keys[t - self.start, self.rows]
+        return Observation(self._collector.rank, perceived, keys, temperature, others, policy_version=policy_version)
+
+    def take(self, t: int, asked: Observation, chunk: ActionChunk) -> None:
+        """Simulate the answer at moment `t`, and go on to the next one."""
+        rows = self.rows
+        result = self._collector.step(rows, chunk.actions)
+        self._builder.add(t, rows, asked, chunk, result)
+        self._collector.tally.add(rows, asked.frames, chunk.actions, result)
+        for row in np.flatnonzero(result.infra_fault).tolist():
+            self._builder.void(row, self.start + self._ledger.started_at[row], t + 1)
+        self._ledger.add(result)
+        if self.requests is not None:
+            self.requests.record_result(result, t + 1 == self.end)
+        self._over = rows[result.ended[rows]]
+        self._frames = result.frames
+        if self._rule.one_episode:
+            self.rows = rows[~result.ended[rows]]
+        elif t + 1 == self.end:  # no resets at the end; the last request shows the final frames if values are needed
+            broken = np.flatnonzero(result.infra_fault)
+            if broken.size:
+                self._frames = self._frames.replaced(broken, asked.frames.rows(broken))
+        elif self._over.size:
+            self._restart(t + 1 - self.start)
+
+    def _restart(self, chunk_step: int) -> None:
+        """Begin new episodes in the rows whose last ones are over."""
+        self._ledger.start(self._over, chunk_step)
+        fresh = self._collector.restart(self._ledger, self._over, self._seeds(self._ledger, self._over))
+        self._frames = self._frames.replaced(self._over, fresh)
+
+    def finish(self) -> list[EpisodeReport]:
+        """Return the episodes that ended."""
+        algorithm = self._algorithm
+        if algorithm.carry_episodes:
+            if self._over.size:
+                self._restart(algorithm.horizon)
+            self._collector.carry(self._ledger, self._frames)
+            return self._ledger.reports
+        if self._rule.one_episode:
+            return self._ledger.reports
+        return self._ledger.countable(algorithm.horizon, self._collector.max_chunks)
 
 
 class EpisodeLedger:
