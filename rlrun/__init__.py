@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         run,
     )
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 __all__ = [
     "Callback",
     "LoadedPolicy",

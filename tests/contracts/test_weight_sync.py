@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import multiprocessing
 import socket
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -204,3 +207,29 @@ def test_the_store_listens_on_one_address_only():
     with socket.socket() as here, socket.socket() as elsewhere:
         assert here.connect_ex((HOST, store.port)) == 0
         assert elsewhere.connect_ex(("127.0.0.2", store.port)) == errno.ECONNREFUSED
+
+
+class FileSender(WeightSender):
+    """The transport of docs/extending.md."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def header(self, bucket: WeightBucket) -> WeightBucket:
+        place = self._folder / f"{bucket.policy_version}-{bucket.index}.npy"
+        np.save(place, bucket.payload)
+        return dataclasses.replace(bucket, payload=str(place))
+
+
+def test_a_transport_of_ones_own(tmp_path: Path) -> None:
+    stage = WeightStage({name: tuple(tensor.shape) for name, tensor in weights(3).items()})
+    sender = FileSender(tmp_path)
+    arrived = ArrivedWeights("rollout/0")
+    for header in sender.send(pack(weights(3).items(), LAYOUT, 3, True, sender.buffer)):
+        bucket = dataclasses.replace(header, payload=np.load(header.payload, mmap_mode="r"))
+        arrived.add(bucket)
+        stage.add(bucket)
+    assert stage.is_complete
+    held = {name: tensor for bucket in stage.buckets() for name, tensor in unpack(bucket)}
+    for name, tensor in weights(3).items():
+        assert torch.equal(held[name], tensor.to(held[name].dtype))

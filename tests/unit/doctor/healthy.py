@@ -36,7 +36,7 @@ NODES = (
 )
 VERSIONS = {
     "python": "3.11.7",
-    "rlrun": "0.3.0",
+    "rlrun": "0.4.0",
     "rlrun sources": "abc",
     "torch": "2.13.0+cu128",
     "torch CUDA": "12.8",
