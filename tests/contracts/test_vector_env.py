@@ -25,7 +25,6 @@ from rlrun.config.schema import (
     ProprioLayout,
     RewardMode,
 )
-from rlrun.config.sections import put_on_path
 from rlrun.edges.frames import Frames
 from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
@@ -178,9 +177,9 @@ def _break_libero(env: VectorEnv, row: int) -> None:
 
 def _in_robosuite() -> EnvConfig:
     """The oracle of LIBERO's own code."""
-    put_on_path([str(Path(__file__).parents[2] / "scripts" / "oracles")])
+    oracles = str(Path(__file__).parents[2] / "scripts" / "oracles")
     keys = ["env=libero", "policy.kind=cnn", "env.simulator=robosuite_world:SPEC", "env.robosuite_world.task_ids=[0]"]
-    return load([*keys, f"env.max_control_steps={TIME_LIMIT}"]).env
+    return load([*keys, f"env.max_control_steps={TIME_LIMIT}"], oracles).env
 
 
 _SCENES = Path(tempfile.mkdtemp(prefix="rlrun-scenes-"))

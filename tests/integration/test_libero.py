@@ -17,7 +17,7 @@ from rlrun.train import train
 from tests.integration.libero import libero_python, libero_scenes
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
-ROOT = Path(__file__).resolve().parents[2]
+ORACLES = str(Path(__file__).resolve().parents[2] / "scripts" / "oracles")
 
 SMALL = [
     *("run=single_process", "env=libero", "policy.kind=cnn", "env.num_envs=1", "env.max_control_steps=8"),
@@ -28,8 +28,7 @@ SMALL = [
 
 def robosuite(*settings: str) -> list[str]:
     """Overrides for the oracle, with settings such as "suite=libero_goal"."""
-    chosen = ["env.simulator=robosuite_world:SPEC", f"python_path=[{ROOT}/scripts/oracles]"]
-    return [*chosen, *(f"env.robosuite_world.{one}" for one in settings)]
+    return ["env.simulator=robosuite_world:SPEC", *(f"env.robosuite_world.{one}" for one in settings)]
 
 
 @pytest.mark.parametrize("has_robosuites_mujoco", [pytest.param(True, marks=pytest.mark.long), False])
@@ -41,7 +40,7 @@ def test_both_worlds_are_the_same(has_robosuites_mujoco: bool) -> None:
     actions = np.random.default_rng(0).uniform(-0.3, 0.3, (3, 1, 4, 7)).astype(np.float32)
     seen = []
     for keys, is_elsewhere in ((robosuite(*task), True), (ours_keys, has_robosuites_mujoco)):
-        config = load([*SMALL, *keys, "env.max_control_steps=12"]).env
+        config = load([*SMALL, *keys, "env.max_control_steps=12"], ORACLES).env
         env = make_env(config, 1, python=libero_python() if is_elsewhere else None)
         try:
             first = env.reset(np.zeros(1, int), np.array([VALIDATION_SEEDS.start + 1]))
@@ -87,7 +86,7 @@ def test_a_run_on_published_tasks(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_pictures_of_rows_that_change_their_tasks() -> None:
     """A seed shows the same, whichever scenes were closed before it."""
-    config = load([*SMALL, *robosuite("suite=libero_spatial", "task_ids=[0, 3]")]).env
+    config = load([*SMALL, *robosuite("suite=libero_spatial", "task_ids=[0, 3]")], ORACLES).env
     env = make_env(config, 2, python=libero_python())
     try:
         seen: dict[int, np.ndarray] = {}
@@ -102,7 +101,7 @@ def test_pictures_of_rows_that_change_their_tasks() -> None:
 
 def test_a_suite_that_is_not_there() -> None:
     with pytest.raises(RunError) as caught:
-        make_env(load([*SMALL, *robosuite("suite=libero_cooking")]).env, 1, python=libero_python())
+        make_env(load([*SMALL, *robosuite("suite=libero_cooking")], ORACLES).env, 1, python=libero_python())
     assert caught.value.key == "env.robosuite_world.suite" and "libero_goal" in str(caught.value.remedy)
 
 

@@ -225,6 +225,25 @@ def test_a_key_that_no_version_has_any_more_is_refused_by_name_and_spares_polici
     assert loaded(EVAL, f"checkpoint={folder}").seed == 3
 
 
+def test_a_policy_is_opened_without_a_removed_key_only_if_it_acts_the_same_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_folder(tmp_path, "env=libero", "policy.kind=cnn", "seed=3")
+    file = folder / "config.yaml"
+    text = "".join(file.read_text().splitlines(keepends=True)[2:])
+
+    def write(physics: str) -> None:
+        former = text.replace("\n  libero:\n", f"\n  libero:\n    backend: native\n    physics: {physics}\n", 1)
+        assert former != text
+        file.write_text(provenance.marked(signed(former)))
+
+    write("mujoco")
+    assert loaded(EVAL, f"checkpoint={folder}").seed == 3
+    write("warp")
+    told = refused(capsys, EVAL, f"checkpoint={folder}")
+    assert "Unknown key 'env.libero.physics'" in told and "env.simulator=libero_warp" in told
+
+
 def test_a_cut_policy_is_refused_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run_folder(tmp_path, "run=cartpole")
     policy = folder / "checkpoints" / "step_00000010" / "policy"
