@@ -69,7 +69,7 @@ def _loaded(
 
 
 class RunResult(int):
-    """The end of a run: its exit status, as which it can be used, and what it left.
+    """Result of a run: its exit status, as which it can be used, its folder and its policy.
 
     folder: the run folder. evaluation: the last one; None without any. policy: the folder that `load_policy` opens;
     None if the run did not come to its end. Example: ``run(config).evaluation.success_rate``

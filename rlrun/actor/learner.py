@@ -181,7 +181,7 @@ class Learner:
             self._fallback.settle(self.ranks.gather, is_teller=self.ranks.rank == 0)
 
     def weight_layout(self, has_base: bool = False) -> list[tuple[str, Tensor]]:
-        """Return (name, tensor without memory) of what is sent to rollout workers, in order; no communication.
+        """Return (name, tensor without memory) of the weights for rollout workers, in order; no communication.
 
         has_base: rollout workers have the weights under the adapters already, see `RunConfig.are_adapters_apart`.
         """

@@ -127,7 +127,7 @@ def _check_squashed(config: RunConfig) -> Iterator[RunError]:
 
 
 def _check_demonstrated(config: RunConfig) -> Iterator[RunError]:
-    """There are demonstrations, in which what was done is what is recorded."""
+    """There are demonstrations, and their recorded actions are the executed ones."""
     yield from _check_squashed(config)
     settings = config.algorithm.section(RlpdConfig)
     demos = config.demos

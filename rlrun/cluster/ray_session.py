@@ -142,7 +142,7 @@ def _own_signals() -> Iterator[None]:
 
 
 def _join_named(named: NamedCluster, quiet: dict) -> None:
-    """Join it. Raises RunError, which says so if a variable named the cluster."""
+    """Join the named cluster. Raises RunError, which names the variable if one named the cluster."""
     assert named.address is not None
     try:
         _join(named.address, quiet)

@@ -26,7 +26,7 @@ class LoraLinear(nn.Module):
     """
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float):
-        """The adapter has no memory yet: `first_value` says what it begins with."""
+        """Create the adapter on the meta device; `first_value` returns its initial values."""
         super().__init__()
         self.base_layer = base
         self.scale = alpha / rank

@@ -97,7 +97,7 @@ def _noexec_fault(folder: Path) -> str | None:
 
 
 class Fallback:
-    """The way back to torch's own kernels, where nobody asked for compiled ones and a first compiled pass fails.
+    """Return to torch's own kernels if a first compiled pass fails and the configuration does not ask for compilation.
 
     A rank whose pass fails goes on uncompiled at once, since the others wait for it in collectives, which are the same
     in both cases. At the next moment at which all ranks meet, the others follow: see `settle`.

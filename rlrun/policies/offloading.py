@@ -52,7 +52,7 @@ def await_room(
     free_bytes: Callable[[torch.device], int | None] = free_device_bytes,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until the accelerator has so many bytes free; whoever needs them then says so, if they never are.
+    """Wait until the accelerator has so many bytes free; without an error if it never has.
 
     The driver frees the memory of a process that was killed seconds after its end. deadline_s: of what comes after this
     as well, which gets half of it. progress: called at every look.

@@ -39,7 +39,7 @@ class RolloutBackend(ABC):
 
     @abstractmethod
     def apply(self, bucket: WeightBucket) -> None:
-        """Take one bucket (`data.weight_stage.WeightStage` checks them).
+        """Take one bucket (`rlrun.edges.buckets.WeightStage` checks them).
 
         The last bucket of a version makes it the current version. A backend that writes into its weights as buckets
         arrive has no version from the first to the last: `policy_version` is -1, `act` raises. Others keep the old one.

@@ -133,7 +133,7 @@ class Run:
         self.controller.sync_weights(self.progress.policy_version)
 
     def _take_demonstrations(self) -> None:
-        """Let the loaded actor ranks learn from demonstrations beside what is collected, if the run says so."""
+        """Let the loaded actor ranks learn from demonstrations beside collected steps, if the algorithm needs them."""
         algorithm = self.config.algorithm
         if not (ALGORITHMS.get(algorithm.name).needs_demonstrations or algorithm.imitation_coef > 0):
             return
@@ -273,7 +273,7 @@ class Run:
                 self.checkpoints.save(self.progress)
 
     def evaluate_and_save_if_due(self) -> None:
-        """Evaluate and save if the step count says so, which is at the same steps in a resumed run.
+        """Evaluate and save at multiples of their intervals, which are the same steps in a resumed run.
 
         The policy of the best evaluation is saved at once: the one of the next regular checkpoint is another.
         """
