@@ -64,6 +64,7 @@ def test_a_finished_run_goes_on_by_the_pasted_command(finished: tuple[Path, str]
     assert list(folder.parent.iterdir()) == [folder], "it goes on in its own folder"
 
 
+@pytest.mark.long
 def test_an_interrupted_run_resumes_by_the_pasted_command(tmp_path: Path) -> None:
     run = train(tmp_path, "num_steps=100000")
     began = time.monotonic()
@@ -80,7 +81,9 @@ def test_an_interrupted_run_resumes_by_the_pasted_command(tmp_path: Path) -> Non
     assert steps == list(range(1, len(steps) + 1))
 
 
-@pytest.mark.parametrize("part", [".", "checkpoints", "policy"])
+@pytest.mark.parametrize(
+    "part", [*(pytest.param(part, marks=pytest.mark.long) for part in (".", "checkpoints")), "policy"]
+)
 def test_a_policy_is_evaluated_by_its_path_alone(finished: tuple[Path, str], tmp_path: Path, part: str) -> None:
     folder = finished[0] / part
     if part == "checkpoints":

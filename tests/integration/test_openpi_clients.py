@@ -46,6 +46,7 @@ def picture(size: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
 
 
+@pytest.mark.long
 def test_openpi_s_client_at_a_libero_policy(libero_policy: Path) -> None:
     with served(libero_policy) as port, OpenpiClient(port) as client:
         expected = client.metadata["observation"]
@@ -70,6 +71,7 @@ def test_openpi_s_client_at_a_libero_policy(libero_policy: Path) -> None:
             client.infer({name: value for name, value in seen.items() if name != "observation/state"})
 
 
+@pytest.mark.long
 def test_openpi_s_client_at_an_r1pro_policy(robot_policy: Path) -> None:
     with served(robot_policy) as port, OpenpiClient(port) as client:
         names = client.metadata["observation"]["robot_r1::proprio"]["names"]
@@ -131,6 +133,7 @@ gymnasium.register("Drawer-v0", Drawer)
 '''
 
 
+@pytest.mark.long
 def test_a_run_like_libero_s_is_evaluated_by_its_path_alone(tmp_path: Path) -> None:
     (tmp_path / "drawer.py").write_text(DRAWER)
     sizes = ["env.num_envs=4", "algorithm.horizon=4", "algorithm.global_batch_size=16", "actor.micro_batch_size=16"]

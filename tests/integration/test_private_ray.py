@@ -82,6 +82,7 @@ def test_nobody_else_reaches_the_sockets_of_a_private_ray(tmp_path):
     assert list(raylet.parents[2].glob("*")) == []
 
 
+@pytest.mark.long
 def test_a_schedulers_signal_to_every_process_leaves_ray_running(tmp_path):
     """As systemd and SLURM send it: to the whole control group, whatever sessions there are in it."""
     others = set(psutil.Process().children(recursive=True))

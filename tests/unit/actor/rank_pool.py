@@ -10,6 +10,11 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 ANSWER_WITHIN_S = 240.0
+PRELOADED = [
+    "rlrun.actor.updates",
+    "rlrun.policies.opening",
+    "tests.unit.actor.tiny_run",
+]  # imported once for all ranks
 
 
 class RankPool:
@@ -19,7 +24,8 @@ class RankPool:
     """
 
     def __init__(self, world_size: int):
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
         port = free_port()
         self._pipes: list[Connection] = []
         self._processes = []
