@@ -1,9 +1,10 @@
 """What the tests of each file cost: seconds of processor, with their child processes, and seconds of clock.
 
-    python -m benchmarks.test_times FOLDER -n 2 -m "not long"     runs pytest so, and keeps the seconds of each test in FOLDER
+    python -m benchmarks.test_times FOLDER -n 2 -m "not long"     runs pytest so, and keeps the seconds of each test
     python -m benchmarks.test_times FOLDER                        prints the table of what FOLDER keeps
 
-Seconds of processor hardly depend on what else the machine does. A fixture of a module counts for the first test that takes it.
+Seconds of processor hardly depend on what else the machine does. A fixture of a module counts for its first test. Ray's
+processes leave their parent, so for whole runs on Ray the clock of a quiet machine says more.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
@@ -13,6 +12,7 @@ from rlrun.edges import device_memory
 from rlrun.edges.buckets import ArrivedWeights, WeightStage, bucket_num_bytes, lay_out, pack, unpack
 from rlrun.edges.device_memory import NUM_BUFFERS, DeviceMemory, DeviceSender, OpenedMemory
 from rlrun.system.errors import RunError
+from tests.processes import context as child_processes
 
 DEADLINE_S = 60.0
 SHAPES = {f"layer{i}.weight": (40, 25) for i in range(8)} | {"head.bias": (7,)}
@@ -59,7 +59,7 @@ def receive(pipe: Connection, is_late: bool) -> None:
 @pytest.fixture
 def pipes() -> Iterator[list[Connection]]:
     """Two receivers, of which the second one is late."""
-    context, ours, processes = multiprocessing.get_context("spawn"), [], []
+    context, ours, processes = child_processes(), [], []
     for is_late in (False, True):
         pipe, theirs = context.Pipe()
         processes.append(context.Process(target=receive, args=(theirs, is_late), daemon=True))

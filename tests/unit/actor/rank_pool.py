@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
+from tests import processes
+
 ANSWER_WITHIN_S = 240.0
-PRELOADED = [
-    "rlrun.actor.updates",
-    "rlrun.policies.opening",
-    "tests.unit.actor.tiny_run",
-]  # imported once for all ranks
 
 
 class RankPool:
@@ -24,8 +20,7 @@ class RankPool:
     """
 
     def __init__(self, world_size: int):
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
+        context = processes.context()
         port = free_port()
         self._pipes: list[Connection] = []
         self._processes = []

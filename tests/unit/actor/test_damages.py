@@ -10,6 +10,7 @@ import resource
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from rlrun.actor import checkpoint
 from rlrun.actor.checkpoint_search import CheckpointSearch
+from rlrun.actor.learner import Learner
 from rlrun.actor.process_group import Ranks
 from rlrun.actor.updates import update
 from rlrun.data import checkpoint_folder, checksums
@@ -101,11 +103,17 @@ def refusal(root: Path, step: int) -> tuple[str, int]:
     return str(raised.value), int(raised.value.exit_status)
 
 
+@cache
+def restored() -> Learner:
+    """A learner of this rank that is restored again and again."""
+    return learner(tiny_config())
+
+
 def read_anyway(root: Path) -> str | None:
     """Return the RunError of restoring without a comparison of checksums; other exceptions fail the rank."""
     damaged = folder_of_step(root, 2)
     try:
-        Progress.read(checkpoint.restore(learner(tiny_config()), damaged), damaged)
+        Progress.read(checkpoint.restore(restored(), damaged), damaged)
     except RunError as error:
         return error.message
     return None
