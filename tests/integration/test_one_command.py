@@ -90,7 +90,7 @@ def test_a_policy_is_evaluated_by_its_path_alone(finished: tuple[Path, str], tmp
         folder = sorted(folder.glob("step_*"))[0]
     command = [sys.executable, "-m", "rlrun.eval", f"checkpoint={folder}", "output_dir=evaluation"]
     more = ["env.num_envs=3", "env.num_workers=3"] if part == "policy" else []  # no multiple of anything in training
-    finish(tmp_path, [*command, *more])
+    assert "95 % interval" in finish(tmp_path, [*command, *more])
     assert json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["episodes"] == 2
     slots = json.loads((tmp_path / "evaluation" / "plan.json").read_text())["slots"]
     assert {slot["role"] for slot in slots} == {"env", "rollout"}, "nobody trains"
