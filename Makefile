@@ -37,7 +37,7 @@ train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a
 	$(BIN)/python -m rlrun.train $(ARGS)
 
 quick: $(INSTALLED) ## two minutes of tests, for every save
-	$(BIN)/python -m pytest -q -n 2 -m "not ($(DEAR) or slow)" $(QUICK) $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 -m "not ($(DEAR))" $(QUICK) $(ARGS)
 
 test: cheap dear ## the tests that protect a change, cheap ones first: ten minutes
 
