@@ -69,7 +69,7 @@ check: $(INSTALLED) docs ## ruff, mypy, the architecture tests, and the document
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy rlrun
-	$(BIN)/python -m pytest -q -n $(PROCESSES) tests/architecture
+	$(BIN)/python -m pytest -q -n 2 tests/architecture
 
 docs: $(INSTALLED) ## the documents as a site: site/index.html; fails for a link that leads nowhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

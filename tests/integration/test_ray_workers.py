@@ -95,7 +95,7 @@ def test_a_replacement_that_does_not_start_is_named_while_the_run_waits_for_it(s
     fallback = threading.Timer(20.0, raylet.resume)
     fallback.start()
     assert workers.replace("env", 0) == [("env", 0)]
-    assert re.fullmatch(r"env\[0\] has not started for \d s; alarm 300 s", notes[0])
+    assert re.fullmatch(r"env\[0\] has not started for \d+ s; alarm 300 s", notes[0])
     fallback.cancel()
 
 
