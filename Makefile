@@ -16,8 +16,8 @@ OLD_PROCESSOR := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=C
 # own, and slow each other down.
 PROCESSES := 3
 # What a save can break, without networks, ranks, simulators and whole runs: under two minutes on two cores.
-QUICK := $(addprefix tests/unit/, algorithms certification cluster config controller data edges observability pipe \
-  placement rollout serving system training watchdog)
+QUICK := $(addprefix tests/unit/, algorithms certification config controller data doctor edges observability pipe rollout \
+  serving system watchdog)
 WHOLE_RUNS := -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 $(addprefix tests/, contracts cluster golden gpu \
   integration learning pretended_cuda)
 ARGS ?=
