@@ -1,4 +1,4 @@
-# make train | test | long | gpu | numerics | sglang | lerobot | check | docs | help. Everything lives in .venv; nothing else is installed or changed.
+# make train | quick | test | long | gpu | numerics | sglang | lerobot | check | docs | help. Everything lives in .venv; nothing else is installed or changed.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,6 +15,9 @@ OLD_PROCESSOR := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=C
 # Of tests at a time; on two cores, as one in three waits for others or for deadlines. Whole runs have processes of their
 # own, and slow each other down.
 PROCESSES := 3
+# What a save can break, without networks, ranks, simulators and whole runs: under two minutes on two cores.
+QUICK := $(addprefix tests/unit/, algorithms certification config controller data doctor edges observability pipe rollout \
+  serving system watchdog)
 WHOLE_RUNS := -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 $(addprefix tests/, contracts cluster golden gpu \
   integration learning pretended_cuda)
 ARGS ?=
@@ -23,7 +26,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train test cheap dear long gpu numerics sglang lerobot image check docs format reference lock clean
+.PHONY: help train quick test cheap dear long gpu numerics sglang lerobot image check docs format reference lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -33,7 +36,10 @@ help: ## this list
 train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a video
 	$(BIN)/python -m rlrun.train $(ARGS)
 
-test: cheap dear ## the tests, cheap ones first
+quick: $(INSTALLED) ## two minutes of tests, for every save
+	$(BIN)/python -m pytest -q -n 2 -m "not ($(DEAR))" $(QUICK) $(ARGS)
+
+test: cheap dear ## the tests that protect a change, cheap ones first: ten minutes
 
 cheap: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n $(PROCESSES) -m "not ($(DEAR))" $(ARGS)
@@ -41,7 +47,7 @@ cheap: $(INSTALLED)
 dear: $(INSTALLED)
 	$(BIN)/python -m pytest $(WHOLE_RUNS) -m "($(DEAR)) and not long" $(ARGS)
 
-long: $(INSTALLED) ## the tests that `make test` leaves out: more whole runs
+long: $(INSTALLED) ## the rest: more whole runs, and what other projects' packages say (some GB)
 	$(BIN)/python -m pytest $(WHOLE_RUNS) tests/unit packages -m long $(ARGS)
 
 gpu: $(INSTALLED) ## a quarter of an hour on one card: what only a GPU can prove; ends with a table for docs/gpu.md
@@ -63,7 +69,7 @@ check: $(INSTALLED) docs ## ruff, mypy, the architecture tests, and the document
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy rlrun packages/rlrun-libero-warp/rlrun_libero_warp
-	$(BIN)/python -m pytest -q -n $(PROCESSES) tests/architecture
+	$(BIN)/python -m pytest -q -n 2 tests/architecture
 
 docs: $(INSTALLED) ## the documents as a site: site/index.html; fails for a link that leads nowhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -39,8 +39,9 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "benchmarks/mutants.json"
-PACKAGES = ("algorithms", "actor", "workers", "channel", "weight_sync", "placement", "watchdog", "policies")
-NUM_MUTANTS, SEED = 160, 0
+# How many of each.
+PACKAGES = {"algorithms": 20, "actor": 20, "workers": 20, "edges": 40, "placement": 20, "watchdog": 20, "policies": 20}
+SEED = 0
 TESTS = ("tests/unit", "tests/contracts", "tests/golden")
 CHEAP = "not (integration or learning or cluster or gpu or pretended_cuda or long)"
 MAX_TESTS, TIMEOUT_S, TIMED_OUT, PROCESSES = 25, 120.0, -1, 2
@@ -179,19 +180,19 @@ def bracketed(node: ast.expr) -> str:
 
 
 def draw() -> list[dict]:
-    """Equally many of each package; a kind at random, then a place of this kind, and one per statement."""
+    """For each package a kind at random, then a place of this kind, and one per statement."""
     everywhere = list(all_places())
     times = Counter(place.identity for place in everywhere)
     statement_times = Counter(place.identity[1:] for place in everywhere)
     drawn = []
-    for package in PACKAGES:
+    for package, wanted in PACKAGES.items():
         choice = random.Random(f"{SEED} {package}")
         of_kind: dict[str, list[Place]] = defaultdict(list)
         for place in everywhere:
             if place.path.split("/")[1] == package and times[place.identity] == 1:
                 of_kind[place.identity[2]].append(place)
         taken: set[tuple[str, str]] = set()
-        while len(taken) < NUM_MUTANTS // len(PACKAGES):
+        while len(taken) < wanted:
             kind = choice.choice(sorted(kind for kind, places in of_kind.items() if places))
             identity = of_kind[kind].pop(choice.randrange(len(of_kind[kind]))).identity
             if identity[:2] not in taken:
@@ -257,7 +258,7 @@ def run_all(places: list[Place | None], folder: Path) -> None:
     tests = tests_of(places, folder)
     done = [number for number, outcome in read_results(results).items() if outcome != "not run"]
     left = [number for number, place in enumerate(places) if place is not None and number not in done]
-    left.sort(key=lambda number: number % (NUM_MUTANTS // len(PACKAGES)))  # all packages evenly, where it is stopped
+    random.Random(SEED).shuffle(left)  # so that all packages have had some, where it is stopped
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     sys.dont_write_bytecode = True
     import numpy as np  # noqa: F401  the children have them already

@@ -170,6 +170,7 @@ def test_blocked_store_port(lab: Lab) -> None:
     )
 
 
+@pytest.mark.long
 def test_interfaces_that_are_wrong_or_missing(lab: Lab) -> None:
     """docker0 exists on every host but reaches no other; enp3s0 is the interface of the other host."""
     nodes = "placement.nodes={train: {names: train, interface: docker0}, sim: {names: sim, interface: enp3s0}}"

@@ -88,6 +88,7 @@ def test_a_full_disk_is_refused_before_ray_starts(two_hosts):
     assert "placement.nodes.sim.temp_dir" in done.stderr
 
 
+@pytest.mark.long
 def test_a_worker_with_a_wrong_hosts_file_starts_no_second_cluster(two_hosts):
     """With and without node.is_head; 127.0.1.1 is right for its own name, but not for the head's."""
     declare_accelerators(two_hosts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
@@ -14,6 +13,7 @@ from rlrun.edges.buckets import WeightStage, bucket_num_bytes, lay_out, pack, un
 from rlrun.edges.device_memory import NUM_BUFFERS, DeviceMemory, DeviceSender, OpenedMemory
 from rlrun.edges.incoming_weights import ArrivedWeights
 from rlrun.system.errors import RunError
+from tests.processes import context as child_processes
 
 DEADLINE_S = 60.0
 SHAPES = {f"layer{i}.weight": (40, 25) for i in range(8)} | {"head.bias": (7,)}
@@ -60,7 +60,7 @@ def receive(pipe: Connection, is_late: bool) -> None:
 @pytest.fixture
 def pipes() -> Iterator[list[Connection]]:
     """Two receivers, of which the second one is late."""
-    context, ours, processes = multiprocessing.get_context("spawn"), [], []
+    context, ours, processes = child_processes(), [], []
     for is_late in (False, True):
         pipe, theirs = context.Pipe()
         processes.append(context.Process(target=receive, args=(theirs, is_late), daemon=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from rlrun.system.network import LOOPBACK
 from rlrun.system.telemetry import Telemetry
 from rlrun.workers.actor_worker import ActorWorker
 from rlrun.workers.rollout_worker import RolloutWorker
+from tests.processes import context as child_processes
 from tests.unit.actor.official_folder import official_run, write_official
 
 DEADLINE_S = 120.0
@@ -78,7 +78,7 @@ class Pool:
         """Start the process of a rank, unless it runs."""
         if rank in self.processes and self.processes[rank].is_alive():
             return
-        context = multiprocessing.get_context("spawn")
+        context = child_processes()
         self.pipes[rank], theirs = context.Pipe()
         self.processes[rank] = context.Process(target=serve, args=(theirs,), daemon=True)
         self.processes[rank].start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import multiprocessing
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from rlrun.edges.host_memory import SharedReceiver, SharedSender, WeightMemory
 from rlrun.edges.incoming_weights import ArrivedWeights
 from rlrun.edges.weights import WeightBucket
 from rlrun.system.errors import RunError
+from tests.processes import context as child_processes
 
 HOST = "127.0.0.1"
 NUM_RECEIVERS = 2
@@ -78,7 +78,7 @@ CARRIED = [WeightTransport.object_store, WeightTransport.collective]  # test_dev
 def linked(request: pytest.FixtureRequest) -> Iterator[tuple[WeightSender, list[Connection]]]:
     """A sender here and NUM_RECEIVERS processes."""
     transport = request.param
-    context = multiprocessing.get_context("spawn")
+    context = child_processes()
     store = open_store(HOST, DEADLINE_S) if transport is WeightTransport.collective else None
     pipes, processes = [], []
     for rank in range(1, NUM_RECEIVERS + 1):
@@ -152,7 +152,7 @@ def sleep(group: CollectiveGroup) -> None:
 @pytest.mark.parametrize(("action", "error"), [(leave, ConnectionError), (sleep, TimeoutError)])
 def test_lost_or_silent_peer_ends_the_wait(action: Callable[[CollectiveGroup], None], error: type[OSError]) -> None:
     store = open_store(HOST, DEADLINE_S)
-    process = multiprocessing.get_context("spawn").Process(target=join_then, args=(store.port, action), daemon=True)
+    process = child_processes().Process(target=join_then, args=(store.port, action), daemon=True)
     process.start()
     group = CollectiveGroup(store, 0, 2, DEADLINE_S)
     group.deadline_s = 1.0
@@ -168,7 +168,7 @@ def test_lost_or_silent_peer_ends_the_wait(action: Callable[[CollectiveGroup], N
 def test_shared_memory_is_read_where_it_was_written() -> None:
     layout = lay_out(weights(1).items(), 4096, torch.bfloat16)
     memory, ours = WeightMemory(layout), []
-    context = multiprocessing.get_context("spawn")
+    context = child_processes()
     pipe, theirs = context.Pipe()
     process = context.Process(target=take_shared, args=(theirs,), daemon=True)
     process.start()

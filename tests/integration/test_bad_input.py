@@ -18,11 +18,7 @@ SMALL = ["run=single_process", "num_steps=1", "logging.tensorboard=false", "logg
 
 
 def run(program: str, *overrides: str) -> tuple[int, str]:
-    return command(program, *SMALL, *overrides)
-
-
-def command(program: str, *words: str) -> tuple[int, str]:
-    whole = [sys.executable, "-m", f"rlrun.{program}", *words]
+    whole = [sys.executable, "-m", f"rlrun.{program}", *SMALL, *overrides]
     done = subprocess.run(whole, capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stdout + done.stderr
 
@@ -96,13 +92,6 @@ def test_full_disk(finished, tmp_path, size, status, remedy):
         assert checkpoint_folder.latest(tmp_path / "run" / "checkpoints") is None
     finally:
         subprocess.run(["umount", tmp_path], check=True)
-
-
-def test_evaluation_of_what_was_trained(finished, tmp_path):
-    words = [f"checkpoint={finished}/run", f"output_dir={tmp_path}", "evaluation.num_episodes=2"]
-    status, output = command("eval", *words)
-    assert status == 0 and "95 % interval" in output, output
-    assert '"episodes": 2' in (tmp_path / "evaluation.json").read_text()
 
 
 @pytest.mark.parametrize("setting", ["record.num_steps=1", "placement.offload=true"])

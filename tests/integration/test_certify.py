@@ -100,6 +100,7 @@ def test_an_honest_run_gets_a_card_that_holds(trained, tmp_path):
     assert faults_of(warmer) == []
 
 
+@pytest.mark.long
 def test_a_run_whose_episodes_last_longer_than_a_step_gets_a_card(trained, tmp_path):
     """No episode begins in its second step."""
     write_world(tmp_path, "carried_world", start="5.0")
@@ -142,6 +143,7 @@ def test_another_world_is_refused(trained, tmp_path, monkeypatch):
     assert "env.max_control_steps was 20, is 30" in refused("same_world", run, "env.max_control_steps=30")
 
 
+@pytest.mark.long
 def test_a_sequential_rule_ends_when_the_interval_is_narrow(trained, tmp_path):
     write_world(tmp_path, "sequential_world")
     run = trained("sequential_world")
@@ -151,6 +153,7 @@ def test_a_sequential_rule_ends_when_the_interval_is_narrow(trained, tmp_path):
     assert faults_of(card) == []
 
 
+@pytest.mark.long
 def test_cards_of_the_command_line_and_their_verification(tmp_path):
     """The embedded world and its perturbed ones, as a person runs it."""
 
@@ -173,6 +176,7 @@ def test_cards_of_the_command_line_and_their_verification(tmp_path):
     assert done.returncode == ExitStatus.bad_input and "it was edited" in done.stderr
 
 
+@pytest.mark.long
 def test_robostats_and_verdikt_read_the_episodes(trained, tmp_path):
     python = environment_python("evaluation_tools", ("robostats==0.2.0", "verdikt-eval==0.3.1"), 4e8)
     write_world(tmp_path, "exported_world")
@@ -191,6 +195,7 @@ def test_robostats_and_verdikt_read_the_episodes(trained, tmp_path):
     assert read == {name: [expected["successes"], expected["episodes"]] for name in ("robostats", "verdikt")}
 
 
+@pytest.mark.long
 def test_the_noise_of_retraining_leaves_out_seeds_that_have_not_come_as_far(trained, tmp_path):
     """A seed beside the run that still trains has evaluations of earlier steps only."""
     write_world(tmp_path, "noisy_world")

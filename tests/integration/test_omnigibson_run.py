@@ -17,7 +17,7 @@ STANDINS = Path(__file__).parents[1] / "standins"
 IDS = [301, 302, 303]
 
 
-@pytest.fixture(params=["3_7", "3_8", "3_9"])
+@pytest.fixture(params=[*(pytest.param(older, marks=pytest.mark.long) for older in ("3_7", "3_8")), "3_9"])
 def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A machine that says it has an RTX GPU, an interpreter with the stand-in, and instances."""
     monkeypatch.setenv("RLRUN_FAKE_ACCELERATORS", "RTX 4090:1:24:rt")

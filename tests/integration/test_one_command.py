@@ -64,6 +64,7 @@ def test_a_finished_run_goes_on_by_the_pasted_command(finished: tuple[Path, str]
     assert list(folder.parent.iterdir()) == [folder], "it goes on in its own folder"
 
 
+@pytest.mark.long
 def test_an_interrupted_run_resumes_by_the_pasted_command(tmp_path: Path) -> None:
     run = train(tmp_path, "num_steps=100000")
     began = time.monotonic()
@@ -80,14 +81,16 @@ def test_an_interrupted_run_resumes_by_the_pasted_command(tmp_path: Path) -> Non
     assert steps == list(range(1, len(steps) + 1))
 
 
-@pytest.mark.parametrize("part", [".", "checkpoints", "policy"])
+@pytest.mark.parametrize(
+    "part", [*(pytest.param(part, marks=pytest.mark.long) for part in (".", "checkpoints")), "policy"]
+)
 def test_a_policy_is_evaluated_by_its_path_alone(finished: tuple[Path, str], tmp_path: Path, part: str) -> None:
     folder = finished[0] / part
     if part == "checkpoints":
         folder = sorted(folder.glob("step_*"))[0]
     command = [sys.executable, "-m", "rlrun.eval", f"checkpoint={folder}", "output_dir=evaluation"]
     more = ["env.num_envs=3", "env.num_workers=3"] if part == "policy" else []  # no multiple of anything in training
-    finish(tmp_path, [*command, *more])
+    assert "95 % interval" in finish(tmp_path, [*command, *more])
     assert json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["episodes"] == 2
     slots = json.loads((tmp_path / "evaluation" / "plan.json").read_text())["slots"]
     assert {slot["role"] for slot in slots} == {"env", "rollout"}, "nobody trains"

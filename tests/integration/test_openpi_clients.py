@@ -17,7 +17,7 @@ from rlrun.policies.spec import DemonstratedTask
 from tests.integration.openpi import OpenpiClient
 from tests.integration.served import LOCAL, save_libero_policy, served, with_configuration
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture(scope="module")
@@ -86,60 +86,9 @@ def test_openpi_s_client_at_an_r1pro_policy(robot_policy: Path) -> None:
         assert np.allclose(later[:, 3:7], moved[53:57]), "also when the client has begun another episode"
 
 
-@pytest.mark.long
 def test_an_r1pro_policy_is_evaluated_by_its_path_alone(robot_policy: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rlrun.eval", f"checkpoint={robot_policy}", "output_dir=evaluation"]
     few = ["evaluation.num_episodes=2", "env.num_envs=2", "logging.video_episodes=0"]
     done = subprocess.run([*command, *few], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["episodes"] == 2
-
-
-DRAWER = '''
-import gymnasium, numpy as np
-from gymnasium import spaces
-
-class Drawer(gymnasium.Env):
-    """A world like LIBERO's: a picture, a state and a sentence."""
-    observation_space = spaces.Dict({
-        "image": spaces.Box(0, 255, (64, 64, 3), np.uint8),
-        "state": spaces.Box(-1, 1, (3,), np.float32),
-        "task": spaces.Text(20, charset="abcdefghijklmnopqrstuvwxyz "),
-    })
-    action_space = spaces.Box(-1, 1, (2,), np.float32)
-
-    def __init__(self, render_mode=None):
-        self.render_mode = render_mode
-
-    def _seen(self):
-        image = np.broadcast_to(np.arange(64, dtype=np.uint8)[:, None, None] + self.steps, (64, 64, 3)).copy()
-        return {"image": image, "state": np.zeros(3, np.float32), "task": "open it"}
-
-    def reset(self, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self._seen(), {}
-
-    def step(self, action):
-        self.steps += 1
-        return self._seen(), float(-np.abs(action).sum()), self.steps == 4, False, {}
-
-    def render(self):
-        return self._seen()["image"]
-
-gymnasium.register("Drawer-v0", Drawer)
-'''
-
-
-def test_a_run_like_libero_s_is_evaluated_by_its_path_alone(tmp_path: Path) -> None:
-    (tmp_path / "drawer.py").write_text(DRAWER)
-    sizes = ["env.num_envs=4", "algorithm.horizon=4", "algorithm.global_batch_size=16", "actor.micro_batch_size=16"]
-    kind = ["policy.kind=cnn", "policy.cnn.conv_channels=[4,8]", "policy.cnn.hidden_sizes=[16]"]
-    world = ["env.gymnasium.id='drawer:Drawer-v0'", "env.image_size=64", "env.max_control_steps=4"]
-    words = ["run=cartpole", *LOCAL, *world, *kind, *sizes, "num_steps=1", "evaluation.num_episodes=2"]
-    for command in (["rlrun.train", *words, "output_dir=run"], ["rlrun.eval", "checkpoint=run", "output_dir=again"]):
-        done = subprocess.run(
-            [sys.executable, "-m", *command], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((tmp_path / "again" / "evaluation.json").read_text())["episodes"] == 2

@@ -14,7 +14,7 @@ import pytest
 from rlrun.config.loader import load
 from rlrun.train import train
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 SMALL = ["run=single_process", "logging.tensorboard=false", "logging.video_episodes=0", "demos.noise=0.01"]
 NEEDED = ("msgpack", "numpy", "mujoco", "bddl")  # needed by rlrun and the embedded world in that interpreter
@@ -68,7 +68,6 @@ def test_the_interpreter_has_no_torch(python: Path) -> None:
     assert b"No module named 'torch'" in done.stderr
 
 
-@pytest.mark.long
 def test_the_same_run_through_the_pipe(python: Path, tmp_path: Path) -> None:
     """All metrics of demonstrations, warm start, training and evaluation are bitwise equal."""
     here = run(tmp_path / "here", tmp_path / "cache-1")

@@ -55,13 +55,25 @@ def started_below(others: set[psutil.Process]) -> list[psutil.Process]:
     return [process for process in below if is_there(process) and "resource_tracker" not in " ".join(process.cmdline())]
 
 
-def test_a_private_ray_ends_with_its_session_and_its_workers_share_a_core_fairly(tmp_path):
+def reached_by_nobody(folder: Path) -> None:
+    """Check that no other user gets at the sockets below the folder of Ray."""
+    (raylet,) = folder.glob("**/session_2*/sockets/raylet")
+    private = [parent for parent in raylet.parents if parent.is_relative_to(folder)]
+    assert private[-1].stat().st_mode & 0o777 == 0o700, "no other user gets below this one"
+    assert private[-1].parent.stat().st_mode & 0o1000, "or renames it in a folder that all may write to"
+    if os.getuid() == 0:
+        words = [sys.executable, "-c", ATTACK.format(nobody=NOBODY), raylet, *private[:-1]]
+        assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == ""
+
+
+def test_a_private_ray_has_private_sockets_shares_a_core_fairly_and_ends_with_its_session(tmp_path):
     others = set(psutil.Process().children(recursive=True))
     with session_of(tmp_path) as session:
         folder = str(session._folder.path)
         started = services(folder)
         assert "gcs_server" in started and "raylet" in started
         assert [node.name for node in session.nodes()]
+        reached_by_nobody(session._folder.path)
         assert ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0)
         below = started_below(others)
         assert any("Agent" in process.name() for process in below), "Ray's agents, which would outlive their raylet"
@@ -69,19 +81,7 @@ def test_a_private_ray_ends_with_its_session_and_its_workers_share_a_core_fairly
     assert [process for process in below if is_there(process)] == []
 
 
-def test_nobody_else_reaches_the_sockets_of_a_private_ray(tmp_path):
-    with session_of(tmp_path) as session:
-        (raylet,) = session._folder.path.glob("**/session_2*/sockets/raylet")
-        private = [folder for folder in raylet.parents if folder.is_relative_to(session._folder.path)]
-        assert private[-1].stat().st_mode & 0o777 == 0o700, "no other user gets below this one"
-        assert private[-1].parent.stat().st_mode & 0o1000, "or renames it in a folder that all may write to"
-        if os.getuid() == 0:
-            words = [sys.executable, "-c", ATTACK.format(nobody=NOBODY), raylet, *private[:-1]]
-            done = subprocess.run(words, capture_output=True, text=True, check=True)
-            assert done.stdout == ""
-    assert list(raylet.parents[2].glob("*")) == []
-
-
+@pytest.mark.long
 def test_a_schedulers_signal_to_every_process_leaves_ray_running(tmp_path):
     """As systemd and SLURM send it: to the whole control group, whatever sessions there are in it."""
     others = set(psutil.Process().children(recursive=True))

@@ -16,7 +16,7 @@ from packaging.version import Version
 from rlrun.placement.node_environment import DEAD_SWITCH, OLD_SWITCH, SWITCH, switch_environment
 from tests.unit.placement.sglang_generations import TRAPS, applied, raises_on_imbalance
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
 
 RELEASES = ("0.5.6.post2", "0.5.12", "0.5.18", "0.5.23")  # one of each generation with a switch
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "sglang_releases"

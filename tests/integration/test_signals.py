@@ -78,6 +78,7 @@ class Run:
             return False
 
 
+@pytest.mark.long
 def test_a_run_that_still_starts_ends_at_once(tmp_path):
     run = Run(tmp_path)
     run.read_until("watchdog: ")  # the workers are there, and now make demonstrations

@@ -52,6 +52,7 @@ def test_runs_and_their_report(tmp_path: Path, rates: list[str]) -> None:
     assert f"{len(labels)} runs compared" in (tmp_path / "a.html").read_text()
 
 
+@pytest.mark.long
 def test_a_run_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
     (tmp_path / "num_envs=4").write_text("in the way of a folder")
     running = sweep(tmp_path, "env.num_envs=4,8", "algorithm.global_batch_size=64")
@@ -60,6 +61,7 @@ def test_a_run_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
     assert re.search(r"run 1 of 2: .*: ended with status \d+", told) and re.search(r"run 2 of 2: .*: done", told), told
 
 
+@pytest.mark.long
 def test_a_signal_ends_the_sweep(tmp_path: Path) -> None:
     running = sweep(tmp_path, "seed=0,1", "num_steps=100000")
     end = time.monotonic() + 300

@@ -57,6 +57,7 @@ def test_low_precision_offload_and_recomputation(run):
     assert all(line["rollout_logprob_gap"] < 0.1 for line in metrics)
 
 
+@pytest.mark.long
 def test_kl_towards_the_start(run):
     """At the first step policy and reference are one; at the second they are not."""
     _, metrics = run("kept", "algorithm.kl_coef=0.1", "algorithm.ppo.critic_warmup_steps=0", "actor.lr=1e-3")
@@ -75,6 +76,7 @@ def test_roles_that_share_a_device_learn_the_same_bit_for_bit(run):
         assert {key: plain[key] for key in learned} == {key: offloaded[key] for key in learned}
 
 
+@pytest.mark.long
 def test_weights_that_come_damaged_to_the_device_are_sent_again(run, monkeypatch):
     """Once, of the second version; the run goes on as if nothing had happened."""
     verify, struck = ArrivedWeights.verify, []
@@ -121,7 +123,11 @@ def test_a_flow_policy_changes_its_noise(run):
 
 @pytest.mark.parametrize(
     ("kind", "in_lerobot"),
-    [("smolvla", "smolvla"), pytest.param("pi05", "pi05", marks=pytest.mark.long), ("gr00t", "groot")],
+    [
+        pytest.param("smolvla", "smolvla", marks=pytest.mark.long),
+        pytest.param("pi05", "pi05", marks=pytest.mark.long),
+        ("gr00t", "groot"),
+    ],
 )
 def test_a_flow_policy_imitates_learns_and_keeps_to_its_start(run, kind, in_lerobot):
     """By Flow-SDE: log-probabilities of acting and learning agree, the KL is the closed one, and its folder opens
@@ -158,6 +164,7 @@ def test_a_frozen_flow_policy_is_steered(run, kind):
     assert json.loads((folder / "policy" / "flow_policy.json").read_text())["steering"]["bound"] == 1.5
 
 
+@pytest.mark.long
 def test_a_flow_policy_has_a_gradient_from_comparing_groups(run):
     groups = ["algorithm.name=grpo", "algorithm.grpo.group_size=4", "env.num_envs=8", "actor.lr=1e-3"]
     whole_episodes = ["algorithm.horizon=15", "algorithm.global_batch_size=60", "actor.micro_batch_size=30"]

@@ -33,7 +33,7 @@ from tests.integration.vla_eval_program import (
 )
 from tests.numerics import assert_norm_close
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1500)]
 
 
 # --- vla-eval evaluates a policy of rlrun's --------------------------------------------------------

@@ -113,7 +113,9 @@ def test_a_stopped_worker(environments, folder):
     restart(environments)
 
 
-@pytest.mark.parametrize(("kind", "says"), [("hang", "no-progress"), ("gil", "gil-held")])
+@pytest.mark.parametrize(
+    ("kind", "says"), [pytest.param("hang", "no-progress", marks=pytest.mark.long), ("gil", "gil-held")]
+)
 def test_a_simulator_that_does_not_return(environments, folder, kind, says):
     file = folder / "fault"
     alarm, delay_s = stall(environments, folder, lambda pid: file.write_text(f"{pid} {kind}"))

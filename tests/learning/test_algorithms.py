@@ -25,10 +25,10 @@ GROWN = 2.0  # times the first error
 @pytest.mark.parametrize(
     ("title", "num_steps"),
     [
-        ("mlp by PPO", 25),
+        pytest.param("mlp by PPO", 25, marks=pytest.mark.long),
         ("mlp by GRPO", 20),
-        ("mlp by RLOO", 20),
-        ("mlp by REINFORCE++", 20),
+        pytest.param("mlp by RLOO", 20, marks=pytest.mark.long),
+        pytest.param("mlp by REINFORCE++", 20, marks=pytest.mark.long),
         pytest.param("mlp, squashed by SAC", 40, marks=pytest.mark.long),
         pytest.param("mlp, squashed by RLPD", 40, marks=pytest.mark.long),
     ],

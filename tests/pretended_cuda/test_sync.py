@@ -24,7 +24,10 @@ WAYS = {
     "adapters, merged by the rollout worker": ["actor.lora.rank=4"],
     "the actor's state in host memory": ["actor.cpu_offload=true"],
 }
-LONG = {way: [pytest.mark.long] for way in ("all weights, in turns", "the actor's state in host memory")}
+LONG = {
+    way: [pytest.mark.long]
+    for way in ("all weights, in turns", "adapters, merged by the rollout worker", "the actor's state in host memory")
+}
 MOVING = {torch.ops.aten.copy_, torch.ops.aten._to_copy, torch.ops.aten.clone, torch.ops.aten.cat}
 FEWEST = 64  # numbers: samples of what arrived are compared on the CPU
 

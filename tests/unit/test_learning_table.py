@@ -45,7 +45,22 @@ def test_only_what_stands_between_the_marks_is_replaced() -> None:
     assert replaced(page, "new") == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter"
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def long_unless_new(pairs: list[tuple[str, str]]) -> list[tuple[()] | pytest.MarkDecorator]:
+    """Mark each pair of whose policy and algorithm there is an earlier one."""
+    seen: set[str] = set()
+    marks: list[tuple[()] | pytest.MarkDecorator] = []
+    for pair in pairs:
+        marks.append(pytest.mark.long if seen.issuperset(pair) else ())
+        seen |= set(pair)
+    return marks
+
+
+MARKS = long_unless_new([(cell.kind.name, cell.algorithm) for cell in CELLS])
+
+
+@pytest.mark.parametrize(
+    "cell", [pytest.param(cell, id=cell.name, marks=marks) for cell, marks in zip(CELLS, MARKS, strict=True)]
+)
 def test_every_cell_composes(cell) -> None:
     config = load([*WORLD[2:], *cell.keys], **FOLDER)
     assert config.name == "quick"
@@ -66,7 +81,10 @@ LEFT_OUT = [
 ]
 
 
-@pytest.mark.parametrize(("policy", "algorithm"), LEFT_OUT)
+@pytest.mark.parametrize(
+    ("policy", "algorithm"),
+    [pytest.param(*pair, marks=marks) for pair, marks in zip(LEFT_OUT, long_unless_new(LEFT_OUT), strict=True)],
+)
 def test_what_has_no_cell_is_refused(policy, algorithm) -> None:
     kind = next(kind for kind in KINDS if kind.name == policy)
     named = (f"algorithm.name={algorithm}",) if algorithm in ("nft", "dsrl") else ()

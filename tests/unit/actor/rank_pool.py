@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+
+from tests import processes
 
 ANSWER_WITHIN_S = 240.0
 
@@ -19,7 +20,7 @@ class RankPool:
     """
 
     def __init__(self, world_size: int):
-        context = multiprocessing.get_context("spawn")
+        context = processes.context()
         port = free_port()
         self._pipes: list[Connection] = []
         self._processes = []

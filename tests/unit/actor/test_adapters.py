@@ -77,7 +77,7 @@ def trained(folder: Path, run: RunConfig) -> tuple[dict, dict, set[str], int]:
     ("sharding", "replicates"),
     [
         (ShardingStrategy.full_shard, None),
-        (ShardingStrategy.full_shard, True),
+        pytest.param(ShardingStrategy.full_shard, True, marks=pytest.mark.long),
         pytest.param(ShardingStrategy.shard_grad_op, None, marks=pytest.mark.long),
         pytest.param(ShardingStrategy.hybrid_shard, True, marks=pytest.mark.long),
         pytest.param(ShardingStrategy.no_shard, None, marks=pytest.mark.long),
@@ -170,7 +170,11 @@ def as_in_turns(run: RunConfig) -> RunConfig:
 
 @pytest.mark.parametrize(
     ("rollout", "param"),
-    [(Precision.bf16, Precision.bf16), (Precision.bf16, Precision.fp32), (Precision.fp32, Precision.fp32)],
+    [
+        pytest.param(Precision.bf16, Precision.bf16, marks=pytest.mark.long),
+        (Precision.bf16, Precision.fp32),
+        (Precision.fp32, Precision.fp32),
+    ],
 )
 def test_a_rollout_worker_merges_to_the_same_bits(
     two_ranks: RankPool, folder: Path, rollout: Precision, param: Precision
@@ -259,8 +263,11 @@ def resumed(folder: Path, root: Path, saves: bool | None, resumes: bool | None) 
 @pytest.mark.parametrize(
     ("saves", "resumes"),
     [
-        *((saves, resumes) for saves, resumes in ((True, False), (False, True))),
-        *(pytest.param(both, both, marks=pytest.mark.long) for both in (False, True)),
+        (True, False),
+        *(
+            pytest.param(saves, resumes, marks=pytest.mark.long)
+            for saves, resumes in ((False, True), (False, False), (True, True))
+        ),
     ],
 )
 def test_resumed_equals_uninterrupted_and_the_export_is_merged(

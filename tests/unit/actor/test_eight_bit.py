@@ -43,14 +43,8 @@ def trained(run: RunConfig, library: Path | None) -> tuple[dict[str, np.ndarray]
 
 
 @pytest.mark.order_of_sums
-@pytest.mark.parametrize(
-    "actor",
-    [
-        {},
-        pytest.param({"sharding": ShardingStrategy.no_shard}, marks=pytest.mark.long),
-        pytest.param({"cpu_offload": True}, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("actor", [{}, {"sharding": ShardingStrategy.no_shard}, {"cpu_offload": True}])
 def test_it_follows_plain_adamw_with_a_quarter_of_the_state(
     two_ranks: RankPool, library: Path | None, actor: dict
 ) -> None:
@@ -86,6 +80,7 @@ def interrupted(folder: Path, library: Path | None) -> tuple:
     return fingerprint(whole), fingerprint(resumed)
 
 
+@pytest.mark.long
 def test_resumed_equals_uninterrupted_bit_for_bit(two_ranks: RankPool, library: Path | None, tmp_path: Path) -> None:
     for whole, resumed in two_ranks.run(interrupted, folder_of_step(tmp_path, 1), library):
         assert whole == resumed
@@ -104,6 +99,7 @@ def gone_on(run: RunConfig, folder: Path, library: Path | None) -> tuple[Weights
     return saved, weights(actor), state_bytes(actor)
 
 
+@pytest.mark.long
 def test_one_rank_and_plain_adamw_go_on_from_its_checkpoint(
     one_rank: RankPool, two_ranks: RankPool, library: Path | None, tmp_path: Path
 ) -> None:
@@ -123,6 +119,7 @@ def test_a_missing_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install" in str(refused.value) and refused.value.key == "actor.optimizer"
 
 
+@pytest.mark.long
 def test_zero_moments_stay_zero(library: Path | None) -> None:
     """A block without a gradient so far has no scale to divide by."""
     make_importable(library)

@@ -98,9 +98,9 @@ def followed(folder: str, kind: str, of_vlm: bool, is_merged: bool) -> tuple[flo
     ("kind", "of_vlm", "is_merged"),
     [
         ("smolvla", True, False),
-        ("pi05", False, True),
-        ("gr00t", True, False),
         ("gr00t", False, True),
+        pytest.param("pi05", False, True, marks=pytest.mark.long),
+        pytest.param("gr00t", True, False, marks=pytest.mark.long),
         pytest.param("smolvla", True, True, marks=pytest.mark.long),
         pytest.param("smolvla", False, True, marks=pytest.mark.long),
         pytest.param("pi05", True, True, marks=pytest.mark.long),

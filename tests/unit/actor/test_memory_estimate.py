@@ -29,9 +29,10 @@ from tests.unit.actor.tiny_run import A, B, P, T, share, trajectory
 WITHIN = 0.10
 SIDE = 28
 
+FULL = "full_shard, accumulation"
 ADAPTED, REPLICATED = "adapters, bf16, reference", "adapters, bf16, frozen weights replicated"
 CONFIGURATIONS = {
-    "full_shard, accumulation": {"micro_batch_size": 8},
+    FULL: {"micro_batch_size": 8},
     "bf16": {"micro_batch_size": 8, "param_precision": Precision.bf16},
     "checkpointing, one pass": {"micro_batch_size": 16, "activation_checkpointing": True},
     "no_shard": {"micro_batch_size": 8, "sharding": ShardingStrategy.no_shard},
@@ -78,10 +79,7 @@ def measured(folder: Path, lora: int = 0, **actor: object) -> tuple[tuple[int, i
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in ("full_shard, accumulation", ADAPTED) else pytest.mark.long)
-        for name in CONFIGURATIONS
-    ],
+    [pytest.param(name, marks=() if name in (FULL, ADAPTED) else pytest.mark.long) for name in CONFIGURATIONS],
 )
 def test_within_a_tenth(two_ranks: RankPool, folder: Path, name: str) -> None:
     actor = dict(CONFIGURATIONS[name])
@@ -97,6 +95,7 @@ def measured_of(folder: Path, actor: dict, library: Path | None = None) -> tuple
     return measured(folder, **actor)
 
 
+@pytest.mark.long
 def test_within_an_eighth_with_8_bit_moments(two_ranks: RankPool, folder: Path, library: Path | None) -> None:
     actor = {"micro_batch_size": 8, "optimizer": OptimizerKind.adamw_8bit}
     for counted, estimated in two_ranks.run(measured_of, folder, actor, library):

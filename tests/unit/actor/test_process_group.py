@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import socket
 import time
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from rlrun.actor import process_group
 from rlrun.config.schema import RunConfig, ShardingStrategy
 from rlrun.system.errors import RunError
+from tests import processes
 from tests.unit.actor.rank_pool import RankPool, free_port
 from tests.unit.actor.tiny_run import learner, tiny_config
 
@@ -29,7 +29,7 @@ def _join_alone(rank: int, port: int, pipe) -> None:
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_missing_peer_is_reported_at_the_deadline(rank: int) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = processes.context()
     ours, theirs = context.Pipe()
     port = free_port()
     process = context.Process(target=_join_alone, args=(rank, port, theirs))
@@ -51,7 +51,7 @@ def _hold(rank: int, port: int, is_over) -> None:
 
 def test_the_meeting_point_listens_on_the_address_of_the_plan_only() -> None:
     """torch's own store listens on every address; 127.0.0.2 represents another interface."""
-    context = multiprocessing.get_context("spawn")
+    context = processes.context()
     port, is_over = free_port(), context.Event()
     ranks = [context.Process(target=_hold, args=(rank, port, is_over)) for rank in range(2)]
     for rank in ranks:
@@ -68,7 +68,7 @@ def test_the_meeting_point_listens_on_the_address_of_the_plan_only() -> None:
 
 
 def test_a_store_that_cannot_be_opened_is_reported_at_once() -> None:
-    context = multiprocessing.get_context("spawn")
+    context = processes.context()
     ours, theirs = context.Pipe()
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]

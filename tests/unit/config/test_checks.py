@@ -92,20 +92,13 @@ def test_every_check_has_a_case() -> None:
 
 @pytest.mark.parametrize("check", CASES)
 def test_check_refuses(check: str, repository, monkeypatch) -> None:
+    """Among all checks, and alone: the fault does not come from a neighbour."""
     monkeypatch.chdir(repository)
     overrides, key = CASES[check]
-    errors = refuse(overrides)
-    error = next(error for error in errors if error.key == key)
+    error = next(error for error in refuse(overrides) if error.key == key)
     assert error.remedy
     assert error.value is not None
-
-
-@pytest.mark.parametrize("check", CASES)
-def test_check_names_the_fault_itself(check: str, repository, monkeypatch) -> None:
-    """The fault comes from the check under test, not from a neighbour."""
-    monkeypatch.chdir(repository)
     monkeypatch.setattr(checks, "CHECKS", (getattr(checks, check),))
-    overrides, key = CASES[check]
     assert {error.key for error in refuse(overrides)} == {key}
 
 
@@ -274,16 +267,14 @@ def test_a_key_that_the_algorithm_does_not_read_is_refused(name: str) -> None:
     unread = ALGORITHMS.get(name).without_effect
     assert "actor.value_lr" in unread and set(unread) <= set(OTHER)
     chosen = [*CRITIC_FREE[name], f"algorithm.name={name}"]
-    for key in unread:
-        with pytest.raises(RunError) as refused:
-            compose_only([*chosen, f"{key}={OTHER[key]}"])
-        fault = refused.value
-        assert (fault.key, fault.value) == (key, OTHER[key]) and f"{name} does not read it" in str(fault.cause)
-        assert fault.remedy
-        usual = as_yaml(attrgetter(key)(RunConfig()))
-        compose_only([*chosen, f"{key}={usual}"])  # says what is so anyway
-    for key in set(OTHER) - set(unread):
-        compose_only([*chosen, f"{key}={OTHER[key]}"])
+    with pytest.raises((RunError, RunErrors)) as refused:
+        compose_only([*chosen, *(f"{key}={OTHER[key]}" for key in unread)])
+    faults = refused.value.errors if isinstance(refused.value, RunErrors) else [refused.value]
+    assert {fault.key: fault.value for fault in faults} == {key: OTHER[key] for key in unread}
+    assert all(f"{name} does not read it" in str(fault.cause) and fault.remedy for fault in faults)
+    usual = {key: as_yaml(attrgetter(key)(RunConfig())) for key in unread}
+    compose_only([*chosen, *(f"{key}={value}" for key, value in usual.items())])  # says what is so anyway
+    compose_only([*chosen, *(f"{key}={OTHER[key]}" for key in set(OTHER) - set(unread))])
 
 
 def test_several_keys_without_effect_are_told_together() -> None:

@@ -173,32 +173,28 @@ def test_there_are_programs() -> None:
     assert "train" in PROGRAMS
 
 
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [
-        pytest.param(name, option, marks=() if option == "--cfg=job" or name == "train" else pytest.mark.long)
-        for name in PROGRAMS
-        for option in ("--help", "--cfg=job")
-    ],
-)
-def test_answers_at_once_without_heavy_imports(name: str, option: str) -> None:
+def test_all_answer_without_heavy_imports() -> None:
+    """In one process, so that whatever imports torch is the first of them that does."""
     code = (
-        f"import runpy, sys; sys.argv = ['x', {option!r}]\n"
-        f"try: runpy.run_module('rlrun.{name}', run_name='__main__')\n"
-        "except SystemExit as stop: assert not stop.code, stop.code\n"
-        f"print(*[m for m in {HEAVY!r} if m in sys.modules])"
+        "import runpy, sys\n"
+        f"for name in {PROGRAMS!r}:\n"
+        "    for option in ('--help', '--cfg=job'):\n"
+        "        sys.argv = ['x', option]\n"
+        "        try: runpy.run_module(f'rlrun.{name}', run_name='__main__')\n"
+        "        except SystemExit as stop: assert not stop.code, (name, option, stop.code)\n"
+        f"        print(name, option, *[m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == ""
+    assert done.stderr.splitlines() == [f"{name} {option}" for name in PROGRAMS for option in ("--help", "--cfg=job")]
 
 
 @pytest.mark.parametrize("option", ["--help", "--cfg=job"])
 def test_answers_soon(option: str) -> None:
-    best = min(seconds("-m", "rlrun.train", option) for _ in range(3))  # the best of three: other tests share the cores
-    assert best < 2.5
+    # One of three: other tests share the cores.
+    assert any(seconds("-m", "rlrun.train", option) < 2.5 for _ in range(3))
 
 
 def test_load_is_what_the_program_gets() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from rlrun.config.schema import OptimizerKind, Precision, RunConfig, WeightTransport
@@ -23,9 +24,10 @@ from rlrun.doctor.node_request import node_requests
 from rlrun.doctor.omnigibson_checks import SimulatorFacts
 from rlrun.doctor.optional_packages import PackageFacts, needed_packages
 from rlrun.doctor.simulator_checks import RendererFacts, SpacesFacts
-from rlrun.placement.budget import budget
+from rlrun.placement.budget import Budget, budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.network import PathMtu
+from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 
 GB = 10**9
@@ -96,15 +98,22 @@ def link(source: NodeFacts, target: NodeFacts) -> LinkFacts:
 def healthy() -> ClusterState:
     """Return a cluster without faults."""
     train, peer = node_facts("train", "10.77.0.1", "enp3s0"), node_facts("peer", "10.77.0.2", "ens7f1")
-    made, inventory = config(), Inventory(NODES)
-    planned = plan(made, inventory)
+    made, (planned, estimate) = config(), planned_once()
     facts = ClusterFacts(
         (train, peer),
         (link(train, peer), link(peer, train)),
         tuple(PairFacts("train", "peer", backend, None, 2.0) for backend in ("gloo", "gloo", "nccl", "nccl")),
     )
-    jobs = node_requests(made, inventory, planned, is_thorough=True)
-    return ClusterState(made, tuple(jobs), facts, planned, budget(made, planned, inventory))
+    jobs = node_requests(made, Inventory(NODES), planned, is_thorough=True)
+    return ClusterState(made, tuple(jobs), facts, planned, estimate)
+
+
+@cache
+def planned_once() -> tuple[Plan, Budget]:
+    """Plan the healthy cluster, which nothing changes."""
+    made, inventory = config(), Inventory(NODES)
+    planned = plan(made, inventory)
+    return planned, budget(made, planned, inventory)
 
 
 def with_node(name: str, change: Callable[[NodeFacts], dict[str, Any]]) -> ClusterState:

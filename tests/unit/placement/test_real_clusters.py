@@ -33,6 +33,11 @@ FIT = {  # (nodes, GPUs of each); the planner refuses all others for lack of acc
 }
 
 
+def fits(placement: str, layout: tuple[int, int]) -> bool:
+    """Return whether the machines have room for the placement."""
+    return layout in FIT[placement]
+
+
 @functools.cache
 def configured(placement: str, transport: str) -> RunConfig:
     return load([f"+placement={placement}", f"weight_sync.transport={transport}", f"cluster.store_port={PORT}"])
@@ -47,17 +52,19 @@ def cluster(num_nodes: int, num_gpus: int) -> Inventory:
     return Inventory(tuple(nodes))
 
 
+@pytest.mark.parametrize(("placement", "layout"), [pair for pair in product(PLACEMENTS, LAYOUTS) if not fits(*pair)])
+def test_machines_that_are_too_few_are_refused(placement: str, layout: tuple[int, int]) -> None:
+    config, machines = configured(placement, "object_store"), cluster(*layout)
+    with pytest.raises(RunError) as refusal:
+        plan(choose(config, machines)[0], machines)
+    assert refusal.value.exit_status == ExitStatus.placement
+
+
 @pytest.mark.parametrize("transport", ["object_store", "collective"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize(("placement", "layout"), [pair for pair in product(PLACEMENTS, LAYOUTS) if fits(*pair)])
 def test_every_worker_of_a_placement(placement: str, layout: tuple[int, int], transport: str) -> None:
-    config, machines = configured(placement, transport), cluster(*layout)
-    if layout not in FIT[placement]:
-        with pytest.raises(RunError) as refusal:
-            plan(choose(config, machines)[0], machines)
-        assert refusal.value.exit_status == ExitStatus.placement
-        return
-    config, _ = choose(config, machines)
+    machines = cluster(*layout)
+    config, _ = choose(configured(placement, transport), machines)
     planned = plan(config, machines)
     actors, rollouts = planned.of("actor"), planned.of("rollout")
 

@@ -43,8 +43,13 @@ def ran(words: list[str], folder: Path, path: str = ROOT, **more: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("path", [ROOT, f".:{ROOT}", f"{ROOT}:", f":{ROOT}"])
-@pytest.mark.parametrize("program", PROGRAMS)
+PATHS = (ROOT, f".:{ROOT}", f"{ROOT}:", f":{ROOT}")
+
+
+@pytest.mark.parametrize(
+    ("program", "path"),
+    [*(("command", path) for path in PATHS), *((program, PATHS[1]) for program in ("module", "doctor"))],
+)
 def test_no_module_of_the_working_folder_replaces_a_package(folder: Path, program: str, path: str) -> None:
     words = ["--cfg", "job"] if program == "doctor" else ["checkpoint=."]
     said = ran([*PROGRAMS[program], *words], folder, path)

@@ -107,6 +107,7 @@ FILES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SIGNATURES["3.7"])
 def test_signatures_against_the_sources(sources: Path, name: str) -> None:
     class_name, method = name.split(".")
@@ -117,6 +118,7 @@ def test_signatures_against_the_sources(sources: Path, name: str) -> None:
     assert set(SIGNATURES["3.7"][name]) <= parameters
 
 
+@pytest.mark.long
 def test_the_sources_behave_as_the_adapter_expects(sources: Path) -> None:
     """The traps that the adapter works around are really there."""
     timeout = (sources / "termination_conditions/timeout.py").read_text()
