@@ -22,7 +22,7 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.training.policy_folders import policy_folder
     from rlrun.training.session import open_session
 
-    env = simulator_spec(config.env).for_evaluation(config.env)
+    env = simulator_spec(config.env).evaluation.env(config.env)
     config = replace(config, env=env)
     freeze(config)
     policy = config.evaluation.server or str(policy_folder(config))

@@ -75,7 +75,7 @@ def certify(config: RunConfig) -> Path:
 
 def _perturbed_worlds(config: RunConfig) -> dict[str, EnvConfig]:
     """Return the chosen perturbed worlds by name. Raises RunError for an unknown one."""
-    there = simulator_spec(config.env).perturbations(config.env)
+    there = simulator_spec(config.env).evaluation.perturbations(config.env)
     wanted = config.certify.perturb
     unknown = [name for name in wanted if name != "all" and name not in there]
     if unknown or (wanted and not there):
@@ -190,7 +190,7 @@ def _content(
     waived: Sequence[Breach],
     perturbed: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    splits = simulator_spec(config.env).splits(config.env)
+    splits = simulator_spec(config.env).evaluation.splits(config.env)
     episodes = certifying.episodes
     num_starts = len({one["start"] for one in episodes})
     return {

@@ -103,9 +103,10 @@ class Registry(Generic[S]):
     def part(self, spec: S, field: str) -> Any:
         """Return what the field of a spec names as "module:ATTRIBUTE". Raises RunError if it cannot be imported.
 
+        field: of the spec, or of one of its parts, "resources.node_checks".
         Example: POLICIES.part(spec, "policy") is the class that spec.policy="my_package.policy:MyPolicy" names.
         """
-        return self._imported(spec.name, getattr(spec, field))
+        return self._imported(spec.name, attrgetter(field)(spec))
 
     def chosen(self, config: RunConfig) -> S:
         """Return the spec of the kind that a configuration names."""

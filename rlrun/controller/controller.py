@@ -75,7 +75,7 @@ class Controller:
     def __init__(self, config: RunConfig, workers: Workers, note: Callable[[str], None] = lambda text: None):
         """note: called with sentences for the user, on uneven memory after loading and on replaced workers."""
         self._note = note
-        self._meaning_of_success = simulator_spec(config.env).meaning_of_success(config.env)
+        self._meaning_of_success = simulator_spec(config.env).evaluation.meaning_of_success(config.env)
         self.config = config
         self.workers = workers
         self.recovery = Recovery(config, workers, note)

@@ -43,7 +43,7 @@ class RemoteEnv(VectorEnv):
         self.num_envs = num_envs
         self.python = python
         self._deadline = Deadline(config.call_deadline_s, "env.call_deadline_s")
-        output = Output(simulator_spec(config).known_lines)
+        output = Output(simulator_spec(config).process.known_lines)
         process = ChildProcess(python, SIMULATOR, output)
         self._client = RpcClient(process, SIMULATOR.noun, SimulatorFault, progress)
         loading = Deadline(config.load_deadline_s, "env.load_deadline_s")
@@ -58,7 +58,7 @@ class RemoteEnv(VectorEnv):
             raise _lacking(python, error) from error
         except SimulatorFault as fault:
             self.close()
-            found = output.new_causes(simulator_spec(config).failure_log(process.pid))
+            found = output.new_causes(simulator_spec(config).process.failure_log(process.pid))
             raise SimulatorFault("\n".join([str(fault), *found])) from fault
         except BaseException:
             self.close()

@@ -188,7 +188,7 @@ def _accelerators(
 ) -> tuple[AcceleratorBudget, ...]:
     """has_base: whether rollout workers keep the weights under adapters there."""
     envs = config.env.num_envs // config.env.num_workers
-    simulator_bytes = simulator_spec(config.env).memory(config.env).of(envs, starts_of_worker(config))
+    simulator_bytes = simulator_spec(config.env).resources.memory(config.env).of(envs, starts_of_worker(config))
     parts = {
         "actor": actor_memory(config, counts).parts(),
         "rollout": {"policy copy": counts.num_parameters * NUM_BYTES[config.rollout.precision]}
@@ -280,7 +280,7 @@ def _hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: in
     kept = _kept_by_algorithm(config, plan, counts)
     simulators = Counter(slot.node for slot in plan.of("env"))
     envs = config.env.num_envs // config.env.num_workers
-    simulator_bytes = simulator_spec(config.env).host_memory(config.env).of(envs, starts_of_worker(config))
+    simulator_bytes = simulator_spec(config.env).resources.host_memory(config.env).of(envs, starts_of_worker(config))
     saved = _saved(config, plan, counts, kept)
     return tuple(
         HostBudget(

@@ -38,7 +38,7 @@ Bundles = dict[str, list[Bundle]]  # role -> those of its workers, by rank
 def check_hardware(config: RunConfig, bundles: Bundles) -> None:
     """Raise RunError if a role would get accelerators that do not suit it, or workers would share one in vain."""
     for rank, bundle in enumerate(bundles["env"]):
-        if simulator_spec(config.env).needs_rt_cores:
+        if simulator_spec(config.env).resources.needs_rt_cores:
             _check_rt_cores(config.env.simulator, rank, bundle)
     for rank, bundle in enumerate(bundles["rollout"]):
         models = {device.model for device in bundle.devices}
@@ -68,7 +68,7 @@ def _check_compute_modes(config: RunConfig, bundles: Bundles) -> None:
 
     Simulators that ray-trace compute by CUDA as well; others only draw, which every mode allows.
     """
-    roles = [role for role in bundles if role != "env" or simulator_spec(config.env).needs_rt_cores]
+    roles = [role for role in bundles if role != "env" or simulator_spec(config.env).resources.needs_rt_cores]
     users: dict[tuple[str, int], list[str]] = defaultdict(list)
     limits: dict[tuple[str, int], int] = {}
     for role in roles:

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from rlrun.config.registry import REGISTRIES
 from rlrun.config.schema import CompileBackend, RolloutBackendKind, RunConfig
-from rlrun.config.simulator_spec import Decided, Setting, Variable
+from rlrun.config.simulator_process import Decided, Setting, Variable
 from rlrun.placement.inventory import Interface
 from rlrun.placement.plan import Slot
 from rlrun.system.errors import ExitStatus, RunError

@@ -221,7 +221,7 @@ def _ways(config: RunConfig, plan: Plan, budget: Budget) -> Iterator[str]:
 
 def _environment(plan: Plan) -> Table:
     """Return a table with one row per variable and the values that workers get."""
-    from rlrun.config.simulator_spec import Decided
+    from rlrun.config.simulator_process import Decided
     from rlrun.placement.node_environment import VARIABLES
 
     table = _table("Environment of the workers", "variable", "value", "workers", "why")

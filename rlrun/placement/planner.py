@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
-from rlrun.config.simulator_spec import Setting, simulator_spec
+from rlrun.config.simulator_process import Setting
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.budget import accelerators, budget
 from rlrun.placement.bundles import Bundle, Bundles, Member, backends, check_hardware, check_interfaces
 from rlrun.placement.inventory import Inventory, NodeInfo
@@ -356,7 +357,7 @@ def _environment(config: RunConfig, role: str, bundle: Bundle, cores: _Cores) ->
     if role == "env":
         return (
             *settings,
-            *simulator_spec(config.env).environment(bundle.accelerators, cores[role][bundle.member.node.name]),
+            *simulator_spec(config.env).process.environment(bundle.accelerators, cores[role][bundle.member.node.name]),
         )
     settings.append(setting("TOKENIZERS_PARALLELISM", "false"))
     if may_compile(config, role, bool(bundle.accelerators)):

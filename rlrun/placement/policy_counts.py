@@ -92,7 +92,7 @@ def _known_parameters(config: RunConfig) -> int:
         return parameters_in(base_of(folder) if has_only_adapters(folder) else folder)
     if spec.num_parameters is None:
         return 0
-    return spec.num_parameters(config, simulator_spec(config.env).planned_spaces(config.env))
+    return spec.num_parameters(config, simulator_spec(config.env).world.planned_spaces(config.env))
 
 
 def estimated(config: RunConfig, number: int) -> PolicyCounts:
@@ -100,7 +100,7 @@ def estimated(config: RunConfig, number: int) -> PolicyCounts:
 
     number: of parameters.
     """
-    spaces = simulator_spec(config.env).planned_spaces(config.env)
+    spaces = simulator_spec(config.env).world.planned_spaces(config.env)
     actor = config.actor
     width = _NUM_BYTES[actor.param_precision]
     num_pixels = spaces.num_images * config.env.image_size**2 * 3
@@ -119,7 +119,7 @@ def digest(config: RunConfig) -> str:
     """Return a short name of all that the counts depend on."""
     env = config.env
     actor = config.actor
-    spaces = simulator_spec(env).planned_spaces(env)
+    spaces = simulator_spec(env).world.planned_spaces(env)
     depends = {
         "policy": to_dict(config.policy),
         "lora": to_dict(actor.lora),

@@ -58,7 +58,7 @@ class StoreBudget:
 def step_bytes(config: RunConfig, choice_bytes: int) -> StepBytes:
     """Compute bytes from the shapes of the messages. choice_bytes: of a row's choice, see `PolicyCounts`."""
     env = config.env
-    spaces = simulator_spec(env).planned_spaces(env)
+    spaces = simulator_spec(env).world.planned_spaces(env)
     frame = spaces.num_images * env.image_size**2 * 3 + 4 * spaces.num_proprio
     chunk_length = config.policy.num_action_chunks
     numbers = chunk_length * spaces.num_actions

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import CompileBackend, RunConfig, WeightTransport
-from rlrun.config.simulator_spec import SimulatorTime, simulator_spec
+from rlrun.config.simulator_resources import SimulatorTime
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.memory import NUM_BYTES, actor_memory
 from rlrun.placement.plan import Plan
 from rlrun.placement.weight_ways import weight_ways
@@ -193,7 +194,7 @@ def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes
     learning = _slowest(plan, "actor") or UNKNOWN_DEVICE
     chunks = config.algorithm.horizon * config.algorithm.rollout_epochs
     chunk_s = _chunk_seconds(config, plan)
-    spec_s = simulator_spec(config.env).time(config.env)
+    spec_s = simulator_spec(config.env).resources.time(config.env)
     workers = len(envs) / len(rollouts)  # env workers that each rollout worker serves
     stages = max(1, min(config.rollout.pipeline_stages, math.floor(workers)))
     rows = config.env.num_envs / len(rollouts)
@@ -220,9 +221,9 @@ def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes
 
 def _chunk_seconds(config: RunConfig, plan: Plan) -> float:
     """Return the seconds in which the slowest env worker simulates a chunk; workers share the cores of their node."""
-    time = simulator_spec(config.env).time(config.env) or UNKNOWN_SIMULATOR
+    time = simulator_spec(config.env).resources.time(config.env) or UNKNOWN_SIMULATOR
     envs = config.env.num_envs // config.env.num_workers
-    num_images = simulator_spec(config.env).planned_spaces(config.env).num_images
+    num_images = simulator_spec(config.env).world.planned_spaces(config.env).num_images
     alone_s = time.of_chunk(envs, config.policy.num_action_chunks, num_images)
     on_node = Counter(slot.node for slot in plan.of("env"))
     cores = {planned.node.name: planned.node.num_cpus for planned in plan.nodes}

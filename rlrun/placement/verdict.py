@@ -54,7 +54,7 @@ def warnings(config: RunConfig, plan: Plan) -> Iterator[str]:
     """Yield a sentence on each thing that probably keeps a plan that fits from running."""
     yield from _without_bf16(config, plan)
     own = [slot for slot in plan.of("env") if slot.interpreter is None]
-    if own and simulator_spec(config.env).has_own_python:
+    if own and simulator_spec(config.env).process.has_own_python:
         groups = {planned.node.name: planned.group for planned in plan.nodes}
         group = groups.get(own[0].node, "<group>")
         yield (
@@ -147,7 +147,7 @@ def idle_roles(config: RunConfig, plan: Plan) -> Iterator[tuple[str, str]]:
             f"{len(learning - acting)} of {len(learning)} accelerators of the actor wait while rollout workers act: "
             "more rollout workers would use them.",
         )
-    time = simulator_spec(config.env).time(config.env)
+    time = simulator_spec(config.env).resources.time(config.env)
     is_serial = time is not None and time.env_step_s > 0  # a worker steps its envs one after another
     on_node = Counter(slot.node for slot in envs)
     cores = {planned.node.name: planned.node.num_cpus for planned in plan.nodes}
@@ -213,7 +213,7 @@ def _of_new(config: RunConfig, data: DatasetInfo) -> PolicySpaces:
 
 
 def _world(config: RunConfig) -> World:
-    planned = simulator_spec(config.env).planned_spaces(config.env)
+    planned = simulator_spec(config.env).world.planned_spaces(config.env)
     if not planned.is_exact:
         return World(planned.cameras, None, None, None, image_size=config.env.image_size)
     sizes = planned.num_images, planned.num_proprio, planned.num_actions

@@ -76,7 +76,7 @@ def _with_own_limit(env: EnvConfig) -> EnvConfig:
     """Return the world with its own time limit where only the default world's is configured. Called after it is made,
     since its module may register it."""
     usual = load(["policy.kind=mlp"]).env
-    own = simulator_spec(env).own_limit(env)
+    own = simulator_spec(env).world.own_limit(env)
     is_inherited = env.simulator != usual.simulator and env.max_control_steps == usual.max_control_steps
     return dataclasses.replace(env, max_control_steps=own) if is_inherited and own is not None else env
 

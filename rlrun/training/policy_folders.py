@@ -162,7 +162,7 @@ def fitting_cameras(session: Session, dataset: Path) -> tuple[str, ...]:
 def _cached(config: RunConfig, kind: str, keys: dict) -> Path:
     """Return the cache folder whose name is derived from everything that its content depends on."""
     versions = provenance.origin()["packages"]
-    names = (*simulator_spec(config.env).packages, "torch", "rlrun")
+    names = (*simulator_spec(config.env).process.packages, "torch", "rlrun")
     text = json.dumps([keys, [versions.get(name) for name in names]], sort_keys=True)
     return Path(config.cache_dir) / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 

@@ -97,7 +97,7 @@ class RecordedRun:
 
     def _packages(self) -> tuple[str, ...]:
         """Return the packages whose versions affect the results of this half."""
-        own = ("torch",) if self._half is ReplayHalf.actor else simulator_spec(self._config.env).packages
+        own = ("torch",) if self._half is ReplayHalf.actor else simulator_spec(self._config.env).process.packages
         return (*own, "numpy")
 
     def _needed(self, now: dict[str, Any]) -> list[str]:

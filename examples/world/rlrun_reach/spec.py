@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlrun.config.sections import POSITIVE, Section, bounded
-from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec
+from rlrun.config.simulator_spec import SimulatorSpec
+from rlrun.config.simulator_world import PlannedSpaces, WorldSpec
 
 
 @dataclass
@@ -31,6 +32,6 @@ def make_reach(config, num_envs, progress):
 SPEC = SimulatorSpec(
     "reach",
     make_reach,
-    planned_spaces=lambda env: PlannedSpaces(num_images=1, num_proprio=2, num_actions=2),
-    section=ReachConfig,
+    WorldSpec(lambda env: PlannedSpaces(num_images=1, num_proprio=2, num_actions=2)),
+    ReachConfig,
 )

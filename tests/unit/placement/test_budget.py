@@ -420,7 +420,7 @@ def test_states_that_an_algorithm_keeps_are_counted() -> None:
         config = load([*common, *expert, f"algorithm.name={name}", f"algorithm.{name}.replay_size=5000"])
         machines = inventory(4, 80 * 10**9)
         host = budget(config, plan(config, machines), machines).hosts[0]
-        num_proprio = simulator_spec(config.env).planned_spaces(config.env).num_proprio
+        num_proprio = simulator_spec(config.env).world.planned_spaces(config.env).num_proprio
         assert host.algorithm_bytes == num_rows * (8 * num_proprio + policy_counts(config).choice_bytes + 8)
 
 
@@ -429,7 +429,7 @@ def test_libero_rows_share_the_textures_of_their_scenes() -> None:
     rows = {}
     for suite in ("libero_goal", "libero_10"):
         env = load(["run=libero_rlinf", f"env.libero.suite={suite}"], skipped=OF_INPUTS).env
-        memory = simulator_spec(env).memory(env)
+        memory = simulator_spec(env).resources.memory(env)
         rows[suite] = memory.of(64) - memory.of(1), memory.of(8), memory.of(8, 1)
     assert rows["libero_goal"][0] == 0, "all tasks have one scene, and rows take no memory of the card"
     assert rows["libero_10"][1] > rows["libero_10"][2] > rows["libero_goal"][2]

@@ -12,7 +12,7 @@ from rlrun.envs.vector_env import VectorEnv
 
 NAMES = [one.value for one in Perturbation if one is not Perturbation.none]
 ENV = load(["run=turning_on_radio"]).env
-WORLDS = {"none": ENV} | simulator_spec(ENV).perturbations(ENV)
+WORLDS = {"none": ENV} | simulator_spec(ENV).evaluation.perturbations(ENV)
 SEED = np.array([TEST_SEEDS.start])
 ROW = np.arange(1)
 

@@ -299,7 +299,7 @@ def test_what_differs_from_the_registered_environment_is_told() -> None:
         env = EnvConfig(
             simulator="gymnasium", sections={"gymnasium": GymnasiumConfig(**own)}, max_control_steps=num_steps
         )
-        return simulator_spec(env).splits(env).deviations
+        return simulator_spec(env).evaluation.splits(env).deviations
 
     assert deviations(1_000) == () == deviations(2_000, id="elsewhere:Other-v0")
     assert deviations(200, kwargs={"reset_noise_scale": 0.2}, success_return=4_000.0) == (
