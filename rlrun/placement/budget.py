@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import OptimizerKind, RolloutBackendKind, RunConfig
-from rlrun.config.simulator_spec import num_simulators, simulator_spec
+from rlrun.config.simulator_spec import num_simulators
 from rlrun.placement.inventory import GIGABYTE, Inventory
 from rlrun.placement.memory import (
     NUM_BYTES,
@@ -27,9 +27,9 @@ from rlrun.placement.memory import (
     weight_buffers,
 )
 from rlrun.placement.plan import Plan, refused
-from rlrun.placement.policy_counts import policy_counts
 from rlrun.placement.step_cost import LinkBudget, StoreBudget, links, step_bytes, stores
 from rlrun.placement.step_time import StepTimes, has_known_devices, step_times
+from rlrun.placement.workload import Workload
 from rlrun.policies.counts import PolicyCounts
 
 # of every accelerator
@@ -126,18 +126,18 @@ class Budget:
     is_counted: bool = True  # False: the policy could not be counted, and memory and times say nothing
 
 
-def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
+def budget(work: Workload, plan: Plan, inventory: Inventory) -> Budget:
     """Compute the budget of a plan. Raises RunError if an accelerator, a node's memory or a spill disk is too small."""
-    counts = policy_counts(config)
-    first_bytes, weight_bytes = version_bytes(config, counts)
-    step = step_bytes(config, counts.choice_bytes)
-    times = step_times(config, plan, counts, weight_bytes) if has_known_devices(plan) else None
+    counts = work.counts
+    first_bytes, weight_bytes = version_bytes(work.config, counts)
+    step = step_bytes(work)
+    times = step_times(work, plan, weight_bytes) if has_known_devices(plan) else None
     return Budget(
         counts.num_parameters,
-        accelerators(config, plan, inventory, counts),
-        hosts(config, plan, counts, first_bytes),
-        stores(config, plan, step, first_bytes),
-        links(config, plan, step, counts, weight_bytes),
+        accelerators(work, plan, inventory),
+        hosts(work, plan, first_bytes),
+        stores(work, plan, step, first_bytes),
+        links(work, plan, step, weight_bytes),
         weight_bytes,
         step.trajectories,
         step.observations,
@@ -146,49 +146,47 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     )
 
 
-def accelerators(
-    config: RunConfig, plan: Plan, inventory: Inventory, counts: PolicyCounts
-) -> tuple[AcceleratorBudget, ...]:
+def accelerators(work: Workload, plan: Plan, inventory: Inventory) -> tuple[AcceleratorBudget, ...]:
     """Return the use of each accelerator that the plan uses. Raises RunError if one is too small."""
-    found = _accelerators(config, plan, inventory, counts, holds_base_on_device(config, plan))
+    found = _accelerators(work, plan, inventory, holds_base_on_device(work, plan))
     for accelerator in found:
         _check_room(accelerator)
     return found
 
 
-def shortage(config: RunConfig, plan: Plan, inventory: Inventory, counts: PolicyCounts) -> int:
+def shortage(work: Workload, plan: Plan, inventory: Inventory) -> int:
     """Return the bytes that the fullest accelerator lacks; not above 0 if all have room."""
-    found = _accelerators(config, plan, inventory, counts, holds_base_on_device(config, plan))
+    found = _accelerators(work, plan, inventory, holds_base_on_device(work, plan))
     return max((card.short_bytes for card in found), default=0)
 
 
-def hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: int) -> tuple[HostBudget, ...]:
+def hosts(work: Workload, plan: Plan, weight_bytes: int) -> tuple[HostBudget, ...]:
     """Return the host memory of each node. Raises RunError if one has too little."""
-    found = _hosts(config, plan, counts, weight_bytes)
+    found = _hosts(work, plan, weight_bytes)
     for host in found:
         _check_host(host)
-        _check_kept(host, config.algorithm.name)
+        _check_kept(host, work.config.algorithm.name)
     return found
 
 
-def holds_base_on_device(config: RunConfig, plan: Plan) -> bool:
+def holds_base_on_device(work: Workload, plan: Plan) -> bool:
     """Return whether rollout workers keep the weights under adapters on their accelerators; else in host memory.
 
     See `RunConfig.are_adapters_apart`. All of them do the same; where a memory is unknown, it has room.
     """
-    if not config.are_adapters_apart:
+    if not work.config.are_adapters_apart:
         return False
     nodes = Inventory(tuple(planned.node for planned in plan.nodes))
-    cards = _accelerators(config, plan, nodes, policy_counts(config), True)
+    cards = _accelerators(work, plan, nodes, True)
     return all(card.short_bytes <= 0 for card in cards if any(need.part == _BASE for need in card.needs))
 
 
-def _accelerators(
-    config: RunConfig, plan: Plan, inventory: Inventory, counts: PolicyCounts, has_base: bool
-) -> tuple[AcceleratorBudget, ...]:
+def _accelerators(work: Workload, plan: Plan, inventory: Inventory, has_base: bool) -> tuple[AcceleratorBudget, ...]:
     """has_base: whether rollout workers keep the weights under adapters there."""
+    config = work.config
+    counts = work.counts
     envs = config.env.num_envs // config.env.num_workers
-    simulator_bytes = simulator_spec(config.env).resources.memory(config.env).of(envs, starts_of_worker(config))
+    simulator_bytes = work.simulator.resources.memory(config.env).of(envs, starts_of_worker(config))
     parts = {
         "actor": actor_memory(config, counts).parts(),
         "rollout": {"policy copy": counts.num_parameters * NUM_BYTES[config.rollout.precision]}
@@ -197,7 +195,7 @@ def _accelerators(
         "env": {"simulator": num_simulators(config) * simulator_bytes},
     }
     needs: dict[tuple[str, int], list[Need]] = defaultdict(list)
-    buckets = device_bytes(config, plan)
+    buckets = device_bytes(work, plan)
     for slot in plan.slots:
         for index in slot.accelerators:
             share = len(slot.accelerators)
@@ -260,8 +258,10 @@ def _held(role: str, workers: Counter[str]) -> str:
     return f"{name} {workers.total() / GIGABYTE:.1f} GB"
 
 
-def _hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: int) -> tuple[HostBudget, ...]:
+def _hosts(work: Workload, plan: Plan, weight_bytes: int) -> tuple[HostBudget, ...]:
     """Return the host memory of nodes: roles load one after another, each in waves that fit."""
+    config = work.config
+    counts = work.counts
     each = load_bytes(config, counts)
     room = loading_room(plan)
     peaks: dict[str, int] = defaultdict(int)
@@ -275,12 +275,12 @@ def _hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: in
                 peaks[node] = max(peaks[node], num_bytes)
                 num_waves[node] = num_waves[node] + 1
     memory = {planned.node.name: planned.node.memory_bytes for planned in plan.nodes}
-    offloaded = _offloaded(config, plan, counts)
-    weights = weight_buffers(config, plan, weight_bytes).host
+    offloaded = _offloaded(work, plan)
+    weights = weight_buffers(work, plan, weight_bytes).host
     kept = _kept_by_algorithm(config, plan, counts)
     simulators = Counter(slot.node for slot in plan.of("env"))
     envs = config.env.num_envs // config.env.num_workers
-    simulator_bytes = simulator_spec(config.env).resources.host_memory(config.env).of(envs, starts_of_worker(config))
+    simulator_bytes = work.simulator.resources.host_memory(config.env).of(envs, starts_of_worker(config))
     saved = _saved(config, plan, counts, kept)
     return tuple(
         HostBudget(
@@ -305,14 +305,16 @@ def _kept_by_algorithm(config: RunConfig, plan: Plan, counts: PolicyCounts) -> d
     return {node: each * count for node, count in Counter(slot.node for slot in plan.of("actor")).items()}
 
 
-def _offloaded(config: RunConfig, plan: Plan, counts: PolicyCounts) -> dict[str, int]:
+def _offloaded(work: Workload, plan: Plan) -> dict[str, int]:
     """Map each node to the buffer bytes for tensors that actor and rollout workers have there and not on accelerators.
 
     Of what is sent, rollout workers have no copy of their own: it is in the buffers of weight sync. An engine of SGLang
     has one.
     """
+    config = work.config
+    counts = work.counts
     found: dict[str, int] = defaultdict(int)
-    if config.are_adapters_apart and not holds_base_on_device(config, plan):
+    if config.are_adapters_apart and not holds_base_on_device(work, plan):
         for slot in plan.of("rollout"):
             found[slot.node] += base_bytes(config, counts)
     if config.actor.cpu_offload:

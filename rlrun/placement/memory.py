@@ -21,7 +21,7 @@ from rlrun.config.schema import (
     WeightTransport,
 )
 from rlrun.placement.plan import Plan, Slot
-from rlrun.placement.weight_ways import weight_ways
+from rlrun.placement.workload import Workload
 from rlrun.policies.counts import PolicyCounts, replicates_frozen, unit_limit
 
 _BUCKETS_IN_FLIGHT = 2  # one is sent while the next one is packed
@@ -43,18 +43,19 @@ class WeightBuffers:
     store: dict[str, int]  # only while a version is in transit
 
 
-def weight_buffers(config: RunConfig, plan: Plan, weight_bytes: int) -> WeightBuffers:
+def weight_buffers(work: Workload, plan: Plan, weight_bytes: int) -> WeightBuffers:
     """Return the buffers for one policy version of `weight_bytes`, as it is sent."""
     if not plan.of("actor"):
         return WeightBuffers({}, {})
-    transports = {way.rollout: way.transport for way in weight_ways(config, plan)}
+    config = work.config
+    transports = {way.rollout: way.transport for way in work.ways(plan)}
     from_host = [slot for slot in plan.of("rollout") if transports[slot.rank] is not WeightTransport.device]
     actor = plan.of("actor")[0].node
     rollouts = [slot.node for slot in from_host]
     in_flight = min(weight_bytes, _BUCKETS_IN_FLIGHT * config.weight_sync.bucket_bytes)
     is_kept = config.placement.offload  # until rollout workers have their accelerators
     received = weight_bytes if is_kept or config.rollout.backend is RolloutBackendKind.sglang else in_flight
-    is_on_devices = "actor/0" in device_bytes(config, plan)
+    is_on_devices = "actor/0" in device_bytes(work, plan)
     if config.cluster.kind is ClusterKind.local:
         return WeightBuffers({actor: weight_bytes}, {})
     if not rollouts:
@@ -72,13 +73,14 @@ def weight_buffers(config: RunConfig, plan: Plan, weight_bytes: int) -> WeightBu
     return WeightBuffers({}, {actor: in_flight} | dict.fromkeys(rollouts, received))
 
 
-def device_bytes(config: RunConfig, plan: Plan) -> dict[str, int]:
+def device_bytes(work: Workload, plan: Plan) -> dict[str, int]:
     """Return the bytes of buckets that workers hold on their first accelerator, by name.
 
     These are actor rank 0 and the rollout workers of a collective over NCCL, and rollout workers whose device memory an
     actor rank writes.
     """
-    ways = weight_ways(config, plan)
+    config = work.config
+    ways = work.ways(plan)
     near = {f"rollout/{way.rollout}" for way in ways if way.transport is WeightTransport.device}
     is_nccl = config.weight_sync.transport is WeightTransport.collective and plan.sync_backend.value == "nccl"
     holders = {"actor/0"} | {slot.name for slot in plan.of("rollout")} if is_nccl else near

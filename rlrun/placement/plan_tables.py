@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rlrun.config.schema import ClusterKind, RunConfig, WeightTransport
+from rlrun.config.schema import ClusterKind, WeightTransport
 from rlrun.placement.step_time import way_seconds
 from rlrun.placement.verdict import remarks, suggestions, verdict, warnings
-from rlrun.placement.weight_ways import weight_ways
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from rlrun.placement.fitting import Fitting
     from rlrun.placement.inventory import Inventory
     from rlrun.placement.plan import Plan, PlannedNode, Slot
+    from rlrun.placement.workload import Workload
 
 _MAX_LINKS = 12
 WIDTH_OF_LOGS = 160
@@ -55,10 +55,11 @@ class PlanPage:
             self._say(f"not known: {doubt}")
         self._say(picture(plan))
         self._tables(_workers(plan), _memory(budget))
-        for sentence in (*remarks(config, plan, budget, self._fitting.free), *_ways(config, plan, budget)):
+        for sentence in (*remarks(config, plan, budget, self._fitting.free), *_ways(self._fitting.work, plan, budget)):
             self._say(sentence)
         is_free = "actor.micro_batch_size" in self._fitting.free
-        for sentence in () if is_free else suggestions(config, plan, self._inventory):
+        work = self._fitting.work
+        for sentence in () if is_free else suggestions(work, plan, budget.times, self._inventory):
             self._say(f"Estimated: {sentence}.")
         if config.plan.details:
             self._details()
@@ -206,13 +207,13 @@ def _alike(plan: Plan) -> Iterator[tuple[str, Slot, str, str]]:
         yield f"{role}/{runs([slot.rank for slot in slots])}", slots[0], on, why
 
 
-def _ways(config: RunConfig, plan: Plan, budget: Budget) -> Iterator[str]:
+def _ways(work: Workload, plan: Plan, budget: Budget) -> Iterator[str]:
     """Yield how weights reach rollout workers, a sentence for those that get them alike."""
-    if config.cluster.kind is ClusterKind.local:
+    if work.config.cluster.kind is ClusterKind.local:
         return
-    seconds = way_seconds(config, plan, budget.weight_bytes)
+    seconds = way_seconds(work, plan, budget.weight_bytes)
     alike = dict[tuple[str, float, str], list[int]]()
-    for way in weight_ways(config, plan):
+    for way in work.ways(plan):
         alike.setdefault((way.name(plan), seconds[way.transport], way.why), []).append(way.rollout)
     for (name, time_s, why), ranks in alike.items():
         about = f"about {time_s:.1f} s" if time_s >= 0.1 else "less than 0.1 s"

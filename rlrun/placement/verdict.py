@@ -18,6 +18,7 @@ from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.step_time import PUBLISHED_MFU, StepTimes, device_of
+from rlrun.placement.workload import Workload
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 
@@ -169,22 +170,22 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def suggestions(config: RunConfig, plan: Plan, inventory: Inventory) -> Iterator[str]:
+def suggestions(work: Workload, plan: Plan, present: StepTimes | None, inventory: Inventory) -> Iterator[str]:
     """Yield a sentence if another micro-batch or share of checkpointed blocks is faster, and fits beside these workers.
 
-    Example: "actor.micro_batch_size=8 actor.activation_checkpointing=0: 59 of 80 GB, …; an update in 712 s, not 949 s"
+    present: times of the plan. Example:
+    "actor.micro_batch_size=8 actor.activation_checkpointing=0: 59 of 80 GB, …; an update in 712 s, not 949 s"
     """
-    present = budget(config, plan, inventory).times
     if present is None:
         return
-    left = replace(config, auto=["actor.micro_batch_size", "actor.activation_checkpointing"])
+    left = replace(work.config, auto=["actor.micro_batch_size", "actor.activation_checkpointing"])
     try:
-        found, sentences = choose(left, inventory)
-        times = budget(found, plan, inventory).times
+        found = choose(work.with_config(left), inventory)
+        times = budget(found.work, plan, inventory).times
     except RunError:
         return  # the present choice fits by a little, or not at all
     if times is not None and times.update_s < _WORTH * present.update_s:
-        words = sentences[0].removeprefix("Chosen: ").removesuffix(".")
+        words = found.sentences[0].removeprefix("Chosen: ").removesuffix(".")
         yield f"{words}; an update in {duration(times.update_s)} instead of {duration(present.update_s)}"
 
 

@@ -121,9 +121,9 @@ def open_session(
     with ExitStack() as closing:
         closing.callback(machines.close)
         fitting = fit_run(config, machines.inventory, roles)  # first, so that a refusal creates no folder
+        fitting = fitting.with_config(with_run_folder(fitting.config))
         planned = fitting.plan
-        choices = fitting.choices
-        config = with_run_folder(fitting.config)
+        config = fitting.config
         run_dir = Path(str(config.output_dir))
         driver = Telemetry("driver/0")
         console = Console(config, run_dir)
@@ -142,7 +142,7 @@ def open_session(
         if command:
             closing.enter_context(_resumable(folder, command, console))
         stop = closing.enter_context(StopSignal(defer=resumed_by is not None))
-        _start_console(console, run_dir, machines, former, choices)
+        _start_console(console, run_dir, machines, former, fitting.choices)
         closing.callback(console.stop)
         disk = DiskSpeed(run_dir, console.warning)
         sinks = closing.enter_context(_closed(MetricSinks(run_dir, config)))
@@ -152,7 +152,7 @@ def open_session(
             _watch_driver(config, run_dir, driver, watchdog, command, closing)
         phases = Phases(driver, lock, console, watchdog)
         with phases.phase("doctor"):
-            for warning in machines.preflight(config, roles):
+            for warning in machines.preflight(fitting):
                 console.note(f"doctor: {warning}")
         with phases.phase("start workers"):
             workers = machines.start(config, planned, roles, run_dir, watchdog, lambda: stop.is_requested)

@@ -15,7 +15,7 @@ from benchmarks.plans import RUNS, table
 from rlrun.config.checks import OF_INPUTS
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
-from rlrun.placement import budget, choices, fitting, planner, search
+from rlrun.placement import workload
 from rlrun.policies.counts import PolicyCounts
 
 FOLDER = Path(__file__).parent
@@ -31,8 +31,7 @@ def stored(config: RunConfig) -> PolicyCounts:
 
 
 def test_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (budget, choices, fitting, planner, search):
-        monkeypatch.setattr(module, "policy_counts", stored)
+    monkeypatch.setattr(workload, "policy_counts", stored)
     found = "\n".join(table()) + "\n"
     assert found == TABLE.read_text(), f"plans changed; if they should, run python -m {__name__} --write"
 
@@ -59,8 +58,7 @@ def main() -> None:
         for name, arguments in COUNTED.items():
             config = load(arguments, skipped=OF_INPUTS)
             (FOLDER / "policy_counts" / f"{name}.json").write_text(count(config).to_json() + "\n")
-    for module in (budget, choices, fitting, planner, search):
-        module.policy_counts = stored  # type: ignore[attr-defined]
+    workload.policy_counts = stored  # type: ignore[assignment]
     TABLE.write_text("\n".join(table()) + "\n")
 
 

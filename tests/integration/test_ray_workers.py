@@ -17,6 +17,7 @@ from rlrun.config.loader import load
 from rlrun.controller.workers import WorkerGroup
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import RunError
 from rlrun.watchdog import watchdog
 from tests.workers import start_workers
@@ -36,7 +37,7 @@ def pid_of(workers, worker: str) -> int:
 
 def test_a_stopped_worker_and_a_killed_one_are_named(tmp_path):
     config = load(["run=debug", f"output_dir={tmp_path}", "env.num_workers=2"])
-    workers = start_workers(config, plan(config, known_inventory(config)), ["env"], tmp_path)
+    workers = start_workers(config, plan(Workload(config), known_inventory(config)), ["env"], tmp_path)
     try:
         pid = pid_of(workers, "env/1")
         os.kill(pid, signal.SIGSTOP)
@@ -52,7 +53,7 @@ def test_a_stopped_worker_and_a_killed_one_are_named(tmp_path):
 
 def test_a_worker_whose_node_is_gone_is_not_waited_for(tmp_path, monkeypatch):
     config = load(["run=debug", f"output_dir={tmp_path}", "recovery.node_wait_s=0"])
-    workers = start_workers(config, plan(config, known_inventory(config)), ["env"], tmp_path)
+    workers = start_workers(config, plan(Workload(config), known_inventory(config)), ["env"], tmp_path)
     try:
         assert workers.replace("env", 0) == [("env", 0)]
         assert workers.wait(WorkerGroup(workers, "env").submit_all(lambda env: env.load()), "simulators", 120.0)
@@ -67,7 +68,7 @@ def test_a_replacement_that_does_not_start_is_named_while_the_run_waits_for_it(t
     """As when another process has taken the raylet's socket: it answers nothing, and nothing fails."""
     monkeypatch.setattr(watchdog, "MIN_REPORT_S", 2.0)
     config = load(["run=debug", f"output_dir={tmp_path}"])
-    workers = start_workers(config, plan(config, known_inventory(config)), ["env"], tmp_path)
+    workers = start_workers(config, plan(Workload(config), known_inventory(config)), ["env"], tmp_path)
     try:
         pid_of(workers, "env/0")
         (raylet,) = (child for child in psutil.Process().children() if child.name() == "raylet")
@@ -99,7 +100,7 @@ def test_a_long_temporary_folder_is_refused(tmp_path):
     deep.mkdir()
     config = load(["run=debug", f"output_dir={tmp_path}", f"cluster.temp_dir={deep}"])
     with pytest.raises(RunError, match="bytes too long") as refusal:
-        start_workers(config, plan(config, known_inventory(config)), ["env"], tmp_path)
+        start_workers(config, plan(Workload(config), known_inventory(config)), ["env"], tmp_path)
     assert refusal.value.key == "cluster.temp_dir" and not list(deep.iterdir())
 
 
@@ -107,5 +108,5 @@ def check_that_nothing_is_left(tmp_path, temp_dir):
     config = load(["run=debug", f"output_dir={tmp_path}", f"cluster.temp_dir={temp_dir}"])
     token = Path.home() / ".ray" / "auth_token"
     had_token = token.exists()
-    start_workers(config, plan(config, known_inventory(config)), ["env"], tmp_path).close()
+    start_workers(config, plan(Workload(config), known_inventory(config)), ["env"], tmp_path).close()
     assert not list(temp_dir.iterdir()) and token.exists() == had_token

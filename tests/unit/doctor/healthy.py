@@ -29,6 +29,7 @@ from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.network import PathMtu
 from rlrun.placement.planner import plan
+from rlrun.placement.workload import Workload
 
 GB = 10**9
 A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * GB, has_rt_cores=False)
@@ -99,14 +100,14 @@ def healthy() -> ClusterState:
     """Return a cluster without faults."""
     train, peer = node_facts("train", "10.77.0.1", "enp3s0"), node_facts("peer", "10.77.0.2", "ens7f1")
     made, inventory = config(), Inventory(NODES)
-    planned = plan(made, inventory)
+    planned = plan(Workload(made), inventory)
     facts = ClusterFacts(
         (train, peer),
         (link(train, peer), link(peer, train)),
         tuple(PairFacts("train", "peer", backend, None, 2.0) for backend in ("gloo", "gloo", "nccl", "nccl")),
     )
     jobs = node_requests(made, inventory, planned, is_thorough=True)
-    return ClusterState(made, tuple(jobs), facts, planned, budget(made, planned, inventory))
+    return ClusterState(made, tuple(jobs), facts, planned, budget(Workload(made), planned, inventory))
 
 
 def with_node(name: str, change: Callable[[NodeFacts], dict[str, Any]]) -> ClusterState:

@@ -20,6 +20,7 @@ from rlrun.doctor.trials import Member, jobs
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory
 from rlrun.placement.planner import plan
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import RunError
 from rlrun.system.machine_load import load_factor
 from tests.unit.doctor.healthy import (
@@ -54,7 +55,7 @@ def refused() -> ClusterState:
     made = config()
     made.env.simulator = "omnigibson"
     with pytest.raises(RunError) as refusal:
-        plan(made, Inventory(NODES))
+        plan(Workload(made), Inventory(NODES))
     return dataclasses.replace(healthy(), config=made, plan=None, budget=None, refusal=refusal.value)
 
 
@@ -767,8 +768,10 @@ def test_device_memory_for_the_planned_simulators() -> None:
     made.weight_sync.transport = WeightTransport.object_store
     made.placement.roles = {"actor": "0-1", "rollout": "0-1", "env": {"accelerators": "2-3"}}
     inventory = Inventory(nodes)
-    planned = plan(made, inventory)
-    cluster = dataclasses.replace(with_simulator(), config=made, plan=planned, budget=budget(made, planned, inventory))
+    planned = plan(Workload(made), inventory)
+    cluster = dataclasses.replace(
+        with_simulator(), config=made, plan=planned, budget=budget(Workload(made), planned, inventory)
+    )
     held = GpuProcess(4711, "kit", 10 * GB)
     gpus = (
         GpuFacts(0, card.model, "550.54.15", 24 * GB, 14 * GB, (held,)),

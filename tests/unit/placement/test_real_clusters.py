@@ -16,7 +16,7 @@ from rlrun.doctor.trials import members, planned_pairs
 from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Accelerator, Interface, Inventory, NodeInfo
 from rlrun.placement.node_environment import node_environment
-from rlrun.placement.planner import plan
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import ExitStatus, RunError
 
 A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * 10**9, has_rt_cores=False)
@@ -54,11 +54,10 @@ def test_every_worker_of_a_placement(placement: str, layout: tuple[int, int], tr
     config, machines = configured(placement, transport), cluster(*layout)
     if layout not in FIT[placement]:
         with pytest.raises(RunError) as refusal:
-            plan(choose(config, machines)[0], machines)
+            choose(Workload(config), machines)
         assert refusal.value.exit_status == ExitStatus.placement
         return
-    config, _ = choose(config, machines)
-    planned = plan(config, machines)
+    planned = choose(Workload(config), machines).plan
     actors, rollouts = planned.of("actor"), planned.of("rollout")
 
     assert planned.training_backend.value == "nccl"  # every rank has an accelerator of its own
