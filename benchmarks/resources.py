@@ -161,8 +161,9 @@ def simulate(rank: int, barrier: Barrier, results, folder: str) -> None:
     config = load([f"output_dir={folder}"])
     worker = EnvWorker(config, rank, Telemetry(f"env/{rank}"))
     worker.load()
-    shape = (config.policy.num_action_chunks, len(worker.env.action_low))
-    middle = np.tile((worker.env.action_low + worker.env.action_high) / 2, (shape[0], 1)).astype(np.float32)
+    low, high = worker.env.spaces.limits
+    shape = (config.policy.num_action_chunks, len(low))
+    middle = np.tile((low + high) / 2, (shape[0], 1)).astype(np.float32)
 
     def answered(observation) -> ActionChunk:
         rows = len(observation.frames)

@@ -215,7 +215,7 @@ class SimulatorEnv:
     def __init__(self, env: VectorEnv):
         self.env = env
         self.num_envs = env.num_envs
-        self.num_actions = env.num_actions
+        self.spaces = env.spaces
         self._seed: int | None = None  # of the next episode; None: no episode has begun
         self._is_over = np.zeros(env.num_envs, bool)
 

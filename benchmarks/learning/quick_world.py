@@ -105,7 +105,7 @@ def make_quick_world(config: EnvConfig, num_envs: int, progress) -> RowsEnv:
         action_names=ACTIONS,
         instructions=("reach the red target",),
     )
-    return RowsEnv(lambda: QuickWorld(own, size), num_envs, spaces, ACTIONS, size, config.max_control_steps, progress)
+    return RowsEnv(lambda: QuickWorld(own, size), num_envs, spaces, size, config.max_control_steps, progress)
 
 
 SPEC = SimulatorSpec(

@@ -63,19 +63,7 @@ class RemoteEnv(VectorEnv):
         except BaseException:
             self.close()
             raise
-        self.num_actions = made["num_actions"]
-        self.num_choices = made["num_choices"]
-        self.num_proprio = made["num_proprio"]
-        self.num_images = made["num_images"]
-        self.observed = made["observed"]
-        self.instructions = tuple(made["instructions"])
-        self.control_hz = made["control_hz"]
-        self.is_hz_nominal = made["is_hz_nominal"]
-        self.cameras = tuple(made["cameras"])
-        self.proprio_names = tuple(made["proprio_names"])
-        self.action_names = tuple(made["action_names"])
-        self.action_low = made["action_low"]
-        self.action_high = made["action_high"]
+        self.spaces = made["spaces"]
         self.fingerprint = made["fingerprint"]
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:

@@ -10,9 +10,9 @@ from pathlib import Path
 from rlrun.config.registry import envs_together
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.fit import DatasetInfo, Fit, World, compare
-from rlrun.data.lerobot.reader import dataset_info
-from rlrun.edges.spaces import PolicySpaces
+from rlrun.data.fit import Fit, World, compare
+from rlrun.data.lerobot.reader import DatasetInfo, dataset_info
+from rlrun.edges.spaces import PolicySpaces, Spaces
 from rlrun.placement.budget import Budget, budget
 from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Inventory
@@ -210,12 +210,20 @@ def planned_fit(config: RunConfig) -> Fit | None:
 
 
 def _of_new(config: RunConfig, data: DatasetInfo) -> PolicySpaces:
-    return PolicySpaces(data.num_actions, data.num_proprio if config.policy.use_proprio else 0, _world(config).cameras)
+    num_proprio = data.num_proprio if config.policy.use_proprio else 0
+    return PolicySpaces(data.num_actions, num_proprio, _world(config).spaces.cameras)
 
 
 def _world(config: RunConfig) -> World:
     planned = simulator_spec(config.env).world.planned_spaces(config.env)
-    if not planned.is_exact:
-        return World(planned.cameras, None, None, None, image_size=config.env.image_size)
-    sizes = planned.num_images, planned.num_proprio, planned.num_actions
-    return World(planned.cameras, *sizes, control_hz=planned.control_hz, image_size=config.env.image_size)
+    spaces = Spaces(
+        num_actions=planned.num_actions,
+        num_choices=None,
+        action_low=(),
+        action_high=(),
+        num_proprio=planned.num_proprio,
+        num_images=planned.num_images,
+        cameras=planned.cameras,
+        control_hz=planned.control_hz if planned.is_exact else None,
+    )
+    return World(spaces, config.env.image_size, planned.is_exact)

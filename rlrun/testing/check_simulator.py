@@ -31,7 +31,7 @@ def check(config: RunConfig) -> ExitStatus:
     seconds = time.monotonic() - started
     children = psutil.Process().children(recursive=True)
     used = sum(one.memory_info().rss for one in (psutil.Process(), *children)) - before
-    shown = subject.env
+    shown = subject.env.spaces
     print(f"{config.env.simulator}: {shown.num_images} images, {shown.num_proprio} proprioceptive values, "
           f"{shown.num_actions} actions; {NUM_ENVS} envs made in {seconds:.1f} s, {used / 1e6:.0f} MB")  # fmt: skip
     num_faults = 0

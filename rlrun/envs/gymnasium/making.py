@@ -159,6 +159,5 @@ def _singles(
     probe = GymnasiumEnv(config, make())
     found = probe.spaces()
     close_or_warn(probe.close, "the first environment")
-    names = [f"action/{i}" for i in range(found.num_actions)]
     limit = config.max_control_steps
-    return RowsEnv(lambda: GymnasiumEnv(config, make()), num_envs, found, names, config.image_size, limit, progress)
+    return RowsEnv(lambda: GymnasiumEnv(config, make()), num_envs, found, config.image_size, limit, progress)

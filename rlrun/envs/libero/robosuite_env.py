@@ -16,10 +16,9 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.edges.seeds import simulator_seed
-from rlrun.edges.spaces import Spaces
 from rlrun.envs.libero.painter import ScenePainter
 from rlrun.envs.libero.spec import LiberoConfig, detail_of_pictures
-from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, axis_angle, chosen_tasks, start_of
+from rlrun.envs.libero.tasks import axis_angle, chosen_tasks, spaces_of, start_of
 from rlrun.envs.opengl import prepare_robosuite
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 from rlrun.envs.vector_env import VectorEnv
@@ -34,11 +33,8 @@ def make_in_robosuite(config: EnvConfig, num_envs: int, progress: Callable[[], N
     prepare_robosuite()
     settings = config.section(LiberoConfig)
     tasks = chosen_tasks(config, suite_named(settings.suite).n_tasks)
-    low, high = action_limits(settings)
-    sizes = len(ACTION_NAMES), None, tuple(low.tolist()), tuple(high.tolist()), NUM_PROPRIO, len(config.cameras)
-    found = Spaces(*sizes, cameras=tuple(config.cameras), control_hz=float(config.action_hz))
     make = lambda: RobosuiteEnv(config, tasks)  # noqa: E731
-    return RowsEnv(make, num_envs, found, ACTION_NAMES, config.image_size, config.max_control_steps, progress)
+    return RowsEnv(make, num_envs, spaces_of(config), config.image_size, config.max_control_steps, progress)
 
 
 @cache

@@ -56,7 +56,7 @@ class WarpLiberoEnv(SuiteEnv):
         with wp.ScopedDevice(device):
             self._goals = BatchGoals([task.goal for task in self._opened], num_envs)
         self.fingerprint = {**self.fingerprint, "renderer": f"MuJoCo Warp's ray tracer on {device}"}
-        self._pictures = RayTracer(model, self._physics, self.cameras, config.image_size)
+        self._pictures = RayTracer(model, self._physics, self.spaces.cameras, config.image_size)
         self._data = mujoco.MjData(model)  # of one row, for pictures for people
         self._begun: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # start -> pictures, proprioception
         self._started = np.zeros(num_envs, int)  # start of each row's episode
@@ -117,7 +117,7 @@ class WarpLiberoEnv(SuiteEnv):
         self._physics.place(rows, np.array(starts))
         running = np.zeros(self.num_envs, bool)
         running[rows] = True
-        idle = np.zeros((self.num_envs, self.num_actions))
+        idle = np.zeros((self.num_envs, self.spaces.num_actions))
         idle[:, -1] = self._settings.idle_gripper
         for _ in range(self._settings.settle_steps):
             self._step(idle, running)

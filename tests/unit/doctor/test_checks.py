@@ -9,7 +9,8 @@ import re
 import pytest
 
 from rlrun.config.schema import WeightTransport
-from rlrun.data.fit import DatasetInfo, World, compare
+from rlrun.data.fit import World, compare
+from rlrun.data.lerobot.reader import DatasetInfo
 from rlrun.doctor import cross_node_checks
 from rlrun.doctor.check import ClusterState, Finding, Status, failures
 from rlrun.doctor.checks import all_checks, check_names, markdown_table, run_checks
@@ -17,6 +18,7 @@ from rlrun.doctor.cross_node_checks import matrix
 from rlrun.doctor.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, PortFacts
 from rlrun.doctor.report import as_json, summary
 from rlrun.doctor.trials import Member, jobs
+from rlrun.edges.spaces import Spaces
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory
 from rlrun.placement.planner import plan
@@ -75,7 +77,7 @@ def other_input(**changes) -> ClusterState:
 
 def unlike(data: DatasetInfo) -> ClusterState:
     whole = with_node("peer", lambda node: {})
-    fit = compare(data, World(("zed_link",), 1, 61, 8, control_hz=30.0))
+    fit = compare(data, World(Spaces(8, None, (), (), 61, 1, cameras=("zed_link",), control_hz=30.0)))
     return dataclasses.replace(whole, facts=dataclasses.replace(whole.facts, fit=fit))
 
 

@@ -53,7 +53,7 @@ def test_it_looks_the_same(name, worlds):
 
 def test_a_delayed_action_is_executed_one_control_step_later(worlds):
     plain, delayed = worlds["none"], worlds["delay"]
-    actions = np.random.default_rng(0).uniform(-0.5, 0.5, (1, 6, plain.num_actions)).astype(np.float32)
+    actions = np.random.default_rng(0).uniform(-0.5, 0.5, (1, 6, plain.spaces.num_actions)).astype(np.float32)
     states = []
     for world, first in ((plain, 0), (delayed, 1)):
         world.reset(ROW, SEED)
