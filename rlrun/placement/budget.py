@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import OptimizerKind, RolloutBackendKind, RunConfig
 from rlrun.config.simulator_spec import num_simulators
-from rlrun.placement.inventory import GIGABYTE, Inventory
+from rlrun.placement.inventory import GIGABYTE, Accelerator, Inventory, NodeInfo
 from rlrun.placement.memory import (
     NUM_BYTES,
     actor_memory,
@@ -59,10 +59,14 @@ class AcceleratorBudget:
 
     node: str
     index: int
-    model: str
-    memory_bytes: int | None  # None: unknown, and not compared
+    device: Accelerator
     needs: tuple[Need, ...]
     is_offloaded: bool  # placement.offload: actor and rollout workers are there one after the other
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Bytes of the accelerator; None: unknown, and not compared."""
+        return self.device.memory_bytes
 
     @property
     def peak_bytes(self) -> int:
@@ -96,12 +100,11 @@ class AcceleratorBudget:
 class HostBudget:
     """Host memory of one node for models.
 
-    Example: HostBudget("train-0", 185_000_000_000, 10**12, 2, 0, 15_000_000_000, 0, 0, 0).
+    Example: HostBudget(NodeInfo("train-0", …), 185_000_000_000, 2, 0, 15_000_000_000, 0, 0, 0).
     """
 
-    node: str
+    node: NodeInfo
     peak_bytes: int  # of the largest wave of loading
-    memory_bytes: int
     num_waves: int
     offloaded_bytes: int  # buffers for offloaded tensors; reused
     weight_bytes: int  # buffers for weights in transit to rollout workers; reused
@@ -206,8 +209,7 @@ def _accelerators(work: Workload, plan: Plan, inventory: Inventory, has_base: bo
         AcceleratorBudget(
             node.name,
             index,
-            device.model,
-            device.memory_bytes,
+            device,
             tuple(needs[node.name, index]),
             bool(config.placement.offload),
         )
@@ -243,7 +245,7 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
     largest = max(of_roles, key=lambda role: of_roles[role].total())
     listed = " + ".join(_held(role, workers) for role, workers in of_roles.items())
     raise refused(
-        f"Accelerator {accelerator.index} of node {accelerator.node} ({accelerator.model}, "
+        f"Accelerator {accelerator.index} of node {accelerator.node} ({accelerator.device.model}, "
         f"{accelerator.memory_bytes / GIGABYTE:.1f} GB) is {short / GIGABYTE:.1f} GB short.",
         _KEYS[largest][0],
         cause=f"It would hold {listed}; {accelerator.held_back_bytes / GIGABYTE:.1f} GB are reserved for contexts and "
@@ -274,7 +276,7 @@ def _hosts(work: Workload, plan: Plan, weight_bytes: int) -> tuple[HostBudget, .
             for node, num_bytes in present.items():
                 peaks[node] = max(peaks[node], num_bytes)
                 num_waves[node] = num_waves[node] + 1
-    memory = {planned.node.name: planned.node.memory_bytes for planned in plan.nodes}
+    nodes = {planned.node.name: planned.node for planned in plan.nodes}
     offloaded = _offloaded(work, plan)
     weights = weight_buffers(work, plan, weight_bytes).host
     kept = _kept_by_algorithm(config, plan, counts)
@@ -284,9 +286,8 @@ def _hosts(work: Workload, plan: Plan, weight_bytes: int) -> tuple[HostBudget, .
     saved = _saved(config, plan, counts, kept)
     return tuple(
         HostBudget(
-            node,
+            nodes[node],
             peaks[node],
-            memory[node],
             num_waves[node],
             offloaded[node],
             weights.get(node, 0),
@@ -352,67 +353,68 @@ def _saved(config: RunConfig, plan: Plan, counts: PolicyCounts, kept: Mapping[st
 
 
 def _check_kept(host: HostBudget, algorithm: str) -> None:
+    node = host.node
     buffers = host.offloaded_bytes + host.weight_bytes + host.algorithm_bytes
-    short = buffers + host.saved_bytes + host.simulator_bytes - host.memory_bytes
+    short = buffers + host.saved_bytes + host.simulator_bytes - node.memory_bytes
     if short <= 0:
         return
     if host.simulator_bytes > host.saved_bytes + buffers:
         raise refused(
-            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for its simulators.",
+            f"Node {node.name} has {short / GIGABYTE:.1f} GB too little memory for its simulators.",
             "env.num_workers",
             cause=f"Its env workers take {host.simulator_bytes / GIGABYTE:.1f} GB, other buffers "
-            f"{(buffers + host.saved_bytes) / GIGABYTE:.1f} GB; the node has {host.memory_bytes / GIGABYTE:.1f} GB.",
+            f"{(buffers + host.saved_bytes) / GIGABYTE:.1f} GB; the node has {node.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Lower env.num_workers, or put env workers on a node with more memory.",
         )
     if host.saved_bytes:
         raise refused(
-            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for checkpoints in the background.",
+            f"Node {node.name} has {short / GIGABYTE:.1f} GB too little memory for checkpoints in the background.",
             "checkpoint.is_asynchronous",
             True,
             cause=f"Copies of the training state take {host.saved_bytes / GIGABYTE:.1f} GB there, other buffers "
             f"{buffers / GIGABYTE:.1f} GB; the node has "
-            f"{host.memory_bytes / GIGABYTE:.1f} GB.",
+            f"{node.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Set checkpoint.is_asynchronous=false, so that training waits for checkpoints, or choose a node "
             "with more memory.",
         )
     if host.algorithm_bytes:
         raise refused(
-            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for what the algorithm keeps.",
+            f"Node {node.name} has {short / GIGABYTE:.1f} GB too little memory for what the algorithm keeps.",
             "algorithm.name",
             algorithm,
             cause=f"It keeps {host.algorithm_bytes / GIGABYTE:.1f} GB between steps on the actor ranks there, other "
             f"buffers take {(buffers - host.algorithm_bytes) / GIGABYTE:.1f} GB; the node has "
-            f"{host.memory_bytes / GIGABYTE:.1f} GB.",
+            f"{node.memory_bytes / GIGABYTE:.1f} GB.",
             remedy=f"Let it keep less by the keys of algorithm.{algorithm}, as algorithm.dsrl.replay_size, or choose a "
             "node with more memory.",
         )
     if host.offloaded_bytes:
         raise refused(
-            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for roles that share accelerators.",
+            f"Node {node.name} has {short / GIGABYTE:.1f} GB too little memory for roles that share accelerators.",
             "placement.offload",
             True,
             cause=f"What is offloaded takes {host.offloaded_bytes / GIGABYTE:.1f} GB and weights on their way "
             f"to rollout workers {host.weight_bytes / GIGABYTE:.1f} GB; the node has "
-            f"{host.memory_bytes / GIGABYTE:.1f} GB.",
+            f"{node.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Set placement.offload=false with the roles on accelerators of their own, train adapters "
             "(actor.lora.rank), or choose a node with more memory.",
         )
     raise refused(
-        f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for weights on their way.",
+        f"Node {node.name} has {short / GIGABYTE:.1f} GB too little memory for weights on their way.",
         "weight_sync.transport",
         cause=f"The buffers of a policy version on its way to rollout workers take {host.weight_bytes / GIGABYTE:.1f} "
-        f"GB there; the node has {host.memory_bytes / GIGABYTE:.1f} GB.",
+        f"GB there; the node has {node.memory_bytes / GIGABYTE:.1f} GB.",
         remedy="Put fewer rollout workers on it, set rollout.precision=bf16, or choose a node with more memory.",
     )
 
 
 def _check_host(host: HostBudget) -> None:
-    short = host.peak_bytes - host.memory_bytes
+    short = host.peak_bytes - host.node.memory_bytes
     if short > 0:
         raise refused(
-            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory to load one model.",
+            f"Node {host.node.name} has {short / GIGABYTE:.1f} GB too little memory to load one model.",
             "placement.roles",
             cause=f"A worker takes {host.peak_bytes / GIGABYTE:.1f} GB while it loads; the node has "
-            f"{host.memory_bytes / GIGABYTE:.1f} GB.",
+            f"{host.node.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Choose a node with more memory, or a smaller policy.",
         )

@@ -271,7 +271,11 @@ def runs(numbers: list[int]) -> str:
 def _memory(budget: Budget) -> Table:
     """Return a table with one row for all accelerators that hold the same."""
     alike: dict[tuple, int] = Counter(
-        (a.model, tuple((need.worker.split("/")[0], need.part, need.num_bytes) for need in a.needs), a.peak_bytes)
+        (
+            a.device.model,
+            tuple((need.worker.split("/")[0], need.part, need.num_bytes) for need in a.needs),
+            a.peak_bytes,
+        )
         + (a.held_back_bytes, a.memory_bytes)
         for a in budget.accelerators
     )
@@ -303,7 +307,8 @@ def _hosts(budget: Budget) -> Table:
     rows: dict[tuple[int, ...], list[str]] = {}
     for host in budget.hosts:
         kept_bytes = (getattr(host, name) for name in used.values())
-        rows.setdefault((host.peak_bytes, host.num_waves, *kept_bytes, host.memory_bytes), []).append(host.node)
+        node = host.node
+        rows.setdefault((host.peak_bytes, host.num_waves, *kept_bytes, node.memory_bytes), []).append(node.name)
     for (peak, num_waves, *kept, memory), names in rows.items():
         kept_sizes = [size(num_bytes) if num_bytes else "-" for num_bytes in kept]
         table.add_row(_several(names), size(peak), str(num_waves), *kept_sizes, size(memory))
@@ -315,15 +320,16 @@ def _stores(budget: Budget) -> Table:
     table = _table("Objects of a training step", "nodes", "needs", "object store", "spills", "to", "free there")
     rows: dict[tuple[str, str, str, str, str], list[str]] = {}
     for store in budget.stores:
-        known = store.store_bytes is not None
+        node = store.node
+        known = node.object_store_bytes is not None
         cells = (
             size(store.needed_bytes),
-            size(store.store_bytes or 0) if known else "not known",
+            size(node.object_store_bytes or 0) if known else "not known",
             size(store.spilled_bytes) if known else "not known",
-            store.spill_dir or "not known",
-            size(store.spill_free_bytes) if store.spill_free_bytes is not None else "not known",
+            node.spill_dir or "not known",
+            size(node.spill_free_bytes) if node.spill_free_bytes is not None else "not known",
         )
-        rows.setdefault(cells, []).append(store.node)
+        rows.setdefault(cells, []).append(node.name)
     for cells, names in rows.items():
         table.add_row(_several(names), *cells)
     return table

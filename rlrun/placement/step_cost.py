@@ -37,21 +37,19 @@ class LinkBudget:
 
 @dataclass(frozen=True)
 class StoreBudget:
-    """The object store of one node's Ray; None if the inventory lacks a value.
+    """What the object store of one node's Ray must hold at one time.
 
-    Example: StoreBudget("sim-0", 8_000_000_000, 4_000_000_000, "/data/spill", 90_000_000_000)
+    Example: StoreBudget(NodeInfo("sim-0", …), 8_000_000_000)
     """
 
-    node: str
+    node: NodeInfo
     needed_bytes: int
-    store_bytes: int | None
-    spill_dir: str | None
-    spill_free_bytes: int | None
 
     @property
     def spilled_bytes(self) -> int:
         """Bytes that do not fit into the store."""
-        return max(0, self.needed_bytes - self.store_bytes) if self.store_bytes is not None else 0
+        store_bytes = self.node.object_store_bytes
+        return max(0, self.needed_bytes - store_bytes) if store_bytes is not None else 0
 
 
 def step_bytes(work: Workload) -> StepBytes:
@@ -158,24 +156,27 @@ def stores(work: Workload, plan: Plan, step: StepBytes, weight_bytes: int) -> tu
         node = planned.node
         needed = int(step.trajectories * sum(shares[part] for part in parts[node.name])) + weights.get(node.name, 0)
         if needed:
-            store = StoreBudget(node.name, needed, node.object_store_bytes, node.spill_dir, node.spill_free_bytes)
+            store = StoreBudget(node, needed)
             found.append(store)
             if work.config.cluster.kind is ClusterKind.ray:
-                _check_spill(store, node)
+                _check_spill(store)
     return tuple(found)
 
 
-def _check_spill(store: StoreBudget, node: NodeInfo) -> None:
-    if store.store_bytes is None or store.spill_free_bytes is None or store.spilled_bytes <= store.spill_free_bytes:
+def _check_spill(store: StoreBudget) -> None:
+    node = store.node
+    if node.object_store_bytes is None or node.spill_free_bytes is None:
         return
-    short = store.spilled_bytes - store.spill_free_bytes
+    short = store.spilled_bytes - node.spill_free_bytes
+    if short <= 0:
+        return
     raise refused(
         f"Node {node.name} has {short / GIGABYTE:.2f} GB too little room for the objects of a training step.",
         "placement.nodes",
-        store.spill_dir,
+        node.spill_dir,
         cause=f"It must hold {store.needed_bytes / GIGABYTE:.2f} GB of trajectories and weights: its object store has "
-        f"{store.store_bytes / GIGABYTE:.2f} GB, and {store.spill_dir or 'its spill disk'} has room for "
-        f"{store.spill_free_bytes / GIGABYTE:.2f} GB of the {store.spilled_bytes / GIGABYTE:.2f} GB left over.",
+        f"{node.object_store_bytes / GIGABYTE:.2f} GB, and {node.spill_dir or 'its spill disk'} has room for "
+        f"{node.spill_free_bytes / GIGABYTE:.2f} GB of the {store.spilled_bytes / GIGABYTE:.2f} GB left over.",
         remedy="Give the node's group spill_dirs on a larger disk, raise cluster.object_store_bytes, or collect less "
         "per step (algorithm.horizon, algorithm.rollout_epochs, env.num_envs, env.image_size).",
     )

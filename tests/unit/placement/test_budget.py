@@ -369,21 +369,21 @@ def test_buckets_in_transit_are_counted() -> None:
     one = placed(WeightTransport.object_store, "train")
     version = one.weight_bytes
     assert version > 2_000_000
-    assert {host.node: host.weight_bytes for host in one.hosts} == {"train": version, "sim": 0}
-    assert {store.node: store.needed_bytes for store in one.stores}["train"] == one.trajectory_bytes
+    assert {host.node.name: host.weight_bytes for host in one.hosts} == {"train": version, "sim": 0}
+    assert {store.node.name: store.needed_bytes for store in one.stores}["train"] == one.trajectory_bytes
     apart = placed(WeightTransport.collective, "sim")
-    assert {host.node: host.weight_bytes for host in apart.hosts} == {"train": 2_000_000, "sim": 4_000_000}
+    assert {host.node.name: host.weight_bytes for host in apart.hosts} == {"train": 2_000_000, "sim": 4_000_000}
     stored = placed(WeightTransport.object_store, "sim")
-    assert {host.node: host.weight_bytes for host in stored.hosts} == {"train": 0, "sim": 0}
-    needed = {store.node: store.needed_bytes - stored.trajectory_bytes for store in stored.stores}
+    assert {host.node.name: host.weight_bytes for host in stored.hosts} == {"train": 0, "sim": 0}
+    needed = {store.node.name: store.needed_bytes - stored.trajectory_bytes for store in stored.stores}
     assert needed == {"train": 2_000_000, "sim": 2_000_000}
     alone = placed(WeightTransport.object_store, "train", ClusterKind.local)
-    assert {host.node: host.weight_bytes for host in alone.hosts} == {"train": version, "sim": 0}
+    assert {host.node.name: host.weight_bytes for host in alone.hosts} == {"train": version, "sim": 0}
     beside = placed(WeightTransport.object_store, "train", in_turns=True)  # both take it from there in their turn
-    assert {host.node: host.weight_bytes for host in beside.hosts} == {"train": version, "sim": 0}
+    assert {host.node.name: host.weight_bytes for host in beside.hosts} == {"train": version, "sim": 0}
     for transport, of_actor in ((WeightTransport.object_store, 0), (WeightTransport.collective, 2_000_000)):
         kept = placed(transport, "sim", in_turns=True)  # each keeps it until its turn
-        assert {host.node: host.weight_bytes for host in kept.hosts} == {"train": of_actor, "sim": 2 * version}
+        assert {host.node.name: host.weight_bytes for host in kept.hosts} == {"train": of_actor, "sim": 2 * version}
 
 
 def test_buckets_on_accelerators_are_counted_with_nccl() -> None:
