@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,32 +69,22 @@ def _loaded(
     return load(list(changes), config_dir, recorded, skipped)
 
 
-class RunResult(int):
-    """The end of a run: its exit status, as which it can be used, and what it left.
+@dataclass(frozen=True)
+class RunResult:
+    """The end of a run, and what it left. Example: ``run(config).evaluation.success_rate``"""
 
-    folder: the run folder. evaluation: the last one; None without any. policy: the folder that `load_policy` opens;
-    None if the run did not come to its end. Example: ``run(config).evaluation.success_rate``
-    """
-
-    folder: Path
-    evaluation: EvaluationRecord | None
-    policy: Path | None
+    status: ExitStatus
+    folder: Path  # of the run
+    evaluation: EvaluationRecord | None  # the last one; None without any
+    policy: Path | None  # the folder that `load_policy` opens; None if the run did not come to its end
 
     @classmethod
     def from_folder(cls, status: ExitStatus, folder: Path) -> RunResult:
         """Read the result of a run from its folder."""
         from rlrun.observability.records import read_evaluations
 
-        result = cls(status)
-        result.folder = folder
-        result.evaluation = next(reversed(read_evaluations(folder)), None)
-        result.policy = folder / "policy" if status is ExitStatus.ok else None
-        return result
-
-    @property
-    def status(self) -> ExitStatus:
-        """The exit status as a member of its enumeration."""
-        return ExitStatus(self)
+        evaluation = next(reversed(read_evaluations(folder)), None)
+        return cls(status, folder, evaluation, folder / "policy" if status is ExitStatus.ok else None)
 
 
 def run(config: RunConfig, callbacks: Sequence[Callback] = ()) -> RunResult:

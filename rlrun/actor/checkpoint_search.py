@@ -10,6 +10,7 @@ from rlrun.actor.process_group import Ranks
 from rlrun.data import checkpoint_folder
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.storage_error import storage_failure
+from rlrun.system.text import first_of
 
 T = TypeVar("T")
 _SHOWN = 3  # damaged files of one checkpoint
@@ -40,7 +41,7 @@ class CheckpointSearch:
             corruption = self.corruption(folder)
             if not corruption:
                 return folder, skipped
-            skipped.append(f"skipped {folder}: {_listed(corruption)}")
+            skipped.append(f"skipped {folder}: {first_of(corruption, _SHOWN, '; ')}")
         if skipped:
             raise RunError(
                 f"No checkpoint in {root} is valid.",
@@ -75,7 +76,7 @@ class CheckpointSearch:
             f"The checkpoint {folder} is damaged.",
             key="checkpoint.resume",
             value=str(folder),
-            cause=_listed(corruption),
+            cause=first_of(corruption, _SHOWN, "; "),
             remedy=remedy,
             exit_status=ExitStatus.bad_input,
         )
@@ -114,8 +115,3 @@ class CheckpointSearch:
         if at_most is not None:
             found = found[: found.index(at_most) + 1] if at_most in found else [at_most]
         return found[::-1]
-
-
-def _listed(corruption: list[str]) -> str:
-    more = [f"and {len(corruption) - _SHOWN} more"] if len(corruption) > _SHOWN else []
-    return "; ".join(corruption[:_SHOWN] + more)

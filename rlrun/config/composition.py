@@ -26,6 +26,7 @@ from rlrun.config.reference import advice
 from rlrun.config.registry import REGISTRIES, schema_with
 from rlrun.config.sections import folder_of, put_on_path
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.text import first_of
 
 SHIPPED = Path(__file__).parent / "shipped"  # a link to configs/ in the repository, a copy in a wheel
 logger = logging.getLogger(__name__)
@@ -118,21 +119,18 @@ def _require_all_keys(recorded: RecordedConfig, schema: reference.Schema) -> Non
     if absent:
         default = "its default is" if len(absent) == 1 else "their defaults are"
         writer = recorded.origin.writer
-        keys = _listed(absent)
+        keys = first_of(absent, SHOWN, noun="keys")
         logger.warning("%s: %s wrote it, which had no %s; %s used", recorded.file, writer, keys, default)
 
 
 def _cut(recorded: RecordedConfig, absent: list[str]) -> RunError:
+    keys = first_of(absent, SHOWN, noun="keys")
     return RunError(
         f"The configuration of the run, {recorded.file}, is not whole.",
-        cause=f"It was cut or edited: it lacks {_listed(absent)}. Defaults would make another run of it.",
+        cause=f"It was cut or edited: it lacks {keys}. Defaults would make another run of it.",
         remedy=restoring(recorded.file),
         exit_status=ExitStatus.bad_input,
     )
-
-
-def _listed(keys: list[str]) -> str:
-    return ", ".join(keys[:SHOWN]) + (f" and {len(keys) - SHOWN} more keys" if len(keys) > SHOWN else "")
 
 
 def _other_kinds(recorded: RecordedConfig) -> list[str]:

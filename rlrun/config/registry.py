@@ -211,9 +211,8 @@ class Registry(Generic[S]):
 
 
 def packages() -> tuple[str, ...]:
-    """Return the distributions whose versions affect the results of installed kinds."""
-    specs = [spec for registry in REGISTRIES for spec in registry.installed()]
-    return tuple(dict.fromkeys(name for spec in specs for name in getattr(spec, "packages", ())))
+    """Return the distributions whose versions affect the results of installed simulators."""
+    return tuple(dict.fromkeys(name for spec in SIMULATORS.installed() for name in spec.process.packages))
 
 
 SIMULATORS: Registry[Any] = Registry("rlrun.simulators", "simulator", "env.simulator")

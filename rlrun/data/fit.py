@@ -15,6 +15,7 @@ import numpy as np
 
 from rlrun.edges.spaces import PolicySpaces, Spaces
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.text import first_of
 
 if TYPE_CHECKING:
     from rlrun.data.lerobot.reader import DatasetInfo
@@ -361,8 +362,7 @@ def _informative_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _shortened(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
-    return ", ".join(names[:MAX_SHOWN]) + more
+    return first_of(names, MAX_SHOWN)
 
 
 def _percent(share: float) -> str:

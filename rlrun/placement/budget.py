@@ -16,7 +16,6 @@ from rlrun.config.schema import OptimizerKind, RolloutBackendKind, RunConfig
 from rlrun.config.simulator_spec import num_simulators
 from rlrun.placement.inventory import GIGABYTE, Accelerator, Inventory, NodeInfo
 from rlrun.placement.memory import (
-    NUM_BYTES,
     actor_memory,
     base_bytes,
     device_bytes,
@@ -192,7 +191,7 @@ def _accelerators(work: Workload, plan: Plan, inventory: Inventory, has_base: bo
     simulator_bytes = work.simulator.resources.memory(config.env).of(envs, starts_of_worker(config))
     parts = {
         "actor": actor_memory(config, counts).parts(),
-        "rollout": {"policy copy": counts.num_parameters * NUM_BYTES[config.rollout.precision]}
+        "rollout": {"policy copy": counts.num_parameters * config.rollout.precision.num_bytes}
         | ({_BASE: base_bytes(config, counts)} if has_base else {})
         | _key_values(config, counts),
         "env": {"simulator": num_simulators(config) * simulator_bytes},
@@ -231,7 +230,7 @@ def _key_values(config: RunConfig, counts: PolicyCounts) -> dict[str, int]:
         return {}
     rows = -(-config.env.num_envs // config.rollout.num_workers) + 1
     llm = counts.stacks[-1]
-    per_token = 2 * len(llm.block_parameters) * llm.width * NUM_BYTES[config.rollout.precision]
+    per_token = 2 * len(llm.block_parameters) * llm.width * config.rollout.precision.num_bytes
     return {"key-value pool": rows * llm.num_tokens * per_token}
 
 
@@ -328,7 +327,7 @@ def _offloaded(work: Workload, plan: Plan) -> dict[str, int]:
     of_rollout = counts.num_parameters if is_engine else counts.num_parameters - counts.num_sent
     each = {
         "actor": actor_memory(config, counts).resident_bytes,
-        "rollout": of_rollout * NUM_BYTES[config.rollout.precision],
+        "rollout": of_rollout * config.rollout.precision.num_bytes,
     }
     for role, num_bytes in each.items():
         for slot in plan.of(role):
@@ -347,7 +346,7 @@ def _saved(config: RunConfig, plan: Plan, counts: PolicyCounts, kept: Mapping[st
     on_device = replace(config, actor=copied)
     state = actor_memory(on_device, counts).resident_bytes
     for slot in plan.of("actor"):
-        policy = counts.num_parameters * NUM_BYTES[config.actor.param_precision] if slot.rank == 0 else 0
+        policy = counts.num_parameters * config.actor.param_precision.num_bytes if slot.rank == 0 else 0
         found[slot.node] += state + policy
     return found
 

@@ -15,7 +15,6 @@ from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import (
     ClusterKind,
     OptimizerKind,
-    Precision,
     RolloutBackendKind,
     RunConfig,
     WeightTransport,
@@ -26,7 +25,6 @@ from rlrun.policies.counts import PolicyCounts, replicates_frozen, unit_limit
 
 _BUCKETS_IN_FLIGHT = 2  # one is sent while the next one is packed
 BASE_BYTES = 600_000_000  # of a process that has imported torch and transformers
-NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
 RESERVE = 0.1  # share of a node's memory for other processes
 _UNITS_AT_ONCE = 2  # the one that computes and the next one, which is gathered at the same time
 _NUMBERS_PER_SCALE = 256  # 8-bit moments share one float32 scale per 256 numbers
@@ -95,7 +93,7 @@ def load_bytes(config: RunConfig, counts: PolicyCounts) -> dict[str, int]:
     """
     return {
         "actor": BASE_BYTES + _weights(config, counts),
-        "rollout": BASE_BYTES + NUM_BYTES[config.rollout.precision] * counts.num_parameters,
+        "rollout": BASE_BYTES + config.rollout.precision.num_bytes * counts.num_parameters,
         "env": 0,
     }
 
@@ -104,8 +102,8 @@ def _weights(config: RunConfig, counts: PolicyCounts) -> int:
     """Return the bytes of one rank's shards, and of the frozen weights that are no shards."""
     actor = config.actor
     ranks = config.actor.ranks_of_a_copy
-    frozen = counts.num_frozen * NUM_BYTES[actor.param_precision]
-    trained = counts.num_trained * NUM_BYTES[actor.optimizer_precision] // ranks
+    frozen = counts.num_frozen * actor.param_precision.num_bytes
+    trained = counts.num_trained * actor.optimizer_precision.num_bytes // ranks
     return trained + (frozen if replicates_frozen(actor) else frozen // ranks)
 
 
@@ -180,8 +178,8 @@ def actor_memory(config: RunConfig, counts: PolicyCounts) -> ActorMemory:
     With actor.cpu_offload the device holds only the blocks that compute.
     """
     actor = config.actor
-    master = NUM_BYTES[actor.optimizer_precision]
-    compute = NUM_BYTES[actor.param_precision]
+    master = actor.optimizer_precision.num_bytes
+    compute = actor.param_precision.num_bytes
     trained = counts.num_trained
     ranks = actor.ranks_of_a_copy
     gradients = _gradients(config, trained, master, ranks)
@@ -202,7 +200,7 @@ def actor_memory(config: RunConfig, counts: PolicyCounts) -> ActorMemory:
 
 def _moments(config: RunConfig, trained: int) -> int:
     """Return the bytes of both moments over all ranks. Ignores that small tensors keep more than 8 bits."""
-    number: float = NUM_BYTES[config.actor.optimizer_precision]
+    number: float = config.actor.optimizer_precision.num_bytes
     if config.actor.optimizer is OptimizerKind.adamw_8bit:
         number = 1 + 4 / _NUMBERS_PER_SCALE
     return int(2 * trained * number)
@@ -213,17 +211,17 @@ def version_bytes(config: RunConfig, counts: PolicyCounts) -> tuple[int, int]:
 
     They differ if adapters are sent: then the first one has the weights that these change as well.
     """
-    width = NUM_BYTES[config.rollout.precision]
+    width = config.rollout.precision.num_bytes
     if not config.are_adapters_apart:
         return counts.num_sent * width, counts.num_sent * width
-    later = counts.num_adapters * NUM_BYTES[config.actor.optimizer_precision] + counts.num_trained_whole * width
+    later = counts.num_adapters * config.actor.optimizer_precision.num_bytes + counts.num_trained_whole * width
     return later + base_bytes(config, counts), later
 
 
 def base_bytes(config: RunConfig, counts: PolicyCounts) -> int:
     """Return the bytes of a rollout worker's copy of the weights under the adapters."""
     num_adapted = counts.num_sent - counts.num_trained_whole
-    return num_adapted * NUM_BYTES[config.actor.param_precision] if config.are_adapters_apart else 0
+    return num_adapted * config.actor.param_precision.num_bytes if config.are_adapters_apart else 0
 
 
 def num_micro_batches(config: RunConfig) -> int:
@@ -235,14 +233,14 @@ def _gradients(config: RunConfig, trained: int, width: int, ranks: int) -> int:
     """Return the bytes of gradient shards, or of whole gradients if they are reduced only after all micro-batches."""
     shards = trained * width // ranks
     if config.actor.keeps_gathered and num_micro_batches(config) > 1:
-        return max(shards, trained * NUM_BYTES[config.actor.reduce_precision])
+        return max(shards, trained * config.actor.reduce_precision.num_bytes)
     return shards
 
 
 def _gathered(config: RunConfig, counts: PolicyCounts) -> int:
     """Return the bytes of parameters that FSDP gathers, and of gradients that it reduces."""
-    compute = NUM_BYTES[config.actor.param_precision]
-    reduced = NUM_BYTES[config.actor.reduce_precision]
+    compute = config.actor.param_precision.num_bytes
+    reduced = config.actor.reduce_precision.num_bytes
     if replicates_frozen(config.actor):
         sharded = counts.num_trained
         never_gathered = 0

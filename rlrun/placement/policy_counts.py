@@ -19,7 +19,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from rlrun.config.schema import Precision, RunConfig
+from rlrun.config.schema import RunConfig
 from rlrun.config.sections import to_dict
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.config.sources import computing_digest
@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 FEW_PARAMETERS = 3_000_000  # a policy with fewer is not counted: on a GPU everything of it is fast and fits
 STUCK_S = 300.0  # for which the process that counts neither computed nor waited for a core; as long as it does, it may
 _POLL_S = 1.0
-_NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
 remembered: dict[str, PolicyCounts] = {}  # by digest; a run asks several times, also where nothing can be cached
 _PROGRAM = "rlrun.policies.counting"
 _PACKAGES = ("rlrun", "torch", "transformers")  # whose versions the counts depend on
@@ -102,7 +101,7 @@ def estimated(config: RunConfig, number: int) -> PolicyCounts:
     """
     spaces = simulator_spec(config.env).world.planned_spaces(config.env)
     actor = config.actor
-    width = _NUM_BYTES[actor.param_precision]
+    width = actor.param_precision.num_bytes
     num_pixels = spaces.num_images * config.env.image_size**2 * 3
     saved = width * (num_pixels + 8 * number / 1000)
     act = PassCount(flops=2 * number, num_bytes=num_pixels, num_kernels=50)

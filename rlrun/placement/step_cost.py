@@ -124,12 +124,11 @@ def _fsdp(config: RunConfig, nodes: list[str], counts: PolicyCounts) -> list[tup
     algorithm = config.algorithm
     samples = config.samples_per_step * algorithm.update_epochs
     micro_batches = samples // len(nodes) // actor.micro_batch_size
-    width = {"fp32": 4, "bf16": 2}
     gathers = {ShardingStrategy.full_shard: 2, ShardingStrategy.shard_grad_op: 1}.get(actor.sharding, 0)
     reductions = 1 if actor.sharding in (ShardingStrategy.full_shard, ShardingStrategy.shard_grad_op) else 2
     sharded = counts.num_trained + (0 if replicates_frozen(actor) else counts.num_frozen - counts.num_unread)
-    gathered = gathers * width[actor.param_precision.value] * sharded
-    reduced = reductions * width[actor.reduce_precision.value] * counts.num_trained
+    gathered = gathers * actor.param_precision.num_bytes * sharded
+    reduced = reductions * actor.reduce_precision.num_bytes * counts.num_trained
     return [(a, b, int((gathered + reduced) * micro_batches * (1 - 1 / len(nodes)))) for a, b in hops]
 
 

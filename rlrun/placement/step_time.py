@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import CompileBackend, RunConfig, WeightTransport
 from rlrun.config.simulator_resources import SimulatorTime
-from rlrun.placement.memory import NUM_BYTES, actor_memory
+from rlrun.placement.memory import actor_memory
 from rlrun.placement.plan import Plan
 from rlrun.placement.workload import Workload
 from rlrun.policies.counts import PassCount, PolicyCounts, replicates_frozen
@@ -160,8 +160,8 @@ def link_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, device: De
     read = counts.num_parameters - counts.num_unread
     sharded = counts.num_trained if actor.replicate_frozen or replicates_frozen(actor) else read
     gathers = 0 if actor.keeps_gathered else 2  # before the forward and before the backward pass
-    moved = gathers * sharded * NUM_BYTES[actor.param_precision] * (ranks - 1) / ranks
-    reduced = counts.num_trained * NUM_BYTES[actor.reduce_precision] * (len(actors) - 1) / len(actors)
+    moved = gathers * sharded * actor.param_precision.num_bytes * (ranks - 1) / ranks
+    reduced = counts.num_trained * actor.reduce_precision.num_bytes * (len(actors) - 1) / len(actors)
     return (moved + reduced) / pace
 
 
@@ -276,7 +276,7 @@ def _host_seconds(config: RunConfig, counts: PolicyCounts) -> tuple[float, float
     A rank's shards cross to the card before the forward and before the backward pass, and its gradients back.
     """
     ranks = config.actor.ranks_of_a_copy
-    width = NUM_BYTES[config.actor.param_precision]
+    width = config.actor.param_precision.num_bytes
     crossing = (2 * counts.num_parameters + counts.num_trained) * width / ranks
     return crossing / PCIE_BYTES_S, HOST_ADAM_BYTES * counts.num_trained / ranks / HOST_ADAM_BYTES_S
 
@@ -285,7 +285,7 @@ def offload_seconds(config: RunConfig, counts: PolicyCounts) -> float:
     """Return the seconds in which placement.offload moves actor and rollout workers off the accelerators and back."""
     if not config.placement.offload:
         return 0.0
-    state = actor_memory(config, counts).resident_bytes + counts.num_parameters * NUM_BYTES[config.rollout.precision]
+    state = actor_memory(config, counts).resident_bytes + counts.num_parameters * config.rollout.precision.num_bytes
     return 2 * state / PCIE_BYTES_S
 
 

@@ -7,8 +7,10 @@ import dataclasses
 import pytest
 
 from rlrun.config.loader import load
+from rlrun.config.registry import packages
 from rlrun.config.simulator_spec import SimulatorSpec, simulator_spec
 from rlrun.config.simulator_world import PlannedSpaces, WorldSpec
+from rlrun.placement.node_environment import variables
 from rlrun.system.errors import RunError
 
 SMALL = SimulatorSpec("small", print, WorldSpec(lambda env: PlannedSpaces(0, 1, 1)))
@@ -26,6 +28,11 @@ def test_a_fact_stands_in_one_part() -> None:
     parts = [SMALL.world, SMALL.resources, SMALL.process, SMALL.evaluation, SMALL.wire]
     names = [field.name for part in parts for field in dataclasses.fields(part)]
     assert len(names) == len(set(names))
+
+
+def test_facts_of_all_installed_simulators() -> None:
+    assert {"mujoco", "gymnasium", "omnigibson"} <= set(packages())
+    assert {"MUJOCO_EGL_DEVICE_ID", "OMNIGIBSON_GPU_ID"} <= {variable.name for variable in variables()}
 
 
 def test_another_object_is_no_simulator() -> None:

@@ -15,6 +15,7 @@ from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.policy_counts import estimated
 from rlrun.placement.workload import Workload
+from rlrun.system.errors import RunError
 
 CARDS = (Accelerator("A100", 80 * 10**9, False),) * 2
 MACHINES = Inventory((NodeInfo("n", "", 16, 10**12, CARDS),))
@@ -59,9 +60,10 @@ def test_ways_are_those_of_the_configuration_and_the_plan() -> None:
 
 
 def test_a_refused_plan_ends_the_choice() -> None:
-    config = load([*BATCHES, "placement.nodes={far: {names: [elsewhere]}}", "placement.roles={actor: {on: far}}"])
-    with pytest.raises(Exception, match="Node group"):
-        fit_run(config, MACHINES)
+    nodes = "placement.nodes={far: {names: [elsewhere]}}"
+    roles = "placement.roles={actor: {on: far}, rollout: {on: far}, env: {on: far}}"
+    with pytest.raises(RunError, match="Node group 'far'"):
+        fit_run(load([*BATCHES, nodes, roles]), MACHINES)
 
 
 def _never(config: RunConfig) -> Plan:
