@@ -93,7 +93,7 @@ def run(config: RunConfig, callbacks: Sequence[Callback] = ()) -> RunResult:
     callbacks: called after those that the configuration names. Raises RunError.
     """
     from rlrun.train import train
-    from rlrun.training.session import with_run_folder
+    from rlrun.training.final_run import with_run_folder
 
     config = with_run_folder(config)
     return RunResult.from_folder(train(config, callbacks), Path(str(config.output_dir)))

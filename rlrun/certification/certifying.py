@@ -28,8 +28,9 @@ from rlrun.edges.starts import TEST_SEEDS, Split, split_of
 from rlrun.observability.records import read_starts
 from rlrun.system.errors import RunError
 from rlrun.training.evaluation import record_world, require_all, run_episodes
+from rlrun.training.final_run import with_run_folder
 from rlrun.training.policy_folders import policy_folder
-from rlrun.training.session import Session, open_session, with_run_folder
+from rlrun.training.session import Session, open_session
 
 EPISODES = "episodes.jsonl"  # beside the card, for robostats and verdikt-eval
 RULE = "rule.json"  # written before the first episode

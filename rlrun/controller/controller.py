@@ -95,6 +95,12 @@ class Controller:
         self._start_s = config.cluster.start_deadline_s
         self._step_s = config.cluster.step_deadline_s
 
+    def configure(self, config: RunConfig) -> None:
+        """Take another configuration for the rest of the run; workers that are replaced from now on start with it."""
+        self.config = config
+        self._startup.configure(config)
+        self.workers.configure(config)
+
     # --- start ------------------------------------------------------------------------------
 
     def load_simulators(self) -> Spaces:

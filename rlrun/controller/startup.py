@@ -45,6 +45,10 @@ class Startup:
         self._start_s = config.cluster.start_deadline_s
         self._step_s = config.cluster.step_deadline_s
 
+    def configure(self, config: RunConfig) -> None:
+        """Take another configuration, with which workers are loaded from now on."""
+        self._config = config
+
     # --- meshes -----------------------------------------------------------------------------
 
     def form_actor_mesh(self) -> None:
