@@ -166,7 +166,7 @@ def open_session(
             controller = Controller(config, workers, console.note)
         session = Session(
             *(run_dir, controller, console, sinks, timeline, disk, watchdog, stop, phases, driver, folder),
-            throughput=Throughput(config, planned),
+            throughput=Throughput(fitting.work, planned),
             resume_command=command,
         )
         watchdog.report_budgets()
