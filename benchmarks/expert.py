@@ -26,10 +26,9 @@ def expert_episodes(env: VectorEnv, num_episodes: int, first_seed: int, noise: f
         random = np.random.default_rng(first_seed + start)
         env.reset(rows, first_seed + start + rows)
         while rows.size:
-            actions = np.zeros((env.num_envs, 1, env.num_actions), np.float32)
-            disturbance = (
-                noise * (env.action_high - env.action_low) * random.standard_normal((len(rows), env.num_actions))
-            )
+            actions = np.zeros((env.num_envs, 1, env.spaces.num_actions), np.float32)
+            low, high = env.spaces.limits
+            disturbance = noise * (high - low) * random.standard_normal((len(rows), env.spaces.num_actions))
             actions[rows, 0] = env.expert_action(rows) + disturbance
             result = env.step_chunk(actions, np.isin(np.arange(env.num_envs), rows))
             num_steps[start + rows] += 1

@@ -101,12 +101,11 @@ def touched_bytes(driver: psutil.Process) -> int:
 
 def held_frame_bytes() -> float:
     """Frames of an env worker of the default run: its trajectory, the shards cut from it, and these in the store."""
-    from rlrun.placement.policy_counts import policy_counts
     from rlrun.placement.step_cost import step_bytes
+    from rlrun.placement.workload import Workload
 
     config = load([])
-    choice_bytes = policy_counts(config).choice_bytes
-    return 3 * step_bytes(config, choice_bytes).trajectories / config.env.num_workers
+    return 3 * step_bytes(Workload(config)).trajectories / config.env.num_workers
 
 
 def planned_store_bytes() -> float:
@@ -114,10 +113,11 @@ def planned_store_bytes() -> float:
     from rlrun.placement.budget import budget
     from rlrun.placement.planner import plan
     from rlrun.placement.this_machine import known_inventory
+    from rlrun.placement.workload import Workload
 
-    config = load([])
-    inventory = known_inventory(config)
-    return sum(store.needed_bytes for store in budget(config, plan(config, inventory), inventory).stores)
+    work = Workload(load([]))
+    inventory = known_inventory(work.config)
+    return sum(store.needed_bytes for store in budget(work, plan(work, inventory), inventory).stores)
 
 
 # --- cores --------------------------------------------------------------------------------------
@@ -161,8 +161,9 @@ def simulate(rank: int, barrier: Barrier, results, folder: str) -> None:
     config = load([f"output_dir={folder}"])
     worker = EnvWorker(config, rank, Telemetry(f"env/{rank}"))
     worker.load()
-    shape = (config.policy.num_action_chunks, len(worker.env.action_low))
-    middle = np.tile((worker.env.action_low + worker.env.action_high) / 2, (shape[0], 1)).astype(np.float32)
+    low, high = worker.env.spaces.limits
+    shape = (config.policy.num_action_chunks, len(low))
+    middle = np.tile((low + high) / 2, (shape[0], 1)).astype(np.float32)
 
     def answered(observation) -> ActionChunk:
         rows = len(observation.frames)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
-from rlrun.config.sections import freeze
-from rlrun.config.simulator_spec import simulator_spec
 from rlrun.system.errors import ExitStatus
 
 
@@ -22,11 +18,8 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.training.policy_folders import policy_folder
     from rlrun.training.session import open_session
 
-    env = simulator_spec(config.env).for_evaluation(config.env)
-    config = replace(config, env=env)
-    freeze(config)
     policy = config.evaluation.server or str(policy_folder(config))
-    with open_session(config, Machines(config), ["env", "rollout"]) as session:
+    with open_session(config, Machines(config), ["env", "rollout"], is_evaluation=True) as session:
         evaluate_alone(session, policy)
     return ExitStatus.ok
 

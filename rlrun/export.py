@@ -7,11 +7,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from rlrun.config.recorded import CONFIG
 from rlrun.config.registry import POLICIES
 from rlrun.policies.folders import spec_of
 from rlrun.policies.spec import CONFIG_FILE, PolicySpec
-from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.errors import CONFIG, ExitStatus, RunError
 from rlrun.system.storage_error import storage_failure
 
 FORMS = ("lerobot",)

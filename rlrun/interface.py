@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,32 +69,22 @@ def _loaded(
     return load(list(changes), config_dir, recorded, skipped)
 
 
-class RunResult(int):
-    """Result of a run: its exit status, as which it can be used, its folder and its policy.
+@dataclass(frozen=True)
+class RunResult:
+    """The end of a run, and what it left. Example: ``run(config).evaluation.success_rate``"""
 
-    folder: the run folder. evaluation: the last one; None without any. policy: the folder that `load_policy` opens;
-    None if the run did not come to its end. Example: ``run(config).evaluation.success_rate``
-    """
-
-    folder: Path
-    evaluation: EvaluationRecord | None
-    policy: Path | None
+    status: ExitStatus
+    folder: Path  # of the run
+    evaluation: EvaluationRecord | None  # the last one; None without any
+    policy: Path | None  # the folder that `load_policy` opens; None if the run did not come to its end
 
     @classmethod
     def from_folder(cls, status: ExitStatus, folder: Path) -> RunResult:
         """Read the result of a run from its folder."""
         from rlrun.observability.records import read_evaluations
 
-        result = cls(status)
-        result.folder = folder
-        result.evaluation = next(reversed(read_evaluations(folder)), None)
-        result.policy = folder / "policy" if status is ExitStatus.ok else None
-        return result
-
-    @property
-    def status(self) -> ExitStatus:
-        """The exit status as a member of its enumeration."""
-        return ExitStatus(self)
+        evaluation = next(reversed(read_evaluations(folder)), None)
+        return cls(status, folder, evaluation, folder / "policy" if status is ExitStatus.ok else None)
 
 
 def run(config: RunConfig, callbacks: Sequence[Callback] = ()) -> RunResult:
@@ -102,7 +93,7 @@ def run(config: RunConfig, callbacks: Sequence[Callback] = ()) -> RunResult:
     callbacks: called after those that the configuration names. Raises RunError.
     """
     from rlrun.train import train
-    from rlrun.training.session import with_run_folder
+    from rlrun.training.final_run import with_run_folder
 
     config = with_run_folder(config)
     return RunResult.from_folder(train(config, callbacks), Path(str(config.output_dir)))
@@ -215,7 +206,7 @@ class SimulatorEnv:
     def __init__(self, env: VectorEnv):
         self.env = env
         self.num_envs = env.num_envs
-        self.num_actions = env.num_actions
+        self.spaces = env.spaces
         self._seed: int | None = None  # of the next episode; None: no episode has begun
         self._is_over = np.zeros(env.num_envs, bool)
 

@@ -66,7 +66,7 @@ def _libero(card: int, scenes: str) -> dict[str, Any]:
     env.reset(np.arange(NUM_ROWS), np.arange(NUM_ROWS))  # draws each row
     taken = _used_bytes(card) - before
     env.close()
-    return {"bytes": taken, "planned": simulator_spec(config).memory(config).of(NUM_ROWS)}
+    return {"bytes": taken, "planned": simulator_spec(config).resources.memory(config).of(NUM_ROWS)}
 
 
 def _used_bytes(card: int) -> int:

@@ -13,7 +13,8 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import POSITIVE, Section, bounded
-from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec
+from rlrun.config.simulator_spec import SimulatorSpec
+from rlrun.config.simulator_world import PlannedSpaces, WorldSpec
 from rlrun.edges.spaces import Spaces
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 
@@ -104,13 +105,15 @@ def make_quick_world(config: EnvConfig, num_envs: int, progress) -> RowsEnv:
         action_names=ACTIONS,
         instructions=("reach the red target",),
     )
-    return RowsEnv(lambda: QuickWorld(own, size), num_envs, spaces, ACTIONS, size, config.max_control_steps, progress)
+    return RowsEnv(lambda: QuickWorld(own, size), num_envs, spaces, size, config.max_control_steps, progress)
 
 
 SPEC = SimulatorSpec(
     "quick",
     make_quick_world,
-    planned_spaces=lambda env: PlannedSpaces(1, len(PROPRIO), len(ACTIONS), cameras=("above",)),
-    section=QuickConfig,
-    has_expert=lambda env: True,
+    WorldSpec(
+        lambda env: PlannedSpaces(1, len(PROPRIO), len(ACTIONS), cameras=("above",)),
+        has_expert=lambda env: True,
+    ),
+    QuickConfig,
 )

@@ -29,12 +29,14 @@ from rlrun.data.checkpoint_folder import COMPLETE, is_complete
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import read_json
 from rlrun.system.storage_error import storage_failure
+from rlrun.system.text import first_of
 
 if TYPE_CHECKING:
     from rlrun.actor.learner import Learner
 
 
 INDEX = ".metadata"
+_SHOWN = 5  # tensors of other sizes that a message names
 _METADATA = "torch.distributed.checkpoint.metadata"
 _CLASSES = {
     *((_METADATA, name) for name in ("Metadata", "MetadataIndex", "StorageMeta", "TensorStorageMetadata")),
@@ -175,12 +177,11 @@ def _check_shapes(folder: Path, tensors: dict[str, Tensor], saved: dict[str, Any
         if expected[name] != stored[name]
     ]
     if faults:
-        shown = sorted(faults)[:5] + ([f"and {len(faults) - 5} more"] if len(faults) > 5 else [])
         raise _refused(
             f"The checkpoint {folder} belongs to a policy of other sizes.",
             folder,
             "Start with the configuration it was made with (config.yaml in its run folder), or in a new output_dir.",
-            cause="\n".join(shown),
+            cause=first_of(sorted(faults), _SHOWN, "\n"),
         )
 
 

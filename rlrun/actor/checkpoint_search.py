@@ -10,6 +10,7 @@ from rlrun.actor.process_group import Ranks
 from rlrun.data import checkpoint_folder
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.storage_error import storage_failure
+from rlrun.system.text import first_of
 
 T = TypeVar("T")
 _SHOWN = 3  # damaged files of one checkpoint
@@ -40,7 +41,7 @@ class CheckpointSearch:
             corruption = self.corruption(folder)
             if not corruption:
                 return folder, skipped
-            skipped.append(f"skipped {folder}: {_listed(corruption)}")
+            skipped.append(f"skipped {folder}: {first_of(corruption, _SHOWN, '; ')}")
         if skipped:
             raise RunError(
                 f"No checkpoint in {root} is valid.",
@@ -77,7 +78,7 @@ class CheckpointSearch:
             f"The checkpoint {folder} is damaged.",
             key="checkpoint.resume",
             value=str(folder),
-            cause=_listed(corruption),
+            cause=first_of(corruption, _SHOWN, "; "),
             remedy=remedy,
             exit_status=ExitStatus.bad_input,
         )
@@ -116,8 +117,3 @@ class CheckpointSearch:
         if at_most is not None:
             checkpoints = checkpoints[: checkpoints.index(at_most) + 1] if at_most in checkpoints else [at_most]
         return checkpoints[::-1]
-
-
-def _listed(corruption: list[str]) -> str:
-    more = [f"and {len(corruption) - _SHOWN} more"] if len(corruption) > _SHOWN else []
-    return "; ".join(corruption[:_SHOWN] + more)

@@ -141,7 +141,7 @@ def _check_demonstrated(config: RunConfig) -> Iterator[RunError]:
         )
     if demos.path is not None:
         return
-    if not simulator_spec(config.env).has_expert(config.env):
+    if not simulator_spec(config.env).world.has_expert(config.env):
         yield RunError(
             "rlpd learns from demonstrations, and there are none.",
             key="demos.path",
@@ -173,7 +173,7 @@ def _kept_of_states(section: type[SacConfig]) -> Callable[[RunConfig, int], int]
         num_rows = settings.replay_size
         if section is RlpdConfig and config.demos.path is None:
             num_rows += config.demos.num_episodes * config.env.max_control_steps
-        num_proprio = simulator_spec(config.env).planned_spaces(config.env).num_proprio
+        num_proprio = simulator_spec(config.env).world.planned_spaces(config.env).num_proprio
         return num_rows * (2 * 4 * num_proprio + choice_bytes + 2 * 4)
 
     return kept_bytes

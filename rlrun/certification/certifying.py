@@ -28,8 +28,9 @@ from rlrun.edges.starts import TEST_SEEDS, Split, split_of
 from rlrun.observability.records import read_starts
 from rlrun.system.errors import RunError
 from rlrun.training.evaluation import record_world, require_all, run_episodes
+from rlrun.training.final_run import with_run_folder
 from rlrun.training.policy_folders import policy_folder
-from rlrun.training.session import Session, open_session, with_run_folder
+from rlrun.training.session import Session, open_session
 
 EPISODES = "episodes.jsonl"  # beside the card, for robostats and verdikt-eval
 RULE = "rule.json"  # written before the first episode
@@ -75,7 +76,7 @@ def certify(config: RunConfig) -> Path:
 
 def _perturbed_worlds(config: RunConfig) -> dict[str, EnvConfig]:
     """Return the chosen perturbed worlds by name. Raises RunError for an unknown one."""
-    there = simulator_spec(config.env).perturbations(config.env)
+    there = simulator_spec(config.env).evaluation.perturbations(config.env)
     wanted = config.certify.perturb
     unknown = [name for name in wanted if name != "all" and name not in there]
     if unknown or (wanted and not there):
@@ -190,7 +191,7 @@ def _content(
     waived: Sequence[Breach],
     perturbed: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    splits = simulator_spec(config.env).splits(config.env)
+    splits = simulator_spec(config.env).evaluation.splits(config.env)
     episodes = certifying.episodes
     num_starts = len({episode["start"] for episode in episodes})
     return {

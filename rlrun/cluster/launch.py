@@ -17,6 +17,7 @@ from rlrun.watchdog.watchdog import Watchdog
 if TYPE_CHECKING:
     from rlrun.cluster.ray_nodes import RayNode
     from rlrun.cluster.ray_session import RaySession
+    from rlrun.placement.fitting import Fitting
 
 
 class Machines:
@@ -25,7 +26,8 @@ class Machines:
     Example::
 
         machines = Machines(config)
-        workers = machines.start(config, plan(config, machines.inventory), ROLES, run_dir)
+        fitting = fit_run(config, machines.inventory)
+        workers = machines.start(fitting.config, fitting.plan, ROLES, run_dir, watchdog)
     """
 
     def __init__(self, config: RunConfig):
@@ -59,14 +61,14 @@ class Machines:
         self._connection = None
         return RayWorkers(config, plan, roles, run_dir, connection, watchdog, is_stopped)
 
-    def preflight(self, config: RunConfig, roles: Sequence[str]) -> list[str]:
-        """Run the doctor before a run with workers of `roles`. Returns warnings.
+    def preflight(self, fitting: Fitting) -> list[str]:
+        """Run the doctor before a run with this plan. Returns warnings.
 
         Raises RunError (exit status 4) if a check failed.
         """
         from rlrun.cluster.preflight import preflight
 
-        return preflight(config, self.inventory, self.nodes(), roles)
+        return preflight(fitting, self.inventory, self.nodes())
 
     def nodes(self) -> list[RayNode]:
         """Return the living nodes of the joined cluster; [] if this machine is used."""

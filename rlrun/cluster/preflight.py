@@ -17,9 +17,9 @@ from rlrun.doctor.node_checks import ELSEWHERE
 from rlrun.doctor.node_request import NodeRequest, node_requests
 from rlrun.doctor.optional_packages import driver_packages, open_packages
 from rlrun.doctor.trials import groups, jobs
-from rlrun.placement.fitting import fit_run
+from rlrun.placement.fitting import Fitting, fit_run
 from rlrun.placement.inventory import Inventory
-from rlrun.placement.plan import ROLES, Plan
+from rlrun.placement.plan import Plan
 from rlrun.placement.this_machine import interfaces
 from rlrun.placement.verdict import planned_fit
 from rlrun.system.errors import ExitStatus, RunError
@@ -33,24 +33,28 @@ logger = logging.getLogger(__name__)
 
 
 def check_cluster(
+    config: RunConfig, inventory: Inventory, nodes: Sequence[RayNode]
+) -> tuple[ClusterState, list[Finding]]:
+    """Plan, measure the nodes of the plan (all nodes if the planner refuses), and check them. Starts no workers."""
+    check_names(config.doctor.skip)
+    try:
+        fitting = fit_run(config, inventory)
+    except RunError as refusal:
+        return check_nodes(config, inventory, nodes, is_thorough=True, refusal=refusal)
+    return check_nodes(fitting.config, inventory, nodes, is_thorough=True, fitting=fitting)
+
+
+def check_nodes(
     config: RunConfig,
     inventory: Inventory,
     nodes: Sequence[RayNode],
     is_thorough: bool,
-    roles: Sequence[str] = ROLES,
+    fitting: Fitting | None = None,
+    refusal: RunError | None = None,
 ) -> tuple[ClusterState, list[Finding]]:
-    """Plan, measure the nodes of the plan (all nodes if the planner refuses), and check them. Starts no workers."""
-    check_names(config.doctor.skip)
-    planned = None
-    sums = None
-    refusal = None
-    try:
-        fitting = fit_run(config, inventory, roles)
-        config = fitting.config
-        planned = fitting.plan
-        sums = fitting.budget
-    except RunError as error:
-        refusal = error  # then all nodes are measured
+    """Measure the nodes of the plan, or all of them after a refusal, and check them."""
+    planned = fitting.plan if fitting is not None else None
+    sums = fitting.budget if fitting is not None else None
     requests = node_requests(config, inventory, planned, is_thorough or len(nodes) > 1)
     facts = _measure(config, requests, planned, nodes, is_thorough)
     packages = open_packages(driver_packages(config) if is_thorough else ())
@@ -60,14 +64,12 @@ def check_cluster(
     return cluster, run_checks(cluster, config.doctor.skip)
 
 
-def preflight(
-    config: RunConfig, inventory: Inventory, nodes: Sequence[RayNode], roles: Sequence[str] = ROLES
-) -> list[str]:
-    """Run the doctor before a run with workers of `roles`. Returns warnings.
+def preflight(fitting: Fitting, inventory: Inventory, nodes: Sequence[RayNode]) -> list[str]:
+    """Run the doctor before a run with this plan. Returns warnings.
 
     Raises RunError (exit status 4) if a check failed.
     """
-    _, findings = check_cluster(config, inventory, nodes, is_thorough=False, roles=roles)
+    _, findings = check_nodes(fitting.config, inventory, nodes, is_thorough=False, fitting=fitting)
     failed = failures(findings)
     if failed:
         first = failed[0]

@@ -1,17 +1,12 @@
-"""The live inventory: a task on every node of the Ray cluster reports the node's hardware and software."""
+"""The live inventory: a task on every node of the Ray cluster reports the node's hardware."""
 
 from __future__ import annotations
 
-import platform
-import shutil
 import socket
-import sys
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -23,33 +18,17 @@ from rlrun.cluster.ray_nodes import RayNode, ray_nodes
 from rlrun.cluster.waits import wait_for
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import Inventory, NodeInfo
-from rlrun.placement.network import PathMtu, interface_towards, measure_path, require_path
+from rlrun.placement.network import PathMtu, measure_path, require_path
 from rlrun.placement.this_machine import interfaces, known_inventory, spill_space, this_node
 from rlrun.system.machine_load import load_factor, local_load
 from rlrun.system.telemetry import Telemetry
 
-_PACKAGES = ("rlrun", "ray", "torch", "transformers", "numpy", "sglang")
 _SETUP_S = 60.0  # starting a worker process on a busy node
 _AT_ONCE = 16
 
 
-@dataclass(frozen=True)
-class NodeProbe:
-    """The report of one node. Times are seconds of its own clock, sizes are bytes."""
-
-    node: RayNode
-    info: NodeInfo  # for the planner
-    host_name: str
-    host_addresses: tuple[str, ...]  # addresses of the host name on that node; empty if it does not resolve
-    interface: str | None  # interface of the route to the peer; None: no route
-    versions: tuple[tuple[str, str], ...]  # of python and the installed packages
-    python: str  # path of the interpreter
-    shared_memory_free_bytes: int
-    clock_s: float  # time.time() on that node
-
-
-def probe_nodes(nodes: Sequence[RayNode], deadline_s: float = _SETUP_S) -> list[NodeProbe]:
-    """Measure all nodes at the same time. Returns reports in the order of `nodes`. Raises RunError for late nodes.
+def probe_nodes(nodes: Sequence[RayNode], deadline_s: float = _SETUP_S) -> list[NodeInfo]:
+    """Measure all nodes at the same time. Returns them in the order of `nodes`. Raises RunError for late nodes.
 
     deadline_s: on an idle machine.
     """
@@ -57,7 +36,7 @@ def probe_nodes(nodes: Sequence[RayNode], deadline_s: float = _SETUP_S) -> list[
     for node in nodes:
         where = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
         ask = ray.remote(measure).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
-        labels[ask.remote(node, peer_of(node, nodes))] = f"{node.name} ({node.address}).probe"
+        labels[ask.remote(node)] = f"{node.name} ({node.address}).probe"
     limit_s = load_factor(local_load()) * deadline_s
     return wait_for(labels, "reports of the nodes", limit_s, Telemetry("driver/0"))
 
@@ -65,7 +44,7 @@ def probe_nodes(nodes: Sequence[RayNode], deadline_s: float = _SETUP_S) -> list[
 def live_inventory(nodes: Sequence[RayNode]) -> Inventory:
     """Return the inventory for the planner, in the order of `nodes`."""
     head = next((node.address for node in nodes if node.is_head), "?")
-    return Inventory(tuple(probe.info for probe in probe_nodes(nodes)), f"Ray cluster of {head}")
+    return Inventory(tuple(probe_nodes(nodes)), f"Ray cluster of {head}")
 
 
 def inventory_for(config: RunConfig, nodes: Sequence[RayNode]) -> Inventory:
@@ -84,11 +63,11 @@ def peer_of(node: RayNode, nodes: Sequence[RayNode]) -> str | None:
     return (heads or others)[0].address if others else None
 
 
-def measure(node: RayNode, peer: str | None) -> NodeProbe:
-    """Measure this node; runs in a task on it."""
+def measure(node: RayNode) -> NodeInfo:
+    """Measure this node for the planner; runs in a task on it."""
     raylet = _raylet_options()
     spill_dir = raylet.get("fallback_directory")
-    info = replace(
+    return replace(
         this_node(),
         name=node.name,
         address=node.address,
@@ -97,17 +76,6 @@ def measure(node: RayNode, peer: str | None) -> NodeProbe:
         spill_dir=spill_dir,
         spill_free_bytes=spill_space(spill_dir) if spill_dir and Path(spill_dir).is_dir() else None,
     )
-    return NodeProbe(
-        node,
-        info,
-        socket.gethostname(),
-        _resolved(socket.gethostname()),
-        interface_towards(peer or node.address),
-        _versions(),
-        sys.executable,
-        shutil.disk_usage("/dev/shm").free,
-        time.time(),
-    )
 
 
 def _raylet_options() -> dict[str, str]:
@@ -115,23 +83,6 @@ def _raylet_options() -> dict[str, str]:
     parent = psutil.Process().parent()
     words = parent.cmdline() if parent is not None else []
     return dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
-
-
-def _resolved(host_name: str) -> tuple[str, ...]:
-    try:
-        return tuple(sorted(set(socket.gethostbyname_ex(host_name)[2])))
-    except OSError:
-        return ()
-
-
-def _versions() -> tuple[tuple[str, str], ...]:
-    versions = [("python", platform.python_version())]
-    for package in _PACKAGES:
-        try:
-            versions.append((package, metadata.version(package)))
-        except metadata.PackageNotFoundError:
-            continue
-    return tuple(versions)
 
 
 def require_paths() -> None:

@@ -120,8 +120,8 @@ def attention_has_a_policy(config: RunConfig) -> Faults:
 def demonstrations_have_an_expert(config: RunConfig) -> Faults:
     """A new policy that starts from demonstrations needs a dataset, or a simulator with an expert."""
     others = (config.placement.inventory, config.evaluation.checkpoint, config.evaluation.server)
-    is_run = all(other is None for other in others)  # a plan needs no policy
-    if is_run and not simulator_spec(config.env).has_expert(config.env) and _needs_demonstrations(config):
+    is_run = all(one is None for one in others)  # a plan needs no policy
+    if is_run and not simulator_spec(config.env).world.has_expert(config.env) and _needs_demonstrations(config):
         yield RunError(
             f"A new policy needs demonstrations, and {config.env.simulator} has no expert to make them.",
             key="policy.path",

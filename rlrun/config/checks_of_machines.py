@@ -40,7 +40,7 @@ def rollout_workers_have_work(config: RunConfig) -> Faults:
 
 def cameras_exist(config: RunConfig) -> Faults:
     """The simulator has all named cameras, and each is named once."""
-    known = simulator_spec(config.env).cameras
+    known = simulator_spec(config.env).world.cameras
     if known is not None:
         yield from wrong_names("env.cameras", config.env.cameras, known)
 
@@ -48,7 +48,7 @@ def cameras_exist(config: RunConfig) -> Faults:
 def interpreter_has_a_process(config: RunConfig) -> Faults:
     """A simulator without its own process uses the interpreter of its worker."""
     named = [name for name, group in config.placement.nodes.items() if group and group.get("python")]
-    if config.env.own_process is False and (named or simulator_spec(config.env).needs_own_process):
+    if config.env.own_process is False and (named or simulator_spec(config.env).process.needs_own_process):
         yield RunError(
             "The simulator needs a process of its own.",
             key="env.own_process",
@@ -207,7 +207,7 @@ def servers_serve_robots(config: RunConfig) -> Faults:
         yield no_effect(
             "evaluation.checkpoint", config.evaluation.checkpoint, "evaluation.server brings the policy", "Drop one."
         )
-    if not simulator_spec(config.env).is_r1pro and not config.evaluation.is_server_of_vla_eval:
+    if not simulator_spec(config.env).world.is_r1pro and not config.evaluation.is_server_of_vla_eval:
         yield RunError(
             f"A policy server of BEHAVIOR's protocol controls an R1Pro, which {config.env.simulator} has not.",
             key="evaluation.server",

@@ -25,6 +25,7 @@ from packaging.version import InvalidVersion, Version
 from rlrun.config.registry import REGISTRIES, packages
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import AUTO, NO_KEY, KindSection
+from rlrun.system.errors import CONFIG
 
 _BEGIN = "# mark of the user whose run wrote this file: "
 _OTHERS = 0o077  # permissions of group and others
@@ -229,7 +230,7 @@ def write(config: RunConfig, folder: Path, num_steps: int = 0) -> None:
     A config.yaml that says something else is kept as config_to_step_<N>.yaml. num_steps: the steps trained so far.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    place = folder / "config.yaml"
+    place = folder / CONFIG
     text = recorded_yaml(config)
     if place.exists() and place.read_bytes() != text.encode():
         os.replace(place, _unused(folder, f"config_to_step_{num_steps:08d}"))

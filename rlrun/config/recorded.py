@@ -15,8 +15,9 @@ from rlrun.config import provenance
 from rlrun.config.provenance import CHECKPOINTS, POLICY_CONFIG, Author, Origin, copy_of, origin_of
 from rlrun.config.registry import POLICIES, REGISTRIES, SIMULATORS, schema_with
 from rlrun.config.sections import AUTO, Section, auto_names, names_of
-from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.errors import CONFIG, ExitStatus, RunError
 from rlrun.system.local_files import parse_yaml, read_text
+from rlrun.system.text import first_of
 
 OF_A_POLICY = {
     *("name", "rollout.precision", "evaluation.temperature", "serve.instruction", "serve.replan_steps"),
@@ -30,7 +31,6 @@ _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\S*")
 _MAX_TEXT = 500  # characters
 _MAX_SHOWN = 100
 _SHOWN = 5  # keys that a sentence names
-CONFIG = "config.yaml"  # in a run folder
 _OF_THE_RUN: Mapping[str, Sequence[str]] = {  # where and how the user's own run trained; [] is the whole section
     "output_dir": [],
     "node": [],
@@ -123,18 +123,12 @@ def orders(tree: dict[str, Any]) -> list[str]:
     return [leaf.path for leaf in _leaves(schema_with(), tree, set()) if leaf.is_reported]
 
 
-def listed(keys: Sequence[str]) -> str:
-    """Return the first keys as part of a sentence. Example: "callbacks, logging.wandb and 3 more"."""
-    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-    return ", ".join(keys[:_SHOWN]) + more
-
-
 def _sentence(file: Path, left_out: list[str]) -> str | None:
     if not left_out:
         return None
     return (
         f"{file} was not written by a run of yours: what the policy needs to act is taken from it, and not "
-        f"{listed(left_out)}; trust=true would take all of it."
+        f"{first_of(left_out, _SHOWN)}; trust=true would take all of it."
     )
 
 
@@ -326,7 +320,7 @@ def resumption(folder: str, is_trusted: bool = False) -> Resumption:
 def _unknown_author(folder: str, recorded: RecordedConfig) -> RunError:
     """Return the question whether the user knows the writer of a run folder, whose configuration would be obeyed."""
     named = orders(recorded.tree)
-    would = f" (here {listed(named)})" if named else ""
+    would = f" (here {first_of(named, _SHOWN)})" if named else ""
     is_changed = recorded.author is Author.changed and copy_of(recorded.file) is not None
     back = f" {restoring(recorded.file)}" if is_changed else ""
     return RunError(

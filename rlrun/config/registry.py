@@ -103,9 +103,10 @@ class Registry(Generic[S]):
     def part(self, spec: S, field: str) -> Any:
         """Return the object that a spec's field names as "module:ATTRIBUTE". Raises RunError if it cannot be imported.
 
+        field: of the spec, or of one of its parts, "resources.node_checks".
         Example: POLICIES.part(spec, "policy") is the class that spec.policy="my_package.policy:MyPolicy" names.
         """
-        return self._imported(spec.name, getattr(spec, field))
+        return self._imported(spec.name, attrgetter(field)(spec))
 
     def chosen(self, config: RunConfig) -> S:
         """Return the spec of the kind that a configuration names."""
@@ -216,9 +217,8 @@ class Registry(Generic[S]):
 
 
 def packages() -> tuple[str, ...]:
-    """Return the distributions whose versions affect the results of installed kinds."""
-    specs = [spec for registry in REGISTRIES for spec in registry.installed()]
-    return tuple(dict.fromkeys(name for spec in specs for name in getattr(spec, "packages", ())))
+    """Return the distributions whose versions affect the results of installed simulators."""
+    return tuple(dict.fromkeys(name for spec in SIMULATORS.installed() for name in spec.process.packages))
 
 
 SIMULATORS: Registry[Any] = Registry("rlrun.simulators", "simulator", "env.simulator")

@@ -121,6 +121,11 @@ class Precision(Enum):
     fp32 = "fp32"
     bf16 = "bf16"
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a number."""
+        return 4 if self is Precision.fp32 else 2
+
 
 class AttentionBackend(Enum):
     """The attention backends of SGLang that support full, not only causal, attention."""

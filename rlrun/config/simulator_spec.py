@@ -1,197 +1,38 @@
-"""Specification of a simulator, with the sizes, memory and environment variables that a plan needs of it."""
+"""The spec of a simulator: how it is made, and a part for each of its readers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from rlrun.config.registry import SIMULATORS, no_faults
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import Section
+from rlrun.config.simulator_evaluation import EvaluationSpec
+from rlrun.config.simulator_process import ProcessSpec
+from rlrun.config.simulator_resources import ResourceSpec
+from rlrun.config.simulator_wire import WireSpec
+from rlrun.config.simulator_world import WorldSpec
 from rlrun.system.errors import RunError
-
-GRIPPER_OPEN_01 = "open_01"  # 1 open, 0 closed: vla-eval has no name for it
-
-
-class Decided(Enum):
-    plan = "plan"  # decided by the planner, per worker
-    node = "node"  # decided on the worker's node, just before its libraries are imported
-    cluster = "cluster"  # decided by the process that starts or joins Ray
-
-
-@dataclass(frozen=True)
-class Variable:
-    """One row of the table. Example: Variable("OMP_NUM_THREADS", ("actor", "rollout", "env"), Decided.plan, "…")."""
-
-    name: str
-    roles: tuple[str, ...]  # roles whose workers get it
-    decided: Decided
-    reason: str
-
-    def to(self, value: object) -> Setting:
-        """Return this variable with a value. Example: variable.to(0).value == "0"."""
-        return Setting(self.name, str(value), self.reason)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A variable with its value for one worker. Example: Setting("OMP_NUM_THREADS", "1", "BLAS and …")."""
-
-    name: str
-    value: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class PlannedSpaces:
-    """The sizes of a policy's inputs and actions, known before a simulator runs.
-
-    Example: PlannedSpaces(num_images=3, num_proprio=61, num_actions=23).
-    """
-
-    num_images: int
-    num_proprio: int
-    num_actions: int
-    cameras: tuple[str, ...] = ()  # num_images names; (): unknown before it runs
-    control_hz: float | None = None  # control steps per second; None: unknown before it runs
-    is_exact: bool = True  # False: upper bounds
-
-
-@dataclass(frozen=True)
-class SimulatorMemory:
-    """Accelerator or host memory of one env worker. Example: SimulatorMemory(8_200_000_000, 500_000_000)."""
-
-    first_env_bytes: int = 300_000_000  # the process, its scene and the first env
-    further_env_bytes: int = 5_000_000  # each further env
-    scene_bytes: int = 0  # each scene that envs share, where the first env does not include one
-    num_kept_scenes: int = 0  # scenes that stay open beside those of the envs
-    num_scenes: int = 1  # that episodes may begin in
-
-    def of(self, num_envs: int, num_starts: int | None = None) -> int:
-        """Return the bytes of a worker with `num_envs` envs.
-
-        num_starts: different starts among them, fewer where envs of a group have the same; None: as many.
-        """
-        starts = num_envs if num_starts is None else num_starts
-        scenes = min(starts + self.num_kept_scenes, self.num_scenes)
-        return self.first_env_bytes + (num_envs - 1) * self.further_env_bytes + scenes * self.scene_bytes
-
-
-@dataclass(frozen=True)
-class SimulatorTime:
-    """Seconds of one env worker on a core and an accelerator of its own, for the plan's estimate.
-
-    Example: SimulatorTime(env_step_s=0.04, picture_s=0.01) steps its envs one after another, 25 control steps a second.
-    """
-
-    step_s: float = 0.0  # a control step, whatever the number of envs
-    env_step_s: float = 0.0  # a control step, for each env
-    picture_s: float = 0.0  # a camera's picture of each env at the end of a chunk
-
-    def of_chunk(self, num_envs: int, num_steps: int, num_images: int) -> float:
-        """Return the seconds of a chunk of `num_steps` control steps with `num_images` cameras an env."""
-        return num_steps * (self.step_s + num_envs * self.env_step_s) + num_envs * num_images * self.picture_s
-
-
-@dataclass(frozen=True)
-class Splits:
-    """Descriptions of the start states of training, validation and test, and of deviations from a benchmark.
-
-    A simulator gets a reset seed, and `rlrun.edges.starts.split_of` returns the split it belongs to.
-    """
-
-    train: str = "drawn by seeds 4294967296 and above, demonstrations by seeds below 2000000"
-    validation: str = "drawn by seeds from 2000000 on"
-    test: str = "drawn by seeds from 2147483648 on"
-    trained_on_test: str = ""  # a sentence, if the configuration says that training begins from test starts
-    deviations: tuple[str, ...] = ()  # from a benchmark's published protocol, a sentence each
-
-
-@dataclass(frozen=True)
-class Component:
-    """Consecutive numbers of an action. Example: Component("rotation", 3, "axis_angle")."""
-
-    name: str
-    size: int
-    format: str  # of vla_eval.specs, or GRIPPER_OPEN_01
-
-
-@dataclass(frozen=True)
-class Conventions:
-    """Names of a world's cameras and numbers in vla-eval's specs, so that they mean the same over its wire.
-
-    Example: Conventions((Component("joints", 23, "joint_positions_r1pro"),), cameras={"zed_link": "head"})
-    """
-
-    actions: tuple[Component, ...] = ()  # of the whole robot, in order; (): numbers without a declared meaning
-    state: str = "raw"  # format of proprioception
-    cameras: Mapping[str, str] = field(default_factory=dict)  # the simulator's names -> vla-eval's; others are equal
-    # parameters of vla-eval's benchmark of this world, with the values at which both are the same world
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-
-def no_perturbations(env: EnvConfig) -> dict[str, EnvConfig]:
-    """Return none: for a simulator without perturbed worlds."""
-    return {}
-
-
-def no_log(process_group: int) -> list[str]:
-    """Return no lines: for a simulator that prints everything."""
-    return []
-
-
-def as_it_is(env: EnvConfig) -> EnvConfig:
-    """Return the same: for a simulator that evaluates in the world that it trains in."""
-    return env
-
-
-def no_settings(accelerators: tuple[int, ...], num_cores: int) -> list[Setting]:
-    """Return no settings: for a simulator that needs no environment variables."""
-    return []
 
 
 @dataclass(frozen=True)
 class SimulatorSpec:
     """The spec of a simulator, which does not import it. docs/extending.md builds one step by step.
 
-    Example: SPEC = SimulatorSpec("my_world", make="my_package.world:MyWorld", planned_spaces=sizes, section=MyConfig)
+    Example: SPEC = SimulatorSpec("my_world", "my_package.world:MyWorld", WorldSpec(planned_spaces), MyConfig)
     """
 
     name: str  # name in `env.simulator=…`, and of its section `env.<name>`
     make: str | Callable[..., Any]  # (EnvConfig, num_envs, progress) -> VectorEnv, or its module:NAME, imported then
-    planned_spaces: Callable[[EnvConfig], PlannedSpaces]  # exact, or an upper bound if only a running env knows
+    world: WorldSpec  # for the checks of the configuration and policies
     section: type[Section] | None = None  # dataclass of its settings
-    memory: Callable[[EnvConfig], SimulatorMemory] = lambda env: SimulatorMemory()  # of an accelerator
-    host_memory: Callable[[EnvConfig], SimulatorMemory] = lambda env: SimulatorMemory(500_000_000, 0)
-    time: Callable[[EnvConfig], SimulatorTime | None] = lambda env: None  # for the plan's estimate; None: unknown
-    needs_own_process: bool = False  # it takes over the process that it runs in
-    has_own_python: bool = False  # it is installed under a Python of its own, not under rlrun's
-    needs_rt_cores: bool = False  # whether its accelerators need RT cores
-    # (EnvConfig) -> whether `expert_action` works, so that demonstrations can be recorded
-    has_expert: Callable[[EnvConfig], bool] = lambda env: False
-    # (EnvConfig) -> what the success rate counts; "": the goal of the activity
-    meaning_of_success: Callable[[EnvConfig], str] = lambda env: ""
-    is_r1pro: bool = False  # env.controlled, env.cameras and env.proprio describe its robot
-    cameras: tuple[str, ...] | None = None  # names for env.cameras; None: the key is not read
-    image_names: Callable[[EnvConfig], list[str] | None] = lambda env: None  # of images that `cameras` does not name
-    packages: tuple[str, ...] = ()  # packages whose versions affect results
     checks: Callable[[RunConfig], Iterator[RunError]] = no_faults  # yields faults, before anything starts
-    known_lines: tuple[Any, ...] = ()  # rlrun.pipe.output.KnownLine, for lines of its output
-    variables: tuple[Variable, ...] = ()  # variables that `environment` may set
-    # for a worker with these accelerators and its share of the node's cores
-    environment: Callable[[tuple[int, ...], int], list[Setting]] = no_settings
-    # (EnvConfig) -> control steps after which an episode ends as published or registered; None: unknown
-    own_limit: Callable[[EnvConfig], int | None] = lambda env: None
-    listed_instances: Callable[[EnvConfig], list[int] | None] = lambda env: None  # instances to report evaluations by
-    splits: Callable[[EnvConfig], Splits] = lambda env: Splits()  # where episodes begin
-    # (EnvConfig) -> changed worlds by name, in which `rlrun certify` tests a policy too
-    perturbations: Callable[[EnvConfig], dict[str, EnvConfig]] = no_perturbations
-    for_evaluation: Callable[[EnvConfig], EnvConfig] = as_it_is  # the env of `python -m rlrun.eval`
-    conventions: Callable[[EnvConfig], Conventions] = lambda env: Conventions()  # names and formats in vla-eval
-    failure_log: Callable[[int], list[str]] = no_log  # (process group) -> lines of a log file, after a failed start
-    node_checks: str | None = None  # module:ATTRIBUTE of a rlrun.doctor.measure.SimulatorInspection
+    resources: ResourceSpec = field(default_factory=ResourceSpec)  # for the planner and the doctor
+    process: ProcessSpec = field(default_factory=ProcessSpec)  # for whoever starts it
+    evaluation: EvaluationSpec = field(default_factory=EvaluationSpec)  # for evaluations and certificates
+    wire: WireSpec = field(default_factory=WireSpec)  # for evaluators and policies elsewhere
 
     def check(self, config: RunConfig) -> Iterator[RunError]:
         """Yield the faults of a configuration with this simulator."""
@@ -206,7 +47,7 @@ def num_simulators(config: RunConfig) -> int:
 
 def num_cameras(env: EnvConfig) -> int:
     """Return the number of images per env, before a simulator runs. Raises RunError for an unknown simulator."""
-    return simulator_spec(env).planned_spaces(env).num_images
+    return simulator_spec(env).world.planned_spaces(env).num_images
 
 
 def simulator_spec(env: EnvConfig) -> SimulatorSpec:

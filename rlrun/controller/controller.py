@@ -78,7 +78,7 @@ class Controller:
     def __init__(self, config: RunConfig, workers: Workers, note: Callable[[str], None] = lambda text: None):
         """note: called with sentences for the user, on uneven memory after loading and on replaced workers."""
         self._note = note
-        self._meaning_of_success = simulator_spec(config.env).meaning_of_success(config.env)
+        self._meaning_of_success = simulator_spec(config.env).evaluation.meaning_of_success(config.env)
         self.config = config
         self.workers = workers
         self.recovery = Recovery(config, workers, note)
@@ -99,6 +99,12 @@ class Controller:
         self._version: int | None = None  # else the version for a new rollout worker; None: none was sent yet
         self._start_s = config.cluster.start_deadline_s
         self._step_s = config.cluster.step_deadline_s
+
+    def configure(self, config: RunConfig) -> None:
+        """Take another configuration for the rest of the run; workers that are replaced from now on start with it."""
+        self.config = config
+        self._startup.configure(config)
+        self.workers.configure(config)
 
     # --- start ------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from rlrun.observability.trends import free_memory, outlier_workers
 from rlrun.placement.budget import holds_base_on_device
 from rlrun.placement.memory import actor_memory, load_bytes, loading_room, waves
 from rlrun.placement.policy_counts import policy_counts
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import ExitStatus, RunError
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ class Startup:
         self._rollouts = rollouts
         self._start_s = config.cluster.start_deadline_s
         self._step_s = config.cluster.step_deadline_s
+
+    def configure(self, config: RunConfig) -> None:
+        """Take another configuration, with which workers are loaded from now on."""
+        self._config = config
 
     # --- meshes -----------------------------------------------------------------------------
 
@@ -104,7 +109,7 @@ class Startup:
         self, policy_folder: str, is_final: bool, spaces: Spaces
     ) -> Callable[[RolloutWorker], PolicySpaces]:
         """Return the request to load a rollout worker. spaces: of the simulators."""
-        is_base_on_device = holds_base_on_device(self._config, self._workers.plan)
+        is_base_on_device = holds_base_on_device(Workload(self._config), self._workers.plan)
         return lambda rollout: rollout.load(policy_folder, is_final, is_base_on_device, spaces)
 
     def _load_in_waves(self, group: WorkerGroup[W], load: Callable[[W], T]) -> list[T]:

@@ -8,12 +8,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlrun.edges.spaces import PolicySpaces, Spaces
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.text import first_of
+
+if TYPE_CHECKING:
+    from rlrun.data.lerobot.reader import DatasetInfo
 
 _GENERIC_WORDS = {"observation", "observations", "obs", "image", "images", "pixels", "rgb", "camera", "cameras"}
 RATE_TOLERANCE = 0.01  # 29.97 frames per second count as 30
@@ -127,45 +132,17 @@ def _normalized_name(name: str) -> str:
     return short_name(name).lower().replace("-", "_")
 
 
-@dataclass(frozen=True, eq=False)
-class DatasetInfo:
-    """Cameras, state, actions and texts of a data set. Example: DatasetInfo(("top",), ((48, 64),), 5, 2, fps=10.0)"""
-
-    cameras: tuple[str, ...]  # N names
-    camera_sizes: tuple[tuple[int, int], ...]  # N times height and width in pixels
-    num_proprio: int  # P
-    num_actions: int  # A
-    fps: float | None = None  # frames per second; None: unknown
-    proprio_names: tuple[str, ...] = ()  # P names; (): it has none
-    action_names: tuple[str, ...] = ()
-    actions: np.ndarray | None = None  # float32 [F, A], simulator units; None: unknown
-    sentences: tuple[str, ...] = ()  # distinct ones; (): unknown
-    left_out: tuple[str, ...] = ()  # sentences on features that are not read
-    is_ordered: bool = False  # the user has listed its cameras in the order of the world's (demos.keys)
-
-
 @dataclass(frozen=True)
 class World:
-    """Cameras, state, actions and texts of a simulator, which need not run yet; None and (): unknown."""
+    """The spaces of a simulator, which need not run yet, and the size of its pictures."""
 
-    cameras: tuple[str, ...]
-    num_images: int | None
-    num_proprio: int | None
-    num_actions: int | None
-    control_hz: float | None = None
-    is_hz_nominal: bool = False  # the rate is only declared; the simulation does not depend on it
-    proprio_names: tuple[str, ...] = ()
-    action_names: tuple[str, ...] = ()
-    action_low: tuple[float, ...] = ()
-    action_high: tuple[float, ...] = ()
-    instructions: tuple[str, ...] = ()
-    image_size: int = 0  # pixels of a side
+    spaces: Spaces
+    image_size: int = 0  # pixels of a side; 0: unknown
+    is_exact: bool = True  # False: of the spaces only the cameras' names are known
 
-    @classmethod
-    def from_spaces(cls, spaces: Spaces, image_size: int) -> World:
-        """Return the world of a running simulator's spaces."""
-        names = {entry.name for entry in fields(cls)} - {"image_size"}
-        return cls(**{name: getattr(spaces, name) for name in names}, image_size=image_size)
+    def known(self, count: int) -> int | None:
+        """Return a number of the spaces; None: it is unknown."""
+        return count if self.is_exact else None
 
 
 @dataclass
@@ -199,16 +176,20 @@ def compare(
 ) -> CompatibilityReport:
     """Compare a data set, the world and the policy. renamed: policy.cameras."""
     fit = CompatibilityReport()
-    if data is None and policy is not None and policy.cameras and (world.cameras or world.num_images is not None):
+    spaces = world.spaces
+    if data is None and policy is not None and policy.cameras and (spaces.cameras or world.is_exact):
         try:
-            match = match_policy_cameras(policy.cameras, world.cameras, world.num_images or 0, renamed or {})
+            number = world.known(spaces.num_images) or 0
+            match = match_policy_cameras(policy.cameras, spaces.cameras, number, renamed or {})
             fit.notes += [f"cameras, world → policy: {match}"] if match.differs else []
         except RunError as error:
             fit.refusals.append(error)
     if data is not None:
         _compare_cameras(fit, data, world)
-        _compare_vector(fit, "state", (data.num_proprio, data.proprio_names), (world.num_proprio, world.proprio_names))
-        _compare_vector(fit, "actions", (data.num_actions, data.action_names), (world.num_actions, world.action_names))
+        state = world.known(spaces.num_proprio), spaces.proprio_names
+        actions = world.known(spaces.num_actions), spaces.action_names
+        _compare_vector(fit, "state", (data.num_proprio, data.proprio_names), state)
+        _compare_vector(fit, "actions", (data.num_actions, data.action_names), actions)
         _compare_range(fit, data, world)
         _compare_rate(fit, data, world)
         _compare_sentences(fit, data, world)
@@ -244,8 +225,8 @@ def match_dataset_cameras(data: DatasetInfo, world: World) -> CameraMatch | None
 
     Raises ValueError naming cameras without a match.
     """
-    there = world.cameras
-    number = world.num_images
+    there = world.spaces.cameras
+    number = world.known(world.spaces.num_images)
     if number == 0 or (number is None and not there):
         return None
     wanted = there or tuple(f"camera {at + 1}" for at in range(number or 0))
@@ -305,10 +286,10 @@ def _compare_vector(
 
 
 def _compare_range(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:
-    if data.actions is None or len(world.action_low) != data.num_actions or not len(data.actions):
+    if data.actions is None or len(world.spaces.action_low) != data.num_actions or not len(data.actions):
         return
-    low = np.array(world.action_low)
-    high = np.array(world.action_high)
+    low = np.array(world.spaces.action_low)
+    high = np.array(world.spaces.action_high)
     bounded = np.isfinite(low) & np.isfinite(high)
     span = np.where(bounded, high - low, 1.0)
     beyond = np.maximum(low - data.actions, data.actions - high) / span  # in ranges of the dimension
@@ -316,7 +297,7 @@ def _compare_range(fit: CompatibilityReport, data: DatasetInfo, world: World) ->
     share = (beyond > LIMIT_SLACK).mean(0)
     worst = beyond.max(0)
     at = int(np.argmax(np.maximum(share, worst / MAX_DISTANCE)))
-    name = (data.action_names or world.action_names or tuple(f"action {i}" for i in range(len(low))))[at]
+    name = (data.action_names or world.spaces.action_names or tuple(f"action {i}" for i in range(len(low))))[at]
     sentence = f"{_percent(share[at])} of the data set's {name} lie outside of {low[at]:g} to {high[at]:g}"
     sentence += f", up to {data.actions[:, at][np.argmax(beyond[:, at])]:g}"
     if (share > MAX_ALLOWED_OUTSIDE).any() or (worst > MAX_DISTANCE).any():
@@ -327,12 +308,11 @@ def _compare_range(fit: CompatibilityReport, data: DatasetInfo, world: World) ->
 
 
 def _compare_rate(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:
-    if data.fps is None or world.control_hz is None:
+    rate = world.spaces.control_hz
+    if rate is None or abs(data.fps - rate) <= RATE_TOLERANCE * rate:
         return
-    if abs(data.fps - world.control_hz) <= RATE_TOLERANCE * world.control_hz:
-        return
-    cause = f"The data set has {data.fps:g} frames a second, the world {world.control_hz:g} control steps"
-    if world.is_hz_nominal:
+    cause = f"The data set has {data.fps:g} frames a second, the world {rate:g} control steps"
+    if world.spaces.is_hz_nominal:
         fit.warnings.append(f"{cause}: an imitated movement has another speed there")
     else:
         remedy = f"Set env.action_hz={data.fps:g} if the world should run so, or resample the data set."
@@ -344,7 +324,7 @@ def _compare_sentences(fit: CompatibilityReport, data: DatasetInfo, world: World
         return
     if not all(sentence.strip() for sentence in data.sentences):
         fit.warnings.append("some frames of the data set have no sentence: the policy learns them for an empty one")
-    unknown = [sentence for sentence in world.instructions if sentence not in data.sentences]
+    unknown = [sentence for sentence in world.spaces.instructions if sentence not in data.sentences]
     if unknown:
         fit.warnings.append(
             f"the world says {_shortened([repr(text) for text in unknown])}, which no episode of the data set has "
@@ -357,7 +337,8 @@ def _add_columns(fit: CompatibilityReport, data: DatasetInfo | None, world: Worl
         shown = _informative_names(tuple(names))
         return "" if count is None else f"{count}: {_shortened(shown)}" if shown else str(count)
 
-    cameras = numbers(world.num_images, world.cameras)
+    spaces = world.spaces
+    cameras = numbers(world.known(spaces.num_images), spaces.cameras)
     ours = ("", "", "", "")
     if data is not None:
         sizes = zip(data.cameras, data.camera_sizes, strict=True)
@@ -365,21 +346,21 @@ def _add_columns(fit: CompatibilityReport, data: DatasetInfo | None, world: Worl
             _shortened([f"{name} {height}x{width}" for name, (height, width) in sizes]),
             numbers(data.num_proprio, data.proprio_names),
             numbers(data.num_actions, data.action_names),
-            "" if data.fps is None else f"{data.fps:g} Hz",
+            f"{data.fps:g} Hz",
         )
     theirs = ("", "", "")
     if policy is not None:
         proprio = str(policy.num_proprio) if policy.num_proprio else "none"
         theirs = (", ".join(policy.cameras), proprio, str(policy.num_actions or ""))
-    hz = "" if world.control_hz is None else f"{world.control_hz:g} Hz"
+    hz = "" if spaces.control_hz is None else f"{spaces.control_hz:g} Hz"
     fit.rows += [
         ("cameras", ours[0], cameras, theirs[0]),
-        ("state", ours[1], numbers(world.num_proprio, world.proprio_names), theirs[1]),
-        ("actions", ours[2], numbers(world.num_actions, world.action_names), theirs[2]),
+        ("state", ours[1], numbers(world.known(spaces.num_proprio), spaces.proprio_names), theirs[1]),
+        ("actions", ours[2], numbers(world.known(spaces.num_actions), spaces.action_names), theirs[2]),
         ("rate", ours[3], hz, ""),
     ]
     if data is not None and data.sentences:
-        fit.rows.append(("sentences", _shortened(data.sentences), _shortened(world.instructions), ""))
+        fit.rows.append(("sentences", _shortened(data.sentences), _shortened(world.spaces.instructions), ""))
 
 
 def _mismatch(what: str, cause: str, key: str, remedy: str) -> RunError:
@@ -400,8 +381,7 @@ def _informative_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _shortened(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
-    return ", ".join(names[:MAX_SHOWN]) + more
+    return first_of(names, MAX_SHOWN)
 
 
 def _percent(share: float) -> str:

@@ -23,7 +23,7 @@ def main(config: RunConfig) -> ExitStatus:
 
     machines = Machines(config)
     try:
-        cluster, findings = check_cluster(config, machines.inventory, machines.nodes(), is_thorough=True)
+        cluster, findings = check_cluster(config, machines.inventory, machines.nodes())
     finally:
         machines.close()
     if config.doctor.format is ReportFormat.json:

@@ -8,16 +8,15 @@ from typing import Any
 
 from rlrun.data.fit import CompatibilityReport
 from rlrun.doctor.optional_packages import PackageFacts
+from rlrun.placement.inventory import Interface
 from rlrun.placement.network import PathMtu
 
 
 @dataclass(frozen=True)
-class InterfaceFacts:
-    """One network interface. Example: InterfaceFacts("enp3s0", ("10.77.0.1",), is_up=True)."""
+class InterfaceFacts(Interface):
+    """A network interface with its IPv6 addresses. Example: InterfaceFacts("enp3s0", ("10.77.0.1",), is_up=True)."""
 
-    name: str
-    addresses: tuple[str, ...]  # IPv4 and IPv6
-    is_up: bool
+    is_up: bool = True
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ _PROCESS_FIELDS = ("gpu_uuid", "pid", "process_name", "used_memory")
 
 @dataclass(frozen=True)
 class SimulatorInspection:
-    """Named by `SimulatorSpec.node_checks`. Example: SimulatorInspection(measure_renderer, (Check("renderer", …),))."""
+    """Named by `ResourceSpec.node_checks`. Example: SimulatorInspection(measure_renderer, (Check("renderer", …),))."""
 
     measure: Callable[[SimulatorRequest], Any]  # runs on the node; its facts are `NodeFacts.simulator`
     checks: tuple[Check, ...]
@@ -74,7 +74,7 @@ class SimulatorInspection:
 
 def inspection_of(spec: SimulatorSpec) -> SimulatorInspection | None:
     """Return the inspection that a spec names; None: it names none. Raises RunError if it cannot be imported."""
-    return None if spec.node_checks is None else SIMULATORS.part(spec, "node_checks")
+    return None if spec.resources.node_checks is None else SIMULATORS.part(spec, "resources.node_checks")
 
 
 def inspections(specs: Iterable[SimulatorSpec]) -> Iterator[SimulatorInspection]:

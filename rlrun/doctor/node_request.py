@@ -103,11 +103,12 @@ def _assignment(
 def _simulator(config: RunConfig, slots: list[Slot]) -> SimulatorRequest | None:
     slot = next((slot for slot in slots if slot.role == "env"), None)
     spec = simulator_spec(config.env)
-    if slot is None or spec.node_checks is None:
+    inspection = spec.resources.node_checks
+    if slot is None or inspection is None:
         return None
     environment = {setting.name: setting.value for setting in slot.environment}
-    is_needed = SIMULATORS.part(spec, "node_checks").is_measured_at_start(config)
-    return SimulatorRequest(spec.node_checks, slot.interpreter or sys.executable, environment, config.env, is_needed)
+    is_needed = SIMULATORS.part(spec, "resources.node_checks").is_measured_at_start(config)
+    return SimulatorRequest(inspection, slot.interpreter or sys.executable, environment, config.env, is_needed)
 
 
 def _ports(config: RunConfig, slots: list[Slot]) -> tuple[FixedPort, ...]:

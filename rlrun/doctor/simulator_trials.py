@@ -141,15 +141,16 @@ def make_environment(env: dict[str, Any], path: list[str]) -> dict[str, Any]:
         return nothing | {"error": str(error)}
     except Exception as error:  # third-party code may raise anything
         return nothing | {"error": "\n".join("".join(traceback.format_exception(error)).splitlines()[-MAX_LINES:])}
-    facts = {"num_images": made.num_images, "num_proprio": made.num_proprio, "observed": made.observed, "error": ""}
-    speed = _observations_per_second(made) if made.num_images else 0.0
+    spaces = made.spaces
+    found = {"num_images": spaces.num_images, "num_proprio": spaces.num_proprio, "observed": spaces.observed}
+    speed = _observations_per_second(made) if spaces.num_images else 0.0
     made.close()
-    return facts | {"images_per_second": speed * made.num_images}
+    return found | {"error": "", "images_per_second": speed * spaces.num_images}
 
 
 def _observations_per_second(env: Any) -> float:
     """Return the speed of up to _NUM_STEPS steps of an episode, with simulation."""
-    idle = np.clip(np.zeros((1, 1, env.num_actions), np.float32), env.action_low, env.action_high)
+    idle = np.clip(np.zeros((1, 1, env.spaces.num_actions), np.float32), *env.spaces.limits)
     env.reset(np.arange(1), np.array([0]))
     began = time.perf_counter()
     count = 0

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from rlrun.system.errors import ExitStatus, RunError
 
 
 @dataclass(frozen=True)
 class Spaces:
-    """env -> driver, actor: observation and action spaces of a simulator.
+    """env -> driver, actor: observation and action spaces of a simulator, `VectorEnv.spaces`.
+
+    Limits are rounded to float32, as which simulators take actions.
 
     Example: CartPole: Spaces(num_actions=1, num_choices=2, action_low=(0.0,), action_high=(1.0,), num_proprio=4,
     num_images=0)
@@ -25,10 +29,26 @@ class Spaces:
     observed: str = ""  # how the simulator's observation is interpreted, if that was guessed
     cameras: tuple[str, ...] = ()  # N names, in the order of the images; (): they have none
     proprio_names: tuple[str, ...] = ()  # P names; (): they have none
-    action_names: tuple[str, ...] = ()  # A names; (): they have none
-    control_hz: float | None = None  # control steps per second; None: unknown
+    action_names: tuple[str, ...] = ()  # A names such as "arm_right/3"; (): they have none
+    control_hz: float | None = None  # control steps per second of the simulated world; None: unknown
     is_hz_nominal: bool = False  # the rate is only declared; the simulation does not depend on it
     instructions: tuple[str, ...] = ()  # sentences of its episodes; (): unknown before they begin
+
+    def __post_init__(self) -> None:
+        for name in ("action_low", "action_high"):
+            object.__setattr__(self, name, tuple(np.asarray(getattr(self, name), np.float32).tolist()))
+
+    @property
+    def limits(self) -> tuple[np.ndarray, np.ndarray]:
+        """The lowest and the highest action, float32 [A] each."""
+        return np.array(self.action_low, np.float32), np.array(self.action_high, np.float32)
+
+    def showing(self, cameras: Sequence[int] | None) -> Spaces:
+        """Return the spaces with these cameras only, by their index, in this order; None: all of them."""
+        if cameras is None:
+            return self
+        names = tuple(self.cameras[at] for at in cameras) if self.cameras else ()
+        return replace(self, num_images=len(cameras), cameras=names)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class StepTally:
 
     Example::
 
-        tally = StepTally(env.action_low, env.action_high)
+        tally = StepTally(*env.spaces.limits)
         tally.add(rows, perceived, chunk.actions, result)   # after every chunk
         tally.drain()                                       # after the training step
     """

@@ -105,14 +105,14 @@ def is_apart(config: EnvConfig, python: str | None) -> bool:
     """Return whether the simulator gets a process of its own."""
     if config.own_process is not None:
         return config.own_process
-    return python not in (None, sys.executable) or simulator_spec(config).needs_own_process
+    return python not in (None, sys.executable) or simulator_spec(config).process.needs_own_process
 
 
 def make_here(
     spec: SimulatorSpec, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None
 ) -> VectorEnv:
     """Make the simulator in this process. Raises TypeError if the spec's function returns no VectorEnv."""
-    if opengl.EGL_DEVICE in spec.variables:
+    if opengl.EGL_DEVICE in spec.process.variables:
         opengl.prepare_process()
     with questions_refused():
         make = load_object(spec.make) if isinstance(spec.make, str) else spec.make
@@ -126,7 +126,7 @@ def make_here(
 def _versions(spec: SimulatorSpec) -> dict[str, str]:
     """Return the versions of this interpreter's packages on which a simulator's results depend."""
     versions = {"simulator": spec.name}
-    for package in ("numpy", *spec.packages):
+    for package in ("numpy", *spec.process.packages):
         with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     return versions

@@ -9,7 +9,7 @@ from collections.abc import Callable, MutableMapping
 from importlib import metadata
 from typing import Any
 
-from rlrun.config.simulator_spec import Decided, Setting, Variable
+from rlrun.config.simulator_process import Decided, Setting, Variable
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlrun.config.schema import EnvConfig, RunConfig
-from rlrun.config.simulator_spec import Component, Conventions, PlannedSpaces
+from rlrun.config.simulator_wire import Component, Conventions
+from rlrun.config.simulator_world import PlannedSpaces
 from rlrun.system.errors import RunError
 
 NUM_ACTION_DIMS = {"base": 3, "trunk": 4, "arm_left": 7, "gripper_left": 1, "arm_right": 7, "gripper_right": 1}

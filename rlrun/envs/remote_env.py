@@ -43,7 +43,7 @@ class RemoteEnv(VectorEnv):
         self.num_envs = num_envs
         self.python = python
         self._deadline = Deadline(config.call_deadline_s, "env.call_deadline_s")
-        output = Output(simulator_spec(config).known_lines)
+        output = Output(simulator_spec(config).process.known_lines)
         process = ChildProcess(python, SIMULATOR, output)
         self._client = RpcClient(process, SIMULATOR.noun, SimulatorFault, progress)
         loading = Deadline(config.load_deadline_s, "env.load_deadline_s")
@@ -58,24 +58,12 @@ class RemoteEnv(VectorEnv):
             raise _lacking(python, error) from error
         except SimulatorFault as fault:
             self.close()
-            causes = output.new_causes(simulator_spec(config).failure_log(process.pid))
-            raise SimulatorFault("\n".join([str(fault), *causes])) from fault
+            found = output.new_causes(simulator_spec(config).process.failure_log(process.pid))
+            raise SimulatorFault("\n".join([str(fault), *found])) from fault
         except BaseException:
             self.close()
             raise
-        self.num_actions = made["num_actions"]
-        self.num_choices = made["num_choices"]
-        self.num_proprio = made["num_proprio"]
-        self.num_images = made["num_images"]
-        self.observed = made["observed"]
-        self.instructions = tuple(made["instructions"])
-        self.control_hz = made["control_hz"]
-        self.is_hz_nominal = made["is_hz_nominal"]
-        self.cameras = tuple(made["cameras"])
-        self.proprio_names = tuple(made["proprio_names"])
-        self.action_names = tuple(made["action_names"])
-        self.action_low = made["action_low"]
-        self.action_high = made["action_high"]
+        self.spaces = made["spaces"]
         self.fingerprint = made["fingerprint"]
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:

@@ -57,25 +57,10 @@ class Server:
         """Make the environment."""
         with process_kept():
             import_from(spec.partition(".")[0].partition(":")[0], package)
-            simulator: SimulatorSpec = load_object(spec)
-            sections = {} if simulator.section is None else {simulator.name: simulator.section}
-            self._env = env = make_here(simulator, from_dict(EnvConfig, config, sections), num_envs, self._progress)
-        return {
-            "num_actions": env.num_actions,
-            "num_choices": env.num_choices,
-            "num_proprio": env.num_proprio,
-            "num_images": env.num_images,
-            "observed": env.observed,
-            "cameras": list(env.cameras),
-            "proprio_names": list(env.proprio_names),
-            "control_hz": env.control_hz,
-            "is_hz_nominal": env.is_hz_nominal,
-            "instructions": list(env.instructions),
-            "action_names": list(env.action_names),
-            "action_low": env.action_low,
-            "action_high": env.action_high,
-            "fingerprint": dict(env.fingerprint),
-        }
+            found: SimulatorSpec = load_object(spec)
+            sections = {} if found.section is None else {found.name: found.section}
+            self._env = env = make_here(found, from_dict(EnvConfig, config, sections), num_envs, self._progress)
+        return {"spaces": env.spaces, "fingerprint": dict(env.fingerprint)}
 
     def _progress(self) -> None:
         self._channel.send({"progress": 1}, None)

@@ -50,20 +50,8 @@ class RestartingEnv(VectorEnv):
         self._env = env = self._started()
         self._repeated = RepeatedFaults(env.num_envs)  # one count for all rows, which break together
         self.num_envs = env.num_envs
-        self.num_actions = env.num_actions
-        self.num_choices = env.num_choices
-        self.num_proprio = env.num_proprio
-        self.num_images = env.num_images
-        self.action_names = env.action_names
-        self.action_low = env.action_low
-        self.action_high = env.action_high
+        self.spaces = env.spaces
         self.largest_reward = env.largest_reward
-        self.observed = env.observed
-        self.cameras = env.cameras
-        self.proprio_names = env.proprio_names
-        self.instructions = env.instructions
-        self.control_hz = env.control_hz
-        self.is_hz_nominal = env.is_hz_nominal
         self.fingerprint = env.fingerprint
         self._shown: tuple[int, ...] | None = None  # cameras of the simulator; None: all, in its order
         self.reward_limit = reward_limit(env.largest_reward, max_abs_reward)
@@ -85,10 +73,8 @@ class RestartingEnv(VectorEnv):
 
     def show(self, cameras: tuple[int, ...] | None) -> None:
         """Show only these cameras of the simulator, by their index there, in this order; None: all, in its order."""
-        shown = tuple(range(self._env.num_images)) if cameras is None else cameras
         self._shown = cameras
-        self.num_images = len(shown)
-        self.cameras = tuple(self._env.cameras[at] for at in shown) if self._env.cameras else ()
+        self.spaces = self._env.spaces.showing(cameras)
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
         while True:
@@ -119,7 +105,7 @@ class RestartingEnv(VectorEnv):
         try:
             with simulator_code():
                 result = self._env.step_chunk(actions, active & ~lost)
-            limits = actions.shape[1], self.num_proprio, self.reward_limit
+            limits = actions.shape[1], self.spaces.num_proprio, self.reward_limit
             check_result(result, active & ~lost, *limits, lambda row, step: self._place(row, step, actions.shape[1]))
         except RunError as error:
             self._locate(error)
@@ -149,7 +135,9 @@ class RestartingEnv(VectorEnv):
 
     def _check_reset(self, frames: Frames, seeds: np.ndarray) -> None:
         rows = np.arange(len(seeds))
-        check_frames(frames, rows, len(rows), self.num_proprio, lambda row, _: f" at the reset with seed {seeds[row]}")
+        check_frames(
+            frames, rows, len(rows), self.spaces.num_proprio, lambda row, _: f" at the reset with seed {seeds[row]}"
+        )
 
     def _place(self, row: int, step: int, num_steps: int) -> str:
         """Describe control step `step` (-1: the last) of a chunk of `num_steps` in a row."""
@@ -183,7 +171,7 @@ class RestartingEnv(VectorEnv):
 
     def _void(self, num_steps: int, active: np.ndarray) -> ChunkResult:
         images = np.zeros((self.num_envs, *self._image_shape), np.uint8)
-        proprio = np.zeros((self.num_envs, self.num_proprio), np.float32)
+        proprio = np.zeros((self.num_envs, self.spaces.num_proprio), np.float32)
         frames = Frames(images, proprio, ("",) * self.num_envs)
         return ChunkResult.broken(frames, num_steps, active, self.faults[-1])
 

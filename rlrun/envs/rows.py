@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -84,26 +84,13 @@ class RowsEnv(VectorEnv):
         make: Callable[[], SingleEnv],
         num_envs: int,
         spaces: Spaces,
-        action_names: Sequence[str],
         image_size: int,
         max_control_steps: int,
         progress: Callable[[], None],
     ):
         self._make = make
         self.num_envs = num_envs
-        self.num_actions = spaces.num_actions
-        self.num_choices = spaces.num_choices
-        self.num_proprio = spaces.num_proprio
-        self.num_images = spaces.num_images
-        self.action_names = tuple(action_names)
-        self.observed = spaces.observed
-        self.cameras = spaces.cameras
-        self.proprio_names = spaces.proprio_names
-        self.control_hz = spaces.control_hz
-        self.is_hz_nominal = spaces.is_hz_nominal
-        self.instructions = spaces.instructions
-        self.action_low = np.array(spaces.action_low, np.float32)
-        self.action_high = np.array(spaces.action_high, np.float32)
+        self.spaces = spaces
         self._image_size = image_size
         self._max_control_steps = max_control_steps
         self._repeated = RepeatedFaults(num_envs, needed_first=min(NUM_EQUAL, max(2, num_envs)))
@@ -151,8 +138,8 @@ class RowsEnv(VectorEnv):
         return chunk.result(Frames(frames.images, frames.proprio, texts))
 
     def _blank(self, num_rows: int) -> Frames:
-        images = np.zeros((num_rows, self.num_images, self._image_size, self._image_size, 3), np.uint8)
-        return Frames(images, np.zeros((num_rows, self.num_proprio), np.float32), ("",) * num_rows)
+        images = np.zeros((num_rows, self.spaces.num_images, self._image_size, self._image_size, 3), np.uint8)
+        return Frames(images, np.zeros((num_rows, self.spaces.num_proprio), np.float32), ("",) * num_rows)
 
     def _run(self, i: int, actions: np.ndarray, chunk: ChunkBuilder, frames: Frames) -> None:
         """Run actions [C, A] in row `i`, into its parts of chunk and frames; a fault leaves them empty."""
@@ -162,7 +149,7 @@ class RowsEnv(VectorEnv):
                 self._steps(i, actions, chunk)
             images, proprio = row.env.perceive()
             frames.proprio[i] = as_float32(proprio)
-            if self.num_images:
+            if self.spaces.num_images:
                 frames.images[i] = images
         except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
             raise

@@ -32,29 +32,9 @@ class VectorEnv(ABC):
     """
 
     num_envs: int  # B
-    num_actions: int  # A, controlled dimensions only
-    num_choices: int | None = None  # discrete: every action is one of 0..num_choices-1, rounded; None: continuous
-    num_proprio: int  # P
-    num_images: int  # N
-    action_names: tuple[str, ...]  # A names such as "arm_right/3", in 23-D order
-    action_low: np.ndarray  # float32 [A], simulator units
-    action_high: np.ndarray  # float32 [A]
+    spaces: Spaces  # of observations and actions
     largest_reward: float | None = None  # absolute value in one control step; None: unknown
-    observed: str = ""  # how the observation was read, if that was guessed: "image -> camera, state -> proprioception"
-    cameras: tuple[str, ...] = ()  # N names, in the order of the images; (): they have none
-    proprio_names: tuple[str, ...] = ()  # P names; (): they have none
-    control_hz: float | None = None  # control steps per second of the simulated world; None: unknown
-    is_hz_nominal: bool = False  # the simulator only says so, and nothing in it depends on it
-    instructions: tuple[str, ...] = ()  # sentences of its episodes; (): unknown before they begin
     fingerprint: Mapping[str, str] = {}  # versions, renderer and assets, on which its observations depend
-
-    @property
-    def spaces(self) -> Spaces:
-        """Spaces of observations and actions."""
-        low, high = (tuple(map(float, limit)) for limit in (self.action_low, self.action_high))
-        sizes = self.num_actions, self.num_choices, low, high, self.num_proprio, self.num_images
-        names = self.cameras, self.proprio_names, tuple(self.action_names)
-        return Spaces(*sizes, self.observed, *names, self.control_hz, self.is_hz_nominal, self.instructions)
 
     @abstractmethod
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
@@ -75,8 +55,9 @@ class VectorEnv(ABC):
 
         actions: float [B, C, A]; active, is_over: bool [B]. Raises ValueError and RuntimeError.
         """
-        if actions.ndim != 3 or actions.shape[::2] != (self.num_envs, self.num_actions):
-            raise ValueError(f"actions are {actions.shape}, expected ({self.num_envs}, C, {self.num_actions})")
+        expected = (self.num_envs, self.spaces.num_actions)
+        if actions.ndim != 3 or actions.shape[::2] != expected:
+            raise ValueError(f"actions are {actions.shape}, expected ({expected[0]}, C, {expected[1]})")
         if not np.isfinite(actions[active]).all():
             raise ValueError("actions of active rows hold NaN or infinity: the policy is broken, not the simulator")
         over = np.flatnonzero(active & is_over).tolist()
@@ -84,7 +65,7 @@ class VectorEnv(ABC):
             raise RuntimeError(
                 f"rows {over} have ended or were never reset: reset() them, or leave them out of `active`"
             )
-        return np.clip(actions, self.action_low, self.action_high)
+        return np.clip(actions, *self.spaces.limits)
 
     @abstractmethod
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rlrun.config.schema import Verbosity
+from rlrun.system.errors import CONFIG as CONFIG
 from rlrun.system.errors import IndentingFormatter
 from rlrun.system.local_files import parse_json
 from rlrun.system.storage_error import is_storage_error
 
-CONFIG = "config.yaml"
 CONFIG_DIFF = "config_diff.yaml"
 PLAN = "plan.json"
 PROVENANCE = "provenance.json"

@@ -28,14 +28,15 @@ import numpy as np
 
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.message_format import FormatError, MessageFormat
+from rlrun.edges.spaces import Spaces
 
 ALIGNMENT_BYTES = 64
-VERSION = 2
+VERSION = 3
 MAGIC = b"RLRW"
 PREFIX = struct.Struct("<4sHHIQ")
 MAX_HEADER_BYTES = 1 << 26
 MAX_ARRAY_BYTES = 1 << 31
-FORMAT = MessageFormat(Frames, ChunkResult)
+FORMAT = MessageFormat(Frames, ChunkResult, Spaces)
 
 
 class Arena:

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import OptimizerKind, RolloutBackendKind, RunConfig
-from rlrun.config.simulator_spec import num_simulators, simulator_spec
-from rlrun.placement.inventory import GIGABYTE, Inventory
+from rlrun.config.simulator_spec import num_simulators
+from rlrun.placement.inventory import GIGABYTE, Accelerator, Inventory, NodeInfo
 from rlrun.placement.memory import (
-    NUM_BYTES,
     actor_memory,
     base_bytes,
     device_bytes,
@@ -27,9 +26,9 @@ from rlrun.placement.memory import (
     weight_buffers,
 )
 from rlrun.placement.plan import Plan, refused
-from rlrun.placement.policy_counts import policy_counts
 from rlrun.placement.step_cost import LinkBudget, StoreBudget, links, step_bytes, stores
 from rlrun.placement.step_time import StepTimes, has_known_devices, step_times
+from rlrun.placement.workload import Workload
 from rlrun.policies.counts import PolicyCounts
 
 # of every accelerator
@@ -59,10 +58,14 @@ class AcceleratorBudget:
 
     node: str
     index: int
-    model: str
-    memory_bytes: int | None  # None: unknown, and not compared
+    device: Accelerator
     needs: tuple[Need, ...]
     is_offloaded: bool  # placement.offload: actor and rollout workers are there one after the other
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Bytes of the accelerator; None: unknown, and not compared."""
+        return self.device.memory_bytes
 
     @property
     def peak_bytes(self) -> int:
@@ -96,12 +99,11 @@ class AcceleratorBudget:
 class HostBudget:
     """Host memory of one node for models.
 
-    Example: HostBudget("train-0", 185_000_000_000, 10**12, 2, 0, 15_000_000_000, 0, 0, 0).
+    Example: HostBudget(NodeInfo("train-0", …), 185_000_000_000, 2, 0, 15_000_000_000, 0, 0, 0).
     """
 
-    node: str
+    node: NodeInfo
     peak_bytes: int  # of the largest wave of loading
-    memory_bytes: int
     num_waves: int
     offloaded_bytes: int  # buffers for offloaded tensors; reused
     weight_bytes: int  # buffers for weights in transit to rollout workers; reused
@@ -126,18 +128,18 @@ class Budget:
     is_counted: bool = True  # False: the policy could not be counted, and memory and times say nothing
 
 
-def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
+def budget(work: Workload, plan: Plan, inventory: Inventory) -> Budget:
     """Compute the budget of a plan. Raises RunError if an accelerator, a node's memory or a spill disk is too small."""
-    counts = policy_counts(config)
-    first_bytes, weight_bytes = version_bytes(config, counts)
-    step = step_bytes(config, counts.choice_bytes)
-    times = step_times(config, plan, counts, weight_bytes) if has_known_devices(plan) else None
+    counts = work.counts
+    first_bytes, weight_bytes = version_bytes(work.config, counts)
+    step = step_bytes(work)
+    times = step_times(work, plan, weight_bytes) if has_known_devices(plan) else None
     return Budget(
         counts.num_parameters,
-        accelerators(config, plan, inventory, counts),
-        hosts(config, plan, counts, first_bytes),
-        stores(config, plan, step, first_bytes),
-        links(config, plan, step, counts, weight_bytes),
+        accelerators(work, plan, inventory),
+        hosts(work, plan, first_bytes),
+        stores(work, plan, step, first_bytes),
+        links(work, plan, step, weight_bytes),
         weight_bytes,
         step.trajectories,
         step.observations,
@@ -146,58 +148,56 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     )
 
 
-def accelerators(
-    config: RunConfig, plan: Plan, inventory: Inventory, counts: PolicyCounts
-) -> tuple[AcceleratorBudget, ...]:
+def accelerators(work: Workload, plan: Plan, inventory: Inventory) -> tuple[AcceleratorBudget, ...]:
     """Return the use of each accelerator that the plan uses. Raises RunError if one is too small."""
-    found = _accelerators(config, plan, inventory, counts, holds_base_on_device(config, plan))
+    found = _accelerators(work, plan, inventory, holds_base_on_device(work, plan))
     for accelerator in found:
         _check_room(accelerator)
     return found
 
 
-def shortage(config: RunConfig, plan: Plan, inventory: Inventory, counts: PolicyCounts) -> int:
+def shortage(work: Workload, plan: Plan, inventory: Inventory) -> int:
     """Return the bytes that the fullest accelerator lacks; not above 0 if all have room."""
-    found = _accelerators(config, plan, inventory, counts, holds_base_on_device(config, plan))
+    found = _accelerators(work, plan, inventory, holds_base_on_device(work, plan))
     return max((card.short_bytes for card in found), default=0)
 
 
-def hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: int) -> tuple[HostBudget, ...]:
+def hosts(work: Workload, plan: Plan, weight_bytes: int) -> tuple[HostBudget, ...]:
     """Return the host memory of each node. Raises RunError if one has too little."""
-    found = _hosts(config, plan, counts, weight_bytes)
+    found = _hosts(work, plan, weight_bytes)
     for host in found:
         _check_host(host)
-        _check_kept(host, config.algorithm.name)
+        _check_kept(host, work.config.algorithm.name)
     return found
 
 
-def holds_base_on_device(config: RunConfig, plan: Plan) -> bool:
+def holds_base_on_device(work: Workload, plan: Plan) -> bool:
     """Return whether rollout workers keep the weights under adapters on their accelerators; else in host memory.
 
     See `RunConfig.are_adapters_apart`. All of them do the same; where a memory is unknown, it has room.
     """
-    if not config.are_adapters_apart:
+    if not work.config.are_adapters_apart:
         return False
     nodes = Inventory(tuple(planned.node for planned in plan.nodes))
-    cards = _accelerators(config, plan, nodes, policy_counts(config), True)
+    cards = _accelerators(work, plan, nodes, True)
     return all(card.short_bytes <= 0 for card in cards if any(need.part == _BASE for need in card.needs))
 
 
-def _accelerators(
-    config: RunConfig, plan: Plan, inventory: Inventory, counts: PolicyCounts, has_base: bool
-) -> tuple[AcceleratorBudget, ...]:
+def _accelerators(work: Workload, plan: Plan, inventory: Inventory, has_base: bool) -> tuple[AcceleratorBudget, ...]:
     """has_base: whether rollout workers keep the weights under adapters there."""
+    config = work.config
+    counts = work.counts
     envs = config.env.num_envs // config.env.num_workers
-    simulator_bytes = simulator_spec(config.env).memory(config.env).of(envs, starts_of_worker(config))
+    simulator_bytes = work.simulator.resources.memory(config.env).of(envs, starts_of_worker(config))
     parts = {
         "actor": actor_memory(config, counts).parts(),
-        "rollout": {"policy copy": counts.num_parameters * NUM_BYTES[config.rollout.precision]}
+        "rollout": {"policy copy": counts.num_parameters * config.rollout.precision.num_bytes}
         | ({_BASE: base_bytes(config, counts)} if has_base else {})
         | _key_values(config, counts),
         "env": {"simulator": num_simulators(config) * simulator_bytes},
     }
     needs: dict[tuple[str, int], list[Need]] = defaultdict(list)
-    buckets = device_bytes(config, plan)
+    buckets = device_bytes(work, plan)
     for slot in plan.slots:
         for index in slot.accelerators:
             share = len(slot.accelerators)
@@ -208,8 +208,7 @@ def _accelerators(
         AcceleratorBudget(
             node.name,
             index,
-            device.model,
-            device.memory_bytes,
+            device,
             tuple(needs[node.name, index]),
             bool(config.placement.offload),
         )
@@ -231,7 +230,7 @@ def _key_values(config: RunConfig, counts: PolicyCounts) -> dict[str, int]:
         return {}
     rows = -(-config.env.num_envs // config.rollout.num_workers) + 1
     llm = counts.stacks[-1]
-    per_token = 2 * len(llm.block_parameters) * llm.width * NUM_BYTES[config.rollout.precision]
+    per_token = 2 * len(llm.block_parameters) * llm.width * config.rollout.precision.num_bytes
     return {"key-value pool": rows * llm.num_tokens * per_token}
 
 
@@ -245,7 +244,7 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
     largest = max(of_roles, key=lambda role: of_roles[role].total())
     listed = " + ".join(_held(role, workers) for role, workers in of_roles.items())
     raise refused(
-        f"Accelerator {accelerator.index} of node {accelerator.node} ({accelerator.model}, "
+        f"Accelerator {accelerator.index} of node {accelerator.node} ({accelerator.device.model}, "
         f"{accelerator.memory_bytes / GIGABYTE:.1f} GB) is {short / GIGABYTE:.1f} GB short.",
         _KEYS[largest][0],
         cause=f"It would hold {listed}; {accelerator.held_back_bytes / GIGABYTE:.1f} GB are reserved for contexts and "
@@ -260,8 +259,10 @@ def _held(role: str, workers: Counter[str]) -> str:
     return f"{name} {workers.total() / GIGABYTE:.1f} GB"
 
 
-def _hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: int) -> tuple[HostBudget, ...]:
+def _hosts(work: Workload, plan: Plan, weight_bytes: int) -> tuple[HostBudget, ...]:
     """Return the host memory of nodes: roles load one after another, each in waves that fit."""
+    config = work.config
+    counts = work.counts
     each = load_bytes(config, counts)
     room = loading_room(plan)
     peaks: dict[str, int] = defaultdict(int)
@@ -274,19 +275,18 @@ def _hosts(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: in
             for node, num_bytes in present.items():
                 peaks[node] = max(peaks[node], num_bytes)
                 num_waves[node] = num_waves[node] + 1
-    memory = {planned.node.name: planned.node.memory_bytes for planned in plan.nodes}
-    offloaded = _offloaded(config, plan, counts)
-    weights = weight_buffers(config, plan, weight_bytes).host
+    nodes = {planned.node.name: planned.node for planned in plan.nodes}
+    offloaded = _offloaded(work, plan)
+    weights = weight_buffers(work, plan, weight_bytes).host
     kept = _kept_by_algorithm(config, plan, counts)
     simulators = Counter(slot.node for slot in plan.of("env"))
     envs = config.env.num_envs // config.env.num_workers
-    simulator_bytes = simulator_spec(config.env).host_memory(config.env).of(envs, starts_of_worker(config))
+    simulator_bytes = work.simulator.resources.host_memory(config.env).of(envs, starts_of_worker(config))
     saved = _saved(config, plan, counts, kept)
     return tuple(
         HostBudget(
-            node,
+            nodes[node],
             peaks[node],
-            memory[node],
             num_waves[node],
             offloaded[node],
             weights.get(node, 0),
@@ -305,14 +305,16 @@ def _kept_by_algorithm(config: RunConfig, plan: Plan, counts: PolicyCounts) -> d
     return {node: each * count for node, count in Counter(slot.node for slot in plan.of("actor")).items()}
 
 
-def _offloaded(config: RunConfig, plan: Plan, counts: PolicyCounts) -> dict[str, int]:
+def _offloaded(work: Workload, plan: Plan) -> dict[str, int]:
     """Map each node to the buffer bytes for tensors that actor and rollout workers have there and not on accelerators.
 
     Of what is sent, rollout workers have no copy of their own: it is in the buffers of weight sync. An engine of SGLang
     has one.
     """
+    config = work.config
+    counts = work.counts
     found: dict[str, int] = defaultdict(int)
-    if config.are_adapters_apart and not holds_base_on_device(config, plan):
+    if config.are_adapters_apart and not holds_base_on_device(work, plan):
         for slot in plan.of("rollout"):
             found[slot.node] += base_bytes(config, counts)
     if config.actor.cpu_offload:
@@ -325,7 +327,7 @@ def _offloaded(config: RunConfig, plan: Plan, counts: PolicyCounts) -> dict[str,
     of_rollout = counts.num_parameters if is_engine else counts.num_parameters - counts.num_sent
     each = {
         "actor": actor_memory(config, counts).resident_bytes,
-        "rollout": of_rollout * NUM_BYTES[config.rollout.precision],
+        "rollout": of_rollout * config.rollout.precision.num_bytes,
     }
     for role, num_bytes in each.items():
         for slot in plan.of(role):
@@ -344,73 +346,74 @@ def _saved(config: RunConfig, plan: Plan, counts: PolicyCounts, kept: Mapping[st
     on_device = replace(config, actor=copied)
     state = actor_memory(on_device, counts).resident_bytes
     for slot in plan.of("actor"):
-        policy = counts.num_parameters * NUM_BYTES[config.actor.param_precision] if slot.rank == 0 else 0
+        policy = counts.num_parameters * config.actor.param_precision.num_bytes if slot.rank == 0 else 0
         found[slot.node] += state + policy
     return found
 
 
 def _check_kept(host: HostBudget, algorithm: str) -> None:
+    node = host.node
     buffers = host.offloaded_bytes + host.weight_bytes + host.algorithm_bytes
-    short = buffers + host.saved_bytes + host.simulator_bytes - host.memory_bytes
+    short = buffers + host.saved_bytes + host.simulator_bytes - node.memory_bytes
     if short <= 0:
         return
     if host.simulator_bytes > host.saved_bytes + buffers:
         raise refused(
-            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for its simulators.",
+            f"Node {node.name} has {short / GIGABYTE:.1f} GB too little memory for its simulators.",
             "env.num_workers",
             cause=f"Its env workers take {host.simulator_bytes / GIGABYTE:.1f} GB, other buffers "
-            f"{(buffers + host.saved_bytes) / GIGABYTE:.1f} GB; the node has {host.memory_bytes / GIGABYTE:.1f} GB.",
+            f"{(buffers + host.saved_bytes) / GIGABYTE:.1f} GB; the node has {node.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Lower env.num_workers, or put env workers on a node with more memory.",
         )
     if host.saved_bytes:
         raise refused(
-            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for checkpoints in the background.",
+            f"Node {node.name} has {short / GIGABYTE:.1f} GB too little memory for checkpoints in the background.",
             "checkpoint.is_asynchronous",
             True,
             cause=f"Copies of the training state take {host.saved_bytes / GIGABYTE:.1f} GB there, other buffers "
             f"{buffers / GIGABYTE:.1f} GB; the node has "
-            f"{host.memory_bytes / GIGABYTE:.1f} GB.",
+            f"{node.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Set checkpoint.is_asynchronous=false, so that training waits for checkpoints, or choose a node "
             "with more memory.",
         )
     if host.algorithm_bytes:
         raise refused(
-            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for what the algorithm keeps.",
+            f"Node {node.name} has {short / GIGABYTE:.1f} GB too little memory for what the algorithm keeps.",
             "algorithm.name",
             algorithm,
             cause=f"It keeps {host.algorithm_bytes / GIGABYTE:.1f} GB between steps on the actor ranks there, other "
             f"buffers take {(buffers - host.algorithm_bytes) / GIGABYTE:.1f} GB; the node has "
-            f"{host.memory_bytes / GIGABYTE:.1f} GB.",
+            f"{node.memory_bytes / GIGABYTE:.1f} GB.",
             remedy=f"Let it keep less by the keys of algorithm.{algorithm}, as algorithm.dsrl.replay_size, or choose a "
             "node with more memory.",
         )
     if host.offloaded_bytes:
         raise refused(
-            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for roles that share accelerators.",
+            f"Node {node.name} has {short / GIGABYTE:.1f} GB too little memory for roles that share accelerators.",
             "placement.offload",
             True,
             cause=f"What is offloaded takes {host.offloaded_bytes / GIGABYTE:.1f} GB and weights on their way "
             f"to rollout workers {host.weight_bytes / GIGABYTE:.1f} GB; the node has "
-            f"{host.memory_bytes / GIGABYTE:.1f} GB.",
+            f"{node.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Set placement.offload=false with the roles on accelerators of their own, train adapters "
             "(actor.lora.rank), or choose a node with more memory.",
         )
     raise refused(
-        f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for weights on their way.",
+        f"Node {node.name} has {short / GIGABYTE:.1f} GB too little memory for weights on their way.",
         "weight_sync.transport",
         cause=f"The buffers of a policy version on its way to rollout workers take {host.weight_bytes / GIGABYTE:.1f} "
-        f"GB there; the node has {host.memory_bytes / GIGABYTE:.1f} GB.",
+        f"GB there; the node has {node.memory_bytes / GIGABYTE:.1f} GB.",
         remedy="Put fewer rollout workers on it, set rollout.precision=bf16, or choose a node with more memory.",
     )
 
 
 def _check_host(host: HostBudget) -> None:
-    short = host.peak_bytes - host.memory_bytes
+    short = host.peak_bytes - host.node.memory_bytes
     if short > 0:
         raise refused(
-            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory to load one model.",
+            f"Node {host.node.name} has {short / GIGABYTE:.1f} GB too little memory to load one model.",
             "placement.roles",
             cause=f"A worker takes {host.peak_bytes / GIGABYTE:.1f} GB while it loads; the node has "
-            f"{host.memory_bytes / GIGABYTE:.1f} GB.",
+            f"{host.node.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Choose a node with more memory, or a smaller policy.",
         )

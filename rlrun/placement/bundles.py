@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from rlrun.config.schema import ClusterKind, RunConfig
-from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.inventory import Accelerator, NodeInfo
 from rlrun.placement.plan import Choice, GroupRequest, refused
 
@@ -35,10 +34,13 @@ class Bundle:
 Bundles = dict[str, list[Bundle]]  # role -> those of its workers, by rank
 
 
-def check_hardware(config: RunConfig, bundles: Bundles) -> None:
-    """Raise RunError if a role would get accelerators that do not suit it, or workers would share one in vain."""
+def check_hardware(config: RunConfig, needs_rt_cores: bool, bundles: Bundles) -> None:
+    """Raise RunError if a role would get accelerators that do not suit it, or workers would share one in vain.
+
+    needs_rt_cores: whether the simulator does.
+    """
     for rank, bundle in enumerate(bundles["env"]):
-        if simulator_spec(config.env).needs_rt_cores:
+        if needs_rt_cores:
             _check_rt_cores(config.env.simulator, rank, bundle)
     for rank, bundle in enumerate(bundles["rollout"]):
         models = {device.model for device in bundle.devices}
@@ -60,15 +62,15 @@ def check_hardware(config: RunConfig, bundles: Bundles) -> None:
                 remedy=f"Set actor.num_workers={len(users)}.",
             )
     if config.cluster.kind is not ClusterKind.local:  # where all workers are one process
-        _check_compute_modes(config, bundles)
+        _check_compute_modes(needs_rt_cores, bundles)
 
 
-def _check_compute_modes(config: RunConfig, bundles: Bundles) -> None:
+def _check_compute_modes(needs_rt_cores: bool, bundles: Bundles) -> None:
     """Raise RunError if an accelerator would get more processes than its compute mode lets compute there.
 
     Simulators that ray-trace compute by CUDA as well; others only draw, which every mode allows.
     """
-    roles = [role for role in bundles if role != "env" or simulator_spec(config.env).needs_rt_cores]
+    roles = [role for role in bundles if role != "env" or needs_rt_cores]
     users: dict[tuple[str, int], list[str]] = defaultdict(list)
     limits: dict[tuple[str, int], int] = {}
     for role in roles:

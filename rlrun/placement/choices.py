@@ -9,7 +9,7 @@ these changes what is learned.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rlrun.config.registry import with_usual_numbers
 from rlrun.config.schema import ClusterKind, RunConfig
@@ -17,9 +17,8 @@ from rlrun.config.sections import freeze
 from rlrun.placement.budget import accelerators, holds_base_on_device, hosts
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.memory import version_bytes
-from rlrun.placement.plan import ROLES
+from rlrun.placement.plan import ROLES, Plan
 from rlrun.placement.planner import plan
-from rlrun.placement.policy_counts import policy_counts
 from rlrun.placement.search import (
     Search,
     divisors,
@@ -32,6 +31,7 @@ from rlrun.placement.search import (
     with_ranks,
     with_rows,
 )
+from rlrun.placement.workload import Workload
 from rlrun.policies.counts import replicates_frozen
 from rlrun.system.errors import RunError
 
@@ -41,24 +41,33 @@ _NO_ROOM = (
 )
 
 
-def choose(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES) -> tuple[RunConfig, list[str]]:
-    """Return the configuration with numbers in place of `auto`, and sentences on the choice.
+@dataclass(frozen=True)
+class Chosen:
+    """A configuration with numbers in place of `auto`, where its workers go, and sentences on what was chosen."""
+
+    work: Workload
+    plan: Plan
+    sentences: tuple[str, ...]
+
+
+def choose(work: Workload, inventory: Inventory, roles: Sequence[str] = ROLES) -> Chosen:
+    """Return the numbers that fit in place of `auto`, with their plan.
 
     The numbers are those of a training step, also for a program with some of the roles only. Without accelerators of
     known speed these are the usual ones. Frozen weights become whole on every actor rank where they fit beside the
     other choices. Raises RunError if no choice fits.
 
-    Example: (…, ["Chosen: actor.micro_batch_size=4: 47 of 80 GB, 38 % MFU of an update; 8 rows would need 75 GB."])
+    Example: (…, "Chosen: actor.micro_batch_size=4: 47 of 80 GB, 38 % MFU of an update; 8 rows would need 75 GB.")
     """
-    chosen, sentences = _with_numbers(config, inventory, roles)
-    whole = _with_whole_frozen(chosen, inventory, roles)
-    return (chosen, sentences) if whole is None else (whole[0], [*sentences, whole[1]])
+    chosen = _with_numbers(work, inventory, roles)
+    return _with_whole_frozen(chosen, inventory, roles) or chosen
 
 
-def _with_numbers(config: RunConfig, inventory: Inventory, roles: Sequence[str]) -> tuple[RunConfig, list[str]]:
+def _with_numbers(work: Workload, inventory: Inventory, roles: Sequence[str]) -> Chosen:
+    config = work.config
     cards = sum(len(node.usable) for node in inventory.nodes)
     if cards and config.cluster.kind is ClusterKind.ray:
-        search = Search(config, inventory)
+        search = Search(work, inventory)
         try:
             best = search.best()
         except RunError:
@@ -66,68 +75,67 @@ def _with_numbers(config: RunConfig, inventory: Inventory, roles: Sequence[str])
                 raise
             best = None  # a program without all roles may have machines that a training step does not fit on
         if best is not None:
-            is_moved = best.config.weight_sync.transport is not config.weight_sync.transport
-            return best.config, [*search.sentences(best), *[_NO_ROOM] * is_moved]
+            is_moved = best.work.config.weight_sync.transport is not config.weight_sync.transport
+            planned = best.plan if set(roles) == set(ROLES) else plan(best.work, inventory, roles)
+            return Chosen(best.work, planned, (*search.sentences(best), *[_NO_ROOM] * is_moved))
     usual = with_usual_numbers(config)
     most = max((one for one in ranks_of(usual, cards) if one <= usual.actor.num_workers), default=1)
     if cards and "actor.num_workers" in config.auto and most < usual.actor.num_workers:
         usual = with_ranks(usual, most)
-    placed, sentences = _with_room(settled(usual), inventory, roles)
+    chosen = _with_room(work.with_config(settled(usual)), inventory, roles)
     told = [key for key in config.auto if cards or key != "actor.num_workers"]
-    words = f"Usual numbers, since no training step could be timed on these machines: {values_of(told, placed)}."
-    return placed, [*[words] * bool(told), *sentences]
+    values = values_of(told, chosen.work.config)
+    words = f"Usual numbers, since no training step could be timed on these machines: {values}."
+    return replace(chosen, sentences=(*[words] * bool(told), *chosen.sentences))
 
 
-def _with_room(config: RunConfig, inventory: Inventory, roles: Sequence[str]) -> tuple[RunConfig, list[str]]:
-    """Return the configuration with weights that go through the host if the plan fits only so, and a sentence on it."""
-    try:
-        planned = plan(config, inventory, roles)
-    except RunError:
-        return config, []  # the plan is refused later, too
-    if not fills_accelerators(config, planned):
-        return config, []
-    counts = policy_counts(config)
-    tries = [(config, list[str]()), (from_host(config), [_NO_ROOM])]
-    for one, sentences in tries:
+def _with_room(work: Workload, inventory: Inventory, roles: Sequence[str]) -> Chosen:
+    """Return the plan, with weights that go through the host if it fits only so, and a sentence on it."""
+    planned = plan(work, inventory, roles)
+    if not fills_accelerators(work, planned):
+        return Chosen(work, planned, ())
+    for one, sentences in ((work, ()), (from_host(work), (_NO_ROOM,))):
         try:
-            accelerators(one, planned, inventory, counts)
-            freeze(one)
-            return one, sentences
+            accelerators(one, planned, inventory)
         except RunError:
             continue
-    return config, []
+        freeze(one.config)
+        return Chosen(one, planned, sentences)
+    return Chosen(work, planned, ())
 
 
-def _with_whole_frozen(config: RunConfig, inventory: Inventory, roles: Sequence[str]) -> tuple[RunConfig, str] | None:
-    """Return the configuration with frozen weights that no rank gathers, and a sentence; None where they stay sharded.
+def _with_whole_frozen(chosen: Chosen, inventory: Inventory, roles: Sequence[str]) -> Chosen | None:
+    """Return the choice with frozen weights that no rank gathers; None where they stay sharded.
 
     They do if the key says something, if passes read few or none of them, or if they have no room. The copy of the
     base, which rollout workers merge adapters into, comes first on accelerators that both use.
     """
+    config = chosen.work.config
+    planned = chosen.plan
     actor = config.actor
     if actor.replicate_frozen is not None or actor.cpu_offload or replicates_frozen(actor) or "actor" not in roles:
         return None
-    whole = replace(config, actor=replace(actor, replicate_frozen=True))
+    whole = chosen.work.with_config(replace(config, actor=replace(actor, replicate_frozen=True)))
+    places = {(slot.node, index) for slot in planned.of("actor") for index in slot.accelerators}
+    if not places:
+        return None
     try:
-        planned = plan(config, inventory, roles)
-        places = {(slot.node, index) for slot in planned.of("actor") for index in slot.accelerators}
-        if not places:
-            return None
-        counts = policy_counts(config)
+        counts = whole.counts
         if counts.num_frozen - counts.num_unread < _FEW * counts.num_parameters:
             return None
-        cards = accelerators(whole, planned, inventory, counts)
-        hosts(whole, planned, counts, version_bytes(whole, counts)[0])
+        cards = accelerators(whole, planned, inventory)
+        hosts(whole, planned, version_bytes(whole.config, counts)[0])
     except RunError:
         return None
     own = [card for card in cards if (card.node, card.index) in places]
     if not all(card.memory_bytes for card in own):
         return None
-    if holds_base_on_device(whole, planned) != holds_base_on_device(config, planned):
+    if holds_base_on_device(whole, planned) != holds_base_on_device(chosen.work, planned):
         return None
     fullest = max(own, key=lambda card: card.peak_bytes / (card.memory_bytes or 1))
-    freeze(whole)
-    return whole, f"Chosen: actor.replicate_frozen=true, since frozen weights fit on every rank: {filling(fullest)}."
+    freeze(whole.config)
+    sentence = f"Chosen: actor.replicate_frozen=true, since frozen weights fit on every rank: {filling(fullest)}."
+    return Chosen(whole, planned, (*chosen.sentences, sentence))
 
 
 def with_less_memory(config: RunConfig) -> RunConfig | None:

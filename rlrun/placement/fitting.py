@@ -18,9 +18,8 @@ from rlrun.placement.budget import Budget, budget
 from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import ROLES, Plan
-from rlrun.placement.planner import plan
-from rlrun.placement.policy_counts import policy_counts
 from rlrun.placement.verdict import duration
+from rlrun.placement.workload import Workload
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -37,11 +36,20 @@ ROUNDING = "learns the same but for rounding"
 class Fitting:
     """A run on some machines."""
 
-    config: RunConfig  # with the chosen numbers
+    work: Workload  # with the chosen numbers
     plan: Plan
     budget: Budget
     choices: tuple[str, ...]  # sentences on what was chosen
     free: tuple[str, ...]  # keys that the plan chose
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration with the chosen numbers."""
+        return self.work.config
+
+    def with_config(self, config: RunConfig) -> Fitting:
+        """Return the same plan of a configuration that differs in nothing that plans depend on."""
+        return replace(self, work=self.work.with_config(config))
 
 
 @dataclass(frozen=True)
@@ -96,10 +104,9 @@ def fit_run(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLE
 
 
 def _fit(config: RunConfig, inventory: Inventory, roles: Sequence[str]) -> Fitting:
-    chosen, sentences = choose(config, inventory, roles)
-    planned = plan(chosen, inventory, roles)
-    has_cards = any(slot.accelerators for slot in planned.slots)
-    if has_cards and config.placement.is_counted and not policy_counts(config).is_counted:
+    chosen = choose(Workload(config), inventory, roles)
+    has_cards = any(slot.accelerators for slot in chosen.plan.slots)
+    if has_cards and config.placement.is_counted and not chosen.work.counts.is_counted:
         raise RunError(
             "Nobody can say whether this run fits on its accelerators.",
             key="policy.kind",
@@ -108,7 +115,8 @@ def _fit(config: RunConfig, inventory: Inventory, roles: Sequence[str]) -> Fitti
             remedy="placement.is_counted=false takes the accelerators without a verdict.",
             exit_status=ExitStatus.uncounted,
         )
-    return Fitting(chosen, planned, budget(chosen, planned, inventory), tuple(sentences), tuple(config.auto))
+    sums = budget(chosen.work, chosen.plan, inventory)
+    return Fitting(chosen.work, chosen.plan, sums, chosen.sentences, tuple(config.auto))
 
 
 def changes_that_fit(

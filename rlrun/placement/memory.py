@@ -15,18 +15,16 @@ from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import (
     ClusterKind,
     OptimizerKind,
-    Precision,
     RolloutBackendKind,
     RunConfig,
     WeightTransport,
 )
 from rlrun.placement.plan import Plan, Slot
-from rlrun.placement.weight_ways import weight_ways
+from rlrun.placement.workload import Workload
 from rlrun.policies.counts import PolicyCounts, replicates_frozen, unit_limit
 
 _BUCKETS_IN_FLIGHT = 2  # one is sent while the next one is packed
 BASE_BYTES = 600_000_000  # of a process that has imported torch and transformers
-NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
 RESERVE = 0.1  # share of a node's memory for other processes
 _UNITS_AT_ONCE = 2  # the one that computes and the next one, which is gathered at the same time
 _NUMBERS_PER_SCALE = 256  # 8-bit moments share one float32 scale per 256 numbers
@@ -43,18 +41,19 @@ class WeightBuffers:
     store: dict[str, int]  # only while a version is in transit
 
 
-def weight_buffers(config: RunConfig, plan: Plan, weight_bytes: int) -> WeightBuffers:
+def weight_buffers(work: Workload, plan: Plan, weight_bytes: int) -> WeightBuffers:
     """Return the buffers for one policy version of `weight_bytes`, as it is sent."""
     if not plan.of("actor"):
         return WeightBuffers({}, {})
-    transports = {way.rollout: way.transport for way in weight_ways(config, plan)}
+    config = work.config
+    transports = {way.rollout: way.transport for way in work.ways(plan)}
     from_host = [slot for slot in plan.of("rollout") if transports[slot.rank] is not WeightTransport.device]
     actor = plan.of("actor")[0].node
     rollouts = [slot.node for slot in from_host]
     in_flight = min(weight_bytes, _BUCKETS_IN_FLIGHT * config.weight_sync.bucket_bytes)
     is_kept = config.placement.offload  # until rollout workers have their accelerators
     received = weight_bytes if is_kept or config.rollout.backend is RolloutBackendKind.sglang else in_flight
-    is_on_devices = "actor/0" in device_bytes(config, plan)
+    is_on_devices = "actor/0" in device_bytes(work, plan)
     if config.cluster.kind is ClusterKind.local:
         return WeightBuffers({actor: weight_bytes}, {})
     if not rollouts:
@@ -72,13 +71,14 @@ def weight_buffers(config: RunConfig, plan: Plan, weight_bytes: int) -> WeightBu
     return WeightBuffers({}, {actor: in_flight} | dict.fromkeys(rollouts, received))
 
 
-def device_bytes(config: RunConfig, plan: Plan) -> dict[str, int]:
+def device_bytes(work: Workload, plan: Plan) -> dict[str, int]:
     """Return the bytes of buckets that workers hold on their first accelerator, by name.
 
     These are actor rank 0 and the rollout workers of a collective over NCCL, and rollout workers whose device memory an
     actor rank writes.
     """
-    ways = weight_ways(config, plan)
+    config = work.config
+    ways = work.ways(plan)
     near = {f"rollout/{way.rollout}" for way in ways if way.transport is WeightTransport.device}
     is_nccl = config.weight_sync.transport is WeightTransport.collective and plan.sync_backend.value == "nccl"
     holders = {"actor/0"} | {slot.name for slot in plan.of("rollout")} if is_nccl else near
@@ -93,7 +93,7 @@ def load_bytes(config: RunConfig, counts: PolicyCounts) -> dict[str, int]:
     """
     return {
         "actor": BASE_BYTES + _weights(config, counts),
-        "rollout": BASE_BYTES + NUM_BYTES[config.rollout.precision] * counts.num_parameters,
+        "rollout": BASE_BYTES + config.rollout.precision.num_bytes * counts.num_parameters,
         "env": 0,
     }
 
@@ -102,8 +102,8 @@ def _weights(config: RunConfig, counts: PolicyCounts) -> int:
     """Return the bytes of one rank's shards, and of the frozen weights that are no shards."""
     actor = config.actor
     ranks = config.actor.ranks_of_a_copy
-    frozen = counts.num_frozen * NUM_BYTES[actor.param_precision]
-    trained = counts.num_trained * NUM_BYTES[actor.optimizer_precision] // ranks
+    frozen = counts.num_frozen * actor.param_precision.num_bytes
+    trained = counts.num_trained * actor.optimizer_precision.num_bytes // ranks
     return trained + (frozen if replicates_frozen(actor) else frozen // ranks)
 
 
@@ -178,8 +178,8 @@ def actor_memory(config: RunConfig, counts: PolicyCounts) -> ActorMemory:
     With actor.cpu_offload the device holds only the blocks that compute.
     """
     actor = config.actor
-    master = NUM_BYTES[actor.optimizer_precision]
-    compute = NUM_BYTES[actor.param_precision]
+    master = actor.optimizer_precision.num_bytes
+    compute = actor.param_precision.num_bytes
     trained = counts.num_trained
     ranks = actor.ranks_of_a_copy
     gradients = _gradients(config, trained, master, ranks)
@@ -200,7 +200,7 @@ def actor_memory(config: RunConfig, counts: PolicyCounts) -> ActorMemory:
 
 def _moments(config: RunConfig, trained: int) -> int:
     """Return the bytes of both moments over all ranks. Ignores that small tensors keep more than 8 bits."""
-    number: float = NUM_BYTES[config.actor.optimizer_precision]
+    number: float = config.actor.optimizer_precision.num_bytes
     if config.actor.optimizer is OptimizerKind.adamw_8bit:
         number = 1 + 4 / _NUMBERS_PER_SCALE
     return int(2 * trained * number)
@@ -211,17 +211,17 @@ def version_bytes(config: RunConfig, counts: PolicyCounts) -> tuple[int, int]:
 
     They differ if adapters are sent: then the first one has the weights that these change as well.
     """
-    width = NUM_BYTES[config.rollout.precision]
+    width = config.rollout.precision.num_bytes
     if not config.are_adapters_apart:
         return counts.num_sent * width, counts.num_sent * width
-    later = counts.num_adapters * NUM_BYTES[config.actor.optimizer_precision] + counts.num_trained_whole * width
+    later = counts.num_adapters * config.actor.optimizer_precision.num_bytes + counts.num_trained_whole * width
     return later + base_bytes(config, counts), later
 
 
 def base_bytes(config: RunConfig, counts: PolicyCounts) -> int:
     """Return the bytes of a rollout worker's copy of the weights under the adapters."""
     num_adapted = counts.num_sent - counts.num_trained_whole
-    return num_adapted * NUM_BYTES[config.actor.param_precision] if config.are_adapters_apart else 0
+    return num_adapted * config.actor.param_precision.num_bytes if config.are_adapters_apart else 0
 
 
 def num_micro_batches(config: RunConfig) -> int:
@@ -233,14 +233,14 @@ def _gradients(config: RunConfig, trained: int, width: int, ranks: int) -> int:
     """Return the bytes of gradient shards, or of whole gradients if they are reduced only after all micro-batches."""
     shards = trained * width // ranks
     if config.actor.keeps_gathered and num_micro_batches(config) > 1:
-        return max(shards, trained * NUM_BYTES[config.actor.reduce_precision])
+        return max(shards, trained * config.actor.reduce_precision.num_bytes)
     return shards
 
 
 def _gathered(config: RunConfig, counts: PolicyCounts) -> int:
     """Return the bytes of parameters that FSDP gathers, and of gradients that it reduces."""
-    compute = NUM_BYTES[config.actor.param_precision]
-    reduced = NUM_BYTES[config.actor.reduce_precision]
+    compute = config.actor.param_precision.num_bytes
+    reduced = config.actor.reduce_precision.num_bytes
     if replicates_frozen(config.actor):
         sharded = counts.num_trained
         never_gathered = 0

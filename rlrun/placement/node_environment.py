@@ -10,9 +10,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from rlrun.config.registry import REGISTRIES
+from rlrun.config.registry import SIMULATORS
 from rlrun.config.schema import CompileBackend, RolloutBackendKind, RunConfig
-from rlrun.config.simulator_spec import Decided, Setting, Variable
+from rlrun.config.simulator_process import Decided, Setting, Variable
 from rlrun.placement.inventory import Interface
 from rlrun.placement.plan import Slot
 from rlrun.system.errors import ExitStatus, RunError
@@ -137,9 +137,9 @@ print(json.dumps({"version": version, "reads_new": reads_new}))
 
 
 def variables() -> tuple[Variable, ...]:
-    """Return the table with the rows of rlrun's own kinds."""
-    kinds = [spec for registry in REGISTRIES for spec in registry.shipped()]
-    return tuple(dict.fromkeys([*VARIABLES, *(one for spec in kinds for one in getattr(spec, "variables", ()))]))
+    """Return the table with the rows of installed simulators."""
+    of_simulators = (one for spec in SIMULATORS.installed() for one in spec.process.variables)
+    return tuple(dict.fromkeys([*VARIABLES, *of_simulators]))
 
 
 def setting(name: str, value: object) -> Setting:

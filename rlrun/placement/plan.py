@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from rlrun.config.schema import PlacementConfig
-from rlrun.config.simulator_spec import Setting
+from rlrun.config.simulator_process import Setting
 from rlrun.placement.inventory import NodeInfo
 from rlrun.system.errors import ExitStatus, RunError
 

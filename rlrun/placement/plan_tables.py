@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rlrun.config.schema import ClusterKind, RunConfig, WeightTransport
+from rlrun.config.schema import ClusterKind, WeightTransport
 from rlrun.placement.step_time import way_seconds
 from rlrun.placement.verdict import remarks, suggestions, verdict, warnings
-from rlrun.placement.weight_ways import weight_ways
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from rlrun.placement.fitting import Fitting
     from rlrun.placement.inventory import Inventory
     from rlrun.placement.plan import Plan, PlannedNode, Slot
+    from rlrun.placement.workload import Workload
 
 _MAX_LINKS = 12
 WIDTH_OF_LOGS = 160
@@ -55,10 +55,11 @@ class PlanPage:
             self._say(f"not known: {doubt}")
         self._say(picture(plan))
         self._tables(_workers(plan), _memory(budget))
-        for sentence in (*remarks(config, plan, budget, self._fitting.free), *_ways(config, plan, budget)):
+        for sentence in (*remarks(config, plan, budget, self._fitting.free), *_ways(self._fitting.work, plan, budget)):
             self._say(sentence)
         is_free = "actor.micro_batch_size" in self._fitting.free
-        for sentence in () if is_free else suggestions(config, plan, self._inventory):
+        work = self._fitting.work
+        for sentence in () if is_free else suggestions(work, plan, budget.times, self._inventory):
             self._say(f"Estimated: {sentence}.")
         if config.plan.details:
             self._details()
@@ -206,13 +207,13 @@ def _alike(plan: Plan) -> Iterator[tuple[str, Slot, str, str]]:
         yield f"{role}/{runs([slot.rank for slot in slots])}", slots[0], on, why
 
 
-def _ways(config: RunConfig, plan: Plan, budget: Budget) -> Iterator[str]:
+def _ways(work: Workload, plan: Plan, budget: Budget) -> Iterator[str]:
     """Yield how weights reach rollout workers, a sentence for those that get them alike."""
-    if config.cluster.kind is ClusterKind.local:
+    if work.config.cluster.kind is ClusterKind.local:
         return
-    seconds = way_seconds(config, plan, budget.weight_bytes)
+    seconds = way_seconds(work, plan, budget.weight_bytes)
     alike = dict[tuple[str, float, str], list[int]]()
-    for way in weight_ways(config, plan):
+    for way in work.ways(plan):
         alike.setdefault((way.name(plan), seconds[way.transport], way.why), []).append(way.rollout)
     for (name, time_s, why), ranks in alike.items():
         about = f"about {time_s:.1f} s" if time_s >= 0.1 else "less than 0.1 s"
@@ -221,7 +222,7 @@ def _ways(config: RunConfig, plan: Plan, budget: Budget) -> Iterator[str]:
 
 def _environment(plan: Plan) -> Table:
     """Return a table with one row per variable and the values that workers get."""
-    from rlrun.config.simulator_spec import Decided
+    from rlrun.config.simulator_process import Decided
     from rlrun.placement.node_environment import VARIABLES
 
     table = _table("Environment of the workers", "variable", "value", "workers", "why")
@@ -270,7 +271,11 @@ def runs(numbers: list[int]) -> str:
 def _memory(budget: Budget) -> Table:
     """Return a table with one row for all accelerators that hold the same."""
     alike: dict[tuple, int] = Counter(
-        (a.model, tuple((need.worker.split("/")[0], need.part, need.num_bytes) for need in a.needs), a.peak_bytes)
+        (
+            a.device.model,
+            tuple((need.worker.split("/")[0], need.part, need.num_bytes) for need in a.needs),
+            a.peak_bytes,
+        )
         + (a.held_back_bytes, a.memory_bytes)
         for a in budget.accelerators
     )
@@ -302,7 +307,8 @@ def _hosts(budget: Budget) -> Table:
     rows: dict[tuple[int, ...], list[str]] = {}
     for host in budget.hosts:
         kept_bytes = (getattr(host, name) for name in used.values())
-        rows.setdefault((host.peak_bytes, host.num_waves, *kept_bytes, host.memory_bytes), []).append(host.node)
+        node = host.node
+        rows.setdefault((host.peak_bytes, host.num_waves, *kept_bytes, node.memory_bytes), []).append(node.name)
     for (peak, num_waves, *kept, memory), names in rows.items():
         kept_sizes = [size(num_bytes) if num_bytes else "-" for num_bytes in kept]
         table.add_row(_several(names), size(peak), str(num_waves), *kept_sizes, size(memory))
@@ -314,15 +320,16 @@ def _stores(budget: Budget) -> Table:
     table = _table("Objects of a training step", "nodes", "needs", "object store", "spills", "to", "free there")
     rows: dict[tuple[str, str, str, str, str], list[str]] = {}
     for store in budget.stores:
-        known = store.store_bytes is not None
+        node = store.node
+        known = node.object_store_bytes is not None
         cells = (
             size(store.needed_bytes),
-            size(store.store_bytes or 0) if known else "not known",
+            size(node.object_store_bytes or 0) if known else "not known",
             size(store.spilled_bytes) if known else "not known",
-            store.spill_dir or "not known",
-            size(store.spill_free_bytes) if store.spill_free_bytes is not None else "not known",
+            node.spill_dir or "not known",
+            size(node.spill_free_bytes) if node.spill_free_bytes is not None else "not known",
         )
-        rows.setdefault(cells, []).append(store.node)
+        rows.setdefault(cells, []).append(node.name)
     for cells, names in rows.items():
         table.add_row(_several(names), *cells)
     return table

@@ -1,4 +1,4 @@
-"""plan(config, inventory) decides node, accelerators and environment of every worker process; it starts none."""
+"""plan(work, inventory) decides node, accelerators and environment of every worker process. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
-from rlrun.config.simulator_spec import Setting, simulator_spec
+from rlrun.config.simulator_process import Setting
 from rlrun.placement.budget import accelerators, budget
 from rlrun.placement.bundles import Bundle, Bundles, Member, backends, check_hardware, check_interfaces
 from rlrun.placement.inventory import Inventory, NodeInfo
@@ -26,9 +26,8 @@ from rlrun.placement.plan import (
     read_request,
     refused,
 )
-from rlrun.placement.policy_counts import policy_counts
 from rlrun.placement.step_time import has_devices, step_times
-from rlrun.placement.weight_ways import weight_ways
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import RunError
 
 # of a node group's accelerators
@@ -38,31 +37,32 @@ _Sharers = dict[tuple[str, int], Counter[str]]  # (node, accelerator) -> role ->
 _Cores = dict[str, dict[str, int]]  # role -> node -> cores of each of its workers
 
 
-def plan(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES) -> Plan:
+def plan(work: Workload, inventory: Inventory, roles: Sequence[str] = ROLES) -> Plan:
     """Place `actor.num_workers`, `rollout.num_workers` and `env.num_workers` processes.
 
     roles: those to place; node groups that only other roles use need not exist.
     Raises RunError (exit status 3) with the exact shortfall if the request cannot be met.
     """
-    options = plans(config, inventory, roles)
-    return options[0] if len(options) == 1 else _fastest(config, options, inventory)
+    options = plans(work, inventory, roles)
+    return options[0] if len(options) == 1 else _fastest(work, options, inventory)
 
 
-def plans(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES) -> list[Plan]:
+def plans(work: Workload, inventory: Inventory, roles: Sequence[str] = ROLES) -> list[Plan]:
     """Return the placements that the hardware allows: one by request, or those by rule on unlike accelerators.
 
     Raises RunError if there is none.
     """
+    config = work.config
     request = read_request(config.placement).of(roles)
     members = _claim(request.groups, inventory)
     if request.roles:
         seats = {role.role: _seats(role, members, config) for role in request.roles}
-        return [_planned(config, members, _no_bundles() | seats)]
+        return [_planned(work, members, _no_bundles() | seats)]
     options: dict[tuple, Plan] = {}
     refusal = None
     for bundles in _by_rule(members, config, roles):
         try:
-            option = _planned(config, members, bundles)
+            option = _planned(work, members, bundles)
             options.setdefault(tuple(place(slot) for slot in option.slots), option)
         except RunError as error:
             refusal = refusal or error
@@ -71,30 +71,29 @@ def plans(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES)
     return list(options.values())
 
 
-def _planned(config: RunConfig, members: list[Member], bundles: Bundles) -> Plan:
+def _planned(work: Workload, members: list[Member], bundles: Bundles) -> Plan:
     """Return the plan with these resources of the workers. Raises RunError if a role's hardware does not suit it."""
-    check_hardware(config, bundles)
+    check_hardware(work.config, work.simulator.resources.needs_rt_cores, bundles)
     check_interfaces(bundles)
     sharers = _sharers(bundles)
     cores = {role: _cores_of_each(bundles[role]) for role in ROLES}
     slots = tuple(
-        _slot(config, role, rank, bundle, sharers, cores) for role in ROLES for rank, bundle in enumerate(bundles[role])
+        _slot(work, role, rank, bundle, sharers, cores) for role in ROLES for rank, bundle in enumerate(bundles[role])
     )
     planned = Plan(_counted(members), slots, *backends(bundles))
-    weight_ways(config, planned)  # refuses a transport that it cannot have
+    work.ways(planned)  # refuses a transport that it cannot have
     return planned
 
 
-def _fastest(config: RunConfig, options: list[Plan], inventory: Inventory) -> Plan:
+def _fastest(work: Workload, options: list[Plan], inventory: Inventory) -> Plan:
     """Return the plan with the shortest training step that fits; the first of `options` without accelerators."""
     known = [option for option in options if has_devices(option)]
     if not known:
         return options[0]
-    counts = policy_counts(config)
-    weight_bytes = version_bytes(config, counts)[1]
-    for option in sorted(known, key=lambda one: step_times(config, one, counts, weight_bytes).step_s):
+    weight_bytes = version_bytes(work.config, work.counts)[1]
+    for option in sorted(known, key=lambda one: step_times(work, one, weight_bytes).step_s):
         try:
-            accelerators(config, option, inventory, counts)
+            accelerators(work, option, inventory)
             return option
         except RunError:
             continue  # the next one may fit
@@ -298,7 +297,7 @@ def _on_accelerators(config: RunConfig, pools: dict[str, list[tuple[Member, int]
 # --- slots --------------------------------------------------------------------------------------
 
 
-def _slot(config: RunConfig, role: str, rank: int, bundle: Bundle, sharers: _Sharers, cores: _Cores) -> Slot:
+def _slot(work: Workload, role: str, rank: int, bundle: Bundle, sharers: _Sharers, cores: _Cores) -> Slot:
     node = bundle.member.node
     group = bundle.member.group
     models = [node.accelerators[index].model for index in bundle.accelerators]
@@ -312,7 +311,7 @@ def _slot(config: RunConfig, role: str, rank: int, bundle: Bundle, sharers: _Sha
         address=node.address,
         accelerators=bundle.accelerators,
         accelerator_model=models[0] if models else "",
-        environment=_environment(config, role, bundle, cores) + chosen,
+        environment=_environment(work, role, bundle, cores) + chosen,
         interpreter=group.python,
         interface=group.interface,
         why=bundle.why,
@@ -347,7 +346,8 @@ def _memory_check(role: str, bundle: Bundle, sharers: _Sharers) -> Choice:
     return Choice("off", "other workers use some of its accelerators only, so free memory is unequal by plan")
 
 
-def _environment(config: RunConfig, role: str, bundle: Bundle, cores: _Cores) -> tuple[Setting, ...]:
+def _environment(work: Workload, role: str, bundle: Bundle, cores: _Cores) -> tuple[Setting, ...]:
+    config = work.config
     threads = {"actor": config.actor.num_threads, "rollout": config.rollout.num_threads, "env": 1}[role]
     settings = [setting("OMP_NUM_THREADS", threads)]
     if bundle.member.node.accelerators:
@@ -356,7 +356,7 @@ def _environment(config: RunConfig, role: str, bundle: Bundle, cores: _Cores) ->
     if role == "env":
         return (
             *settings,
-            *simulator_spec(config.env).environment(bundle.accelerators, cores[role][bundle.member.node.name]),
+            *work.simulator.process.environment(bundle.accelerators, cores[role][bundle.member.node.name]),
         )
     settings.append(setting("TOKENIZERS_PARALLELISM", "false"))
     if may_compile(config, role, bool(bundle.accelerators)):
@@ -381,8 +381,9 @@ def replanned(config: RunConfig, old: Plan, living: Inventory, lost: Collection[
     lost: names of nodes lost since `old` was made; a node that came back is in `living` as well. Actor ranks keep
     their places unless one of them is lost: they hold the trained weights, and can only move together.
     """
-    fresh = plan(config, living)
-    budget(config, fresh, living)
+    work = Workload(config)
+    fresh = plan(work, living)
+    budget(work, fresh, living)
     actors = list(zip(old.of("actor"), fresh.of("actor"), strict=True))
     moved = [after for before, after in actors if place(before) != place(after)]
     if moved and not any(before.node in lost for before, _ in actors):

@@ -19,7 +19,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from rlrun.config.schema import Precision, RunConfig
+from rlrun.config.schema import RunConfig
 from rlrun.config.sections import to_dict
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.config.sources import computing_digest
@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 FEW_PARAMETERS = 3_000_000  # a policy with fewer is not counted: on a GPU everything of it is fast and fits
 STUCK_S = 300.0  # for which the process that counts neither computed nor waited for a core; as long as it does, it may
 _POLL_S = 1.0
-_NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
 remembered: dict[str, PolicyCounts] = {}  # by digest; a run asks several times, also where nothing can be cached
 _PROGRAM = "rlrun.policies.counting"
 _PACKAGES = ("rlrun", "torch", "transformers")  # whose versions the counts depend on
@@ -92,7 +91,7 @@ def _known_parameters(config: RunConfig) -> int:
         return parameters_in(base_of(folder) if has_only_adapters(folder) else folder)
     if spec.num_parameters is None:
         return 0
-    return spec.num_parameters(config, simulator_spec(config.env).planned_spaces(config.env))
+    return spec.num_parameters(config, simulator_spec(config.env).world.planned_spaces(config.env))
 
 
 def estimated(config: RunConfig, number: int) -> PolicyCounts:
@@ -100,9 +99,9 @@ def estimated(config: RunConfig, number: int) -> PolicyCounts:
 
     number: of parameters.
     """
-    spaces = simulator_spec(config.env).planned_spaces(config.env)
+    spaces = simulator_spec(config.env).world.planned_spaces(config.env)
     actor = config.actor
-    width = _NUM_BYTES[actor.param_precision]
+    width = actor.param_precision.num_bytes
     num_pixels = spaces.num_images * config.env.image_size**2 * 3
     saved = width * (num_pixels + 8 * number / 1000)
     act = PassCount(flops=2 * number, num_bytes=num_pixels, num_kernels=50)
@@ -119,7 +118,7 @@ def digest(config: RunConfig) -> str:
     """Return a short name of all that the counts depend on."""
     env = config.env
     actor = config.actor
-    spaces = simulator_spec(env).planned_spaces(env)
+    spaces = simulator_spec(env).world.planned_spaces(env)
     depends = {
         "policy": to_dict(config.policy),
         "lora": to_dict(actor.lora),

@@ -23,9 +23,8 @@ from rlrun.placement.inventory import GIGABYTE, Inventory
 from rlrun.placement.memory import actor_memory, version_bytes
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plans
-from rlrun.placement.policy_counts import policy_counts
 from rlrun.placement.step_time import StepTimes, has_devices, has_known_devices, step_times, update_seconds
-from rlrun.placement.weight_ways import weight_ways
+from rlrun.placement.workload import Workload
 from rlrun.policies.counts import PolicyCounts
 from rlrun.system.errors import RunError
 
@@ -44,9 +43,10 @@ _TOLERANCE = 0.01  # relative: of two choices that take about the same time, the
 
 @dataclass(frozen=True)
 class Choice:
-    """The configuration with numbers that fit, its times, and the fullest card of an actor rank."""
+    """Numbers that fit, with their plan, its times, and the fullest card of an actor rank."""
 
-    config: RunConfig
+    work: Workload  # of the configuration with these numbers
+    plan: Plan
     times: StepTimes
     are_times_known: bool  # False: they are those of an assumed accelerator
     fullest: AcceleratorBudget | None
@@ -68,11 +68,12 @@ class _Option:
 class Search:
     """All choices of one configuration on some machines, ordered by the time of a training step."""
 
-    def __init__(self, config: RunConfig, inventory: Inventory):
-        self._config = config
+    def __init__(self, work: Workload, inventory: Inventory):
+        self._work = work
+        self._config = work.config
         self._inventory = inventory
-        self._counts: PolicyCounts = policy_counts(config)
-        self._first_bytes, self._weight_bytes = version_bytes(config, self._counts)
+        self._counts: PolicyCounts = work.counts
+        self._first_bytes, self._weight_bytes = version_bytes(work.config, work.counts)
         self._refusal: RunError | None = None
         self._known_updates: dict[object, dict[tuple[int, float], float]] = {}
 
@@ -115,29 +116,30 @@ class Search:
 
     def _shortage(self, option: _Option) -> int:
         config = with_rows(option.config, rows=option.rows, share=option.share)
-        moved = from_host(config) if fills_accelerators(config, option.plan) else config
-        return shortage(moved, option.plan, self._inventory, self._counts)
+        work = self._work.with_config(config)
+        moved = from_host(work) if fills_accelerators(work, option.plan) else work
+        return shortage(moved, option.plan, self._inventory)
 
     def _fitting(self, option: _Option) -> Choice:
         """Return the choice, with weights through the host if it fits only so. Raises RunError if it does not."""
-        config = with_rows(option.config, rows=option.rows, share=option.share)
+        work = self._work.with_config(with_rows(option.config, rows=option.rows, share=option.share))
         try:
-            found = self._fitted(config, option)
+            found = self._fitted(work, option)
         except RunError:
-            if not fills_accelerators(config, option.plan):
+            if not fills_accelerators(work, option.plan):
                 raise
-            found = self._fitted(from_host(config), option)
-        freeze(found.config)
+            found = self._fitted(from_host(work), option)
+        freeze(found.work.config)
         return found
 
-    def _fitted(self, config: RunConfig, option: _Option) -> Choice:
-        cards = accelerators(config, option.plan, self._inventory, self._counts)
-        hosts(config, option.plan, self._counts, self._first_bytes)
+    def _fitted(self, work: Workload, option: _Option) -> Choice:
+        cards = accelerators(work, option.plan, self._inventory)
+        hosts(work, option.plan, self._first_bytes)
         places = {(slot.node, index) for slot in option.plan.of("actor") for index in slot.accelerators}
         own = [card for card in cards if (card.node, card.index) in places and card.memory_bytes]
         fullest = max(own, key=lambda card: card.peak_bytes / (card.memory_bytes or 1), default=None)
-        times = step_times(config, option.plan, self._counts, self._weight_bytes)
-        return Choice(config, times, has_known_devices(option.plan), fullest)
+        times = step_times(work, option.plan, self._weight_bytes)
+        return Choice(work, option.plan, times, has_known_devices(option.plan), fullest)
 
     def _timed(self, cpu_offload: bool) -> Iterator[_Option]:
         """Yield every option with its order: the shortest step first, then few idle accelerators and little memory."""
@@ -148,7 +150,8 @@ class Search:
                 rollout=replace(self._config.rollout, num_workers=rollout_workers),
             )
             try:
-                options = [one for one in plans(settled(placed), self._inventory) if has_devices(one)]
+                work = self._work.with_config(settled(placed))
+                options = [one for one in plans(work, self._inventory) if has_devices(one)]
             except RunError as error:
                 self._refusal = self._refusal or error
                 continue
@@ -158,7 +161,7 @@ class Search:
 
     def _of_plan(self, config: RunConfig, planned: Plan, group: tuple[object, ...]) -> Iterator[_Option]:
         """Yield the options of a plan: rows of a micro-batch, and shares of checkpointed blocks."""
-        times = step_times(config, planned, self._counts, self._weight_bytes)
+        times = step_times(self._work.with_config(config), planned, self._weight_bytes)
         answering = {(slot.node, index) for slot in planned.of("rollout") for index in slot.accelerators}
         num_workers = config.env.num_workers + config.rollout.num_workers
         moved = bool(config.placement.offload)
@@ -172,8 +175,9 @@ class Search:
         """Return the seconds of an update by rows and share; the same for all plans with the actor ranks there."""
         places = tuple((slot.node, slot.accelerators) for slot in planned.of("actor"))
         if (places, config.actor.cpu_offload) not in self._known_updates:
+            work = self._work.with_config(config)
             self._known_updates[places, config.actor.cpu_offload] = {
-                (rows, share): update_seconds(config, planned, self._counts, rows, share)
+                (rows, share): update_seconds(work, planned, rows, share)
                 for rows, share in itertools.product(self._rows(config), self._shares())
             }
         return self._known_updates[places, config.actor.cpu_offload]
@@ -214,16 +218,16 @@ class Search:
 
     def sentences(self, best: Choice) -> list[str]:
         """Return what was chosen, its memory and MFU, and what more rows would need; [] if nothing."""
-        told = [*self._config.auto, *_moved(self._config, best.config)]
+        told = [*self._config.auto, *_moved(self._config, best.work.config)]
         if not told:
             return []
-        words = f"Chosen: {values_of(told, best.config)}"
+        words = f"Chosen: {values_of(told, best.work.config)}"
         if best.fullest is None:
             return [f"{words}."]
         words += f": {filling(best.fullest)}"
         if best.are_times_known and best.times.mfu_update >= LEAST_MFU:
             words += f", {best.times.mfu_update:.0%} MFU of an update"
-        larger = [rows for rows in self._rows(best.config) if rows > best.config.actor.micro_batch_size]
+        larger = [rows for rows in self._rows(best.work.config) if rows > best.work.config.actor.micro_batch_size]
         if larger and "actor.micro_batch_size" in self._config.auto:
             words += f"; {larger[0]} rows would need {self._needed(best, larger[0]) / GIGABYTE:.0f} GB"
         return [f"{words}.", *self._rounding(best)]
@@ -231,7 +235,7 @@ class Search:
     def _rounding(self, best: Choice) -> list[str]:
         """Return why fewer actor ranks were chosen than accelerators could be had, if counts do not divide."""
         cards = sum(len(node.usable) for node in self._inventory.nodes)
-        ranks = best.config.actor.num_workers
+        ranks = best.work.config.actor.num_workers
         fitting = self._ranks()
         if "actor.num_workers" not in self._config.auto or ranks < max(fitting) or ranks == cards:
             return []
@@ -245,8 +249,9 @@ class Search:
     def _needed(self, best: Choice, rows: int) -> int:
         """Return the bytes that the fullest card of an actor rank would need with another micro-batch."""
         assert best.fullest is not None
-        larger = with_rows(best.config, rows, best.config.actor.activation_checkpointing)
-        more = actor_memory(larger, self._counts).peak_bytes - actor_memory(best.config, self._counts).peak_bytes
+        present = best.work.config
+        larger = with_rows(present, rows, present.actor.activation_checkpointing)
+        more = actor_memory(larger, self._counts).peak_bytes - actor_memory(present, self._counts).peak_bytes
         return best.fullest.peak_bytes + more
 
 
@@ -293,14 +298,15 @@ def with_rows(config: RunConfig, rows: int, share: float) -> RunConfig:
     return replace(config, actor=actor, auto=[])
 
 
-def fills_accelerators(config: RunConfig, planned: Plan) -> bool:
+def fills_accelerators(work: Workload, planned: Plan) -> bool:
     """Return whether buckets of weights take memory of accelerators by the plan's choice."""
-    ways = weight_ways(config, planned) if config.weight_sync.transport is None else ()
+    ways = work.ways(planned) if work.config.weight_sync.transport is None else ()
     return any(way.transport is WeightTransport.device for way in ways)
 
 
-def from_host(config: RunConfig) -> RunConfig:
-    return replace(config, weight_sync=replace(config.weight_sync, transport=WeightTransport.object_store))
+def from_host(work: Workload) -> Workload:
+    sync = replace(work.config.weight_sync, transport=WeightTransport.object_store)
+    return work.with_config(replace(work.config, weight_sync=sync))
 
 
 def divisors(number: int) -> list[int]:

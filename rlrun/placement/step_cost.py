@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import ClusterKind, RunConfig, ShardingStrategy, WeightTransport
-from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.inventory import GIGABYTE, NodeInfo
 from rlrun.placement.memory import weight_buffers
 from rlrun.placement.plan import Plan, refused
-from rlrun.placement.weight_ways import weight_ways
+from rlrun.placement.workload import Workload
 from rlrun.policies.counts import PolicyCounts, replicates_frozen
 
 _NUMBER_BYTES = 4  # of a log-probability, or a coordinate of an action
@@ -38,27 +37,26 @@ class LinkBudget:
 
 @dataclass(frozen=True)
 class StoreBudget:
-    """The object store of one node's Ray; None if the inventory lacks a value.
+    """What the object store of one node's Ray must hold at one time.
 
-    Example: StoreBudget("sim-0", 8_000_000_000, 4_000_000_000, "/data/spill", 90_000_000_000)
+    Example: StoreBudget(NodeInfo("sim-0", …), 8_000_000_000)
     """
 
-    node: str
+    node: NodeInfo
     needed_bytes: int
-    store_bytes: int | None
-    spill_dir: str | None
-    spill_free_bytes: int | None
 
     @property
     def spilled_bytes(self) -> int:
         """Bytes that do not fit into the store."""
-        return max(0, self.needed_bytes - self.store_bytes) if self.store_bytes is not None else 0
+        store_bytes = self.node.object_store_bytes
+        return max(0, self.needed_bytes - store_bytes) if store_bytes is not None else 0
 
 
-def step_bytes(config: RunConfig, choice_bytes: int) -> StepBytes:
-    """Compute bytes from the shapes of the messages. choice_bytes: of a row's choice, see `PolicyCounts`."""
+def step_bytes(work: Workload) -> StepBytes:
+    """Compute bytes from the shapes of the messages."""
+    config = work.config
     env = config.env
-    spaces = simulator_spec(env).planned_spaces(env)
+    spaces = work.spaces
     frame = spaces.num_images * env.image_size**2 * 3 + 4 * spaces.num_proprio
     chunk_length = config.policy.num_action_chunks
     numbers = chunk_length * spaces.num_actions
@@ -66,16 +64,15 @@ def step_bytes(config: RunConfig, choice_bytes: int) -> StepBytes:
     if ALGORITHMS.get(config.algorithm.name).rollout(config.algorithm).needs_next_proprio:
         per_step += 4 * spaces.num_proprio
     samples = config.samples_per_step
-    logprobs = numbers * _NUMBER_BYTES + choice_bytes
+    logprobs = numbers * _NUMBER_BYTES + work.counts.choice_bytes
     return StepBytes(
         samples * frame, samples * (frame + logprobs + per_step), samples * (numbers * _NUMBER_BYTES + logprobs)
     )
 
 
-def links(
-    config: RunConfig, plan: Plan, step: StepBytes, counts: PolicyCounts, weight_bytes: int
-) -> tuple[LinkBudget, ...]:
+def links(work: Workload, plan: Plan, step: StepBytes, weight_bytes: int) -> tuple[LinkBudget, ...]:
     """Return all pairs of nodes with traffic in a training step, the busiest first."""
+    config = work.config
     amounts: dict[tuple[str, str], int] = defaultdict(int)
     envs = plan.of("env")
     rollouts = plan.of("rollout")
@@ -88,13 +85,12 @@ def links(
         amounts[partner.node, slot.node] += step.actions // len(envs)
     for env, actor, share in _shards(len(envs), len(actors)):
         amounts[envs[env].node, actors[actor].node] += int(step.trajectories * share)
-    ways = weight_ways(config, plan)
-    takers = [rollouts[way.rollout].node for way in ways if way.transport is not WeightTransport.device]
+    takers = [rollouts[way.rollout].node for way in work.ways(plan) if way.transport is not WeightTransport.device]
     if config.weight_sync.transport is not WeightTransport.collective:
         takers = list(dict.fromkeys(takers))  # a node's store receives them once
     for node in takers:
         amounts[actors[0].node, node] += weight_bytes
-    for source, target, num_bytes in _fsdp(config, [slot.node for slot in actors], counts):
+    for source, target, num_bytes in _fsdp(config, [slot.node for slot in actors], work.counts):
         amounts[source, target] += num_bytes
     per_second = config.placement.link_gbit_per_s * 1e9 / 8
     found = [LinkBudget(*pair, n, n / per_second) for pair, n in amounts.items() if pair[0] != pair[1] and n]
@@ -128,16 +124,15 @@ def _fsdp(config: RunConfig, nodes: list[str], counts: PolicyCounts) -> list[tup
     algorithm = config.algorithm
     samples = config.samples_per_step * algorithm.update_epochs
     micro_batches = samples // len(nodes) // actor.micro_batch_size
-    width = {"fp32": 4, "bf16": 2}
     gathers = {ShardingStrategy.full_shard: 2, ShardingStrategy.shard_grad_op: 1}.get(actor.sharding, 0)
     reductions = 1 if actor.sharding in (ShardingStrategy.full_shard, ShardingStrategy.shard_grad_op) else 2
     sharded = counts.num_trained + (0 if replicates_frozen(actor) else counts.num_frozen - counts.num_unread)
-    gathered = gathers * width[actor.param_precision.value] * sharded
-    reduced = reductions * width[actor.reduce_precision.value] * counts.num_trained
+    gathered = gathers * actor.param_precision.num_bytes * sharded
+    reduced = reductions * actor.reduce_precision.num_bytes * counts.num_trained
     return [(a, b, int((gathered + reduced) * micro_batches * (1 - 1 / len(nodes)))) for a, b in hops]
 
 
-def stores(config: RunConfig, plan: Plan, step: StepBytes, weight_bytes: int) -> tuple[StoreBudget, ...]:
+def stores(work: Workload, plan: Plan, step: StepBytes, weight_bytes: int) -> tuple[StoreBudget, ...]:
     """Return the bytes that each node's object store must hold at one time.
 
     Raises RunError if store and spill disk are too small.
@@ -154,30 +149,33 @@ def stores(config: RunConfig, plan: Plan, step: StepBytes, weight_bytes: int) ->
     for env, actor in shares:
         parts[envs[env].node].add((env, actor))
         parts[actors[actor].node].add((env, actor))
-    weights = weight_buffers(config, plan, weight_bytes).store
+    weights = weight_buffers(work, plan, weight_bytes).store
     found = []
     for planned in plan.nodes:
         node = planned.node
         needed = int(step.trajectories * sum(shares[part] for part in parts[node.name])) + weights.get(node.name, 0)
         if needed:
-            store = StoreBudget(node.name, needed, node.object_store_bytes, node.spill_dir, node.spill_free_bytes)
+            store = StoreBudget(node, needed)
             found.append(store)
-            if config.cluster.kind is ClusterKind.ray:
-                _check_spill(store, node)
+            if work.config.cluster.kind is ClusterKind.ray:
+                _check_spill(store)
     return tuple(found)
 
 
-def _check_spill(store: StoreBudget, node: NodeInfo) -> None:
-    if store.store_bytes is None or store.spill_free_bytes is None or store.spilled_bytes <= store.spill_free_bytes:
+def _check_spill(store: StoreBudget) -> None:
+    node = store.node
+    if node.object_store_bytes is None or node.spill_free_bytes is None:
         return
-    short = store.spilled_bytes - store.spill_free_bytes
+    short = store.spilled_bytes - node.spill_free_bytes
+    if short <= 0:
+        return
     raise refused(
         f"Node {node.name} has {short / GIGABYTE:.2f} GB too little room for the objects of a training step.",
         "placement.nodes",
-        store.spill_dir,
+        node.spill_dir,
         cause=f"It must hold {store.needed_bytes / GIGABYTE:.2f} GB of trajectories and weights: its object store has "
-        f"{store.store_bytes / GIGABYTE:.2f} GB, and {store.spill_dir or 'its spill disk'} has room for "
-        f"{store.spill_free_bytes / GIGABYTE:.2f} GB of the {store.spilled_bytes / GIGABYTE:.2f} GB left over.",
+        f"{node.object_store_bytes / GIGABYTE:.2f} GB, and {node.spill_dir or 'its spill disk'} has room for "
+        f"{node.spill_free_bytes / GIGABYTE:.2f} GB of the {store.spilled_bytes / GIGABYTE:.2f} GB left over.",
         remedy="Give the node's group spill_dirs on a larger disk, raise cluster.object_store_bytes, or collect less "
         "per step (algorithm.horizon, algorithm.rollout_epochs, env.num_envs, env.image_size).",
     )

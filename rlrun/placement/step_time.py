@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import CompileBackend, RunConfig, WeightTransport
-from rlrun.config.simulator_spec import SimulatorTime, simulator_spec
-from rlrun.placement.memory import NUM_BYTES, actor_memory
+from rlrun.config.simulator_resources import SimulatorTime
+from rlrun.placement.memory import actor_memory
 from rlrun.placement.plan import Plan
-from rlrun.placement.weight_ways import weight_ways
+from rlrun.placement.workload import Workload
 from rlrun.policies.counts import PassCount, PolicyCounts, replicates_frozen
 
 # of the peaks, as large kernels reach them
@@ -160,8 +160,8 @@ def link_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, device: De
     read = counts.num_parameters - counts.num_unread
     sharded = counts.num_trained if actor.replicate_frozen or replicates_frozen(actor) else read
     gathers = 0 if actor.keeps_gathered else 2  # before the forward and before the backward pass
-    moved = gathers * sharded * NUM_BYTES[actor.param_precision] * (ranks - 1) / ranks
-    reduced = counts.num_trained * NUM_BYTES[actor.reduce_precision] * (len(actors) - 1) / len(actors)
+    moved = gathers * sharded * actor.param_precision.num_bytes * (ranks - 1) / ranks
+    reduced = counts.num_trained * actor.reduce_precision.num_bytes * (len(actors) - 1) / len(actors)
     return (moved + reduced) / pace
 
 
@@ -181,26 +181,28 @@ def has_devices(plan: Plan) -> bool:
     return bool(plan.of("env")) and bool(slots) and all(slot.accelerators for slot in slots)
 
 
-def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes: int) -> StepTimes:
+def step_times(work: Workload, plan: Plan, weight_bytes: int) -> StepTimes:
     """Return the times of a training step of a plan with devices; of unknown ones they only serve to compare plans.
 
     weight_bytes: one policy version, as it is sent.
     """
+    config = work.config
+    counts = work.counts
     rollouts = plan.of("rollout")
     actors = plan.of("actor")
     envs = plan.of("env")
     acting = _slowest(plan, "rollout") or UNKNOWN_DEVICE
     learning = _slowest(plan, "actor") or UNKNOWN_DEVICE
     chunks = config.algorithm.horizon * config.algorithm.rollout_epochs
-    chunk_s = _chunk_seconds(config, plan)
-    spec_s = simulator_spec(config.env).time(config.env)
+    chunk_s = _chunk_seconds(work, plan)
+    spec_s = work.simulator.resources.time(config.env)
     workers = len(envs) / len(rollouts)  # env workers that each rollout worker serves
     stages = max(1, min(config.rollout.pipeline_stages, math.floor(workers)))
     rows = config.env.num_envs / len(rollouts)
     answer_s = _sharers(plan) * pass_seconds(counts.act, math.ceil(rows / stages), acting, ACT_LAUNCH_S)
     round_s = max(stages * answer_s, answer_s + chunk_s)  # a group is answered while the others simulate
     actor = config.actor
-    update_s = update_seconds(config, plan, counts, actor.micro_batch_size, actor.activation_checkpointing)
+    update_s = update_seconds(work, plan, actor.micro_batch_size, actor.activation_checkpointing)
     is_counted = ALGORITHMS.get(config.algorithm.name).small_steps is None
     passes = config.samples_per_step * config.algorithm.update_epochs if is_counted else 0
     learned = passes * counts.update.flops / len(actors)
@@ -211,19 +213,19 @@ def step_times(config: RunConfig, plan: Plan, counts: PolicyCounts, weight_bytes
         act_s=chunks * stages * answer_s,
         collect_s=chunks * round_s,
         update_s=update_s,
-        sync_s=max(way_seconds(config, plan, weight_bytes).values()) + offload_seconds(config, counts),
+        sync_s=max(way_seconds(work, plan, weight_bytes).values()) + offload_seconds(config, counts),
         mfu_act=rows * counts.act.flops / (stages * answer_s * acting.flops),
         mfu_update=learned / (update_s * learning.flops) if learned else 0.0,
         links_s=_num_passes(config, plan, actor.micro_batch_size) * link_seconds(config, plan, counts, learning),
     )
 
 
-def _chunk_seconds(config: RunConfig, plan: Plan) -> float:
+def _chunk_seconds(work: Workload, plan: Plan) -> float:
     """Return the seconds in which the slowest env worker simulates a chunk; workers share the cores of their node."""
-    time = simulator_spec(config.env).time(config.env) or UNKNOWN_SIMULATOR
+    config = work.config
+    time = work.simulator.resources.time(config.env) or UNKNOWN_SIMULATOR
     envs = config.env.num_envs // config.env.num_workers
-    num_images = simulator_spec(config.env).planned_spaces(config.env).num_images
-    alone_s = time.of_chunk(envs, config.policy.num_action_chunks, num_images)
+    alone_s = time.of_chunk(envs, config.policy.num_action_chunks, work.spaces.num_images)
     on_node = Counter(slot.node for slot in plan.of("env"))
     cores = {planned.node.name: planned.node.num_cpus for planned in plan.nodes}
     slowest_s = alone_s * (1 + STRAGGLING * math.sqrt(2 * math.log(config.env.num_workers)))
@@ -247,11 +249,13 @@ def _num_passes(config: RunConfig, plan: Plan, micro_batch_size: int) -> float:
     return each * config.samples_per_step * algorithm.update_epochs / algorithm.global_batch_size
 
 
-def update_seconds(config: RunConfig, plan: Plan, counts: PolicyCounts, micro_batch_size: int, share: float) -> float:
+def update_seconds(work: Workload, plan: Plan, micro_batch_size: int, share: float) -> float:
     """Return the seconds of a training step's optimizer steps, for a plan with known devices.
 
     share: of blocks that the backward pass recomputes. Algorithms that train small networks only say so in their spec.
     """
+    config = work.config
+    counts = work.counts
     algorithm = config.algorithm
     device = _slowest(plan, "actor") or UNKNOWN_DEVICE
     small_steps = ALGORITHMS.get(algorithm.name).small_steps
@@ -272,7 +276,7 @@ def _host_seconds(config: RunConfig, counts: PolicyCounts) -> tuple[float, float
     A rank's shards cross to the card before the forward and before the backward pass, and its gradients back.
     """
     ranks = config.actor.ranks_of_a_copy
-    width = NUM_BYTES[config.actor.param_precision]
+    width = config.actor.param_precision.num_bytes
     crossing = (2 * counts.num_parameters + counts.num_trained) * width / ranks
     return crossing / PCIE_BYTES_S, HOST_ADAM_BYTES * counts.num_trained / ranks / HOST_ADAM_BYTES_S
 
@@ -281,22 +285,22 @@ def offload_seconds(config: RunConfig, counts: PolicyCounts) -> float:
     """Return the seconds in which placement.offload moves actor and rollout workers off the accelerators and back."""
     if not config.placement.offload:
         return 0.0
-    state = actor_memory(config, counts).resident_bytes + counts.num_parameters * NUM_BYTES[config.rollout.precision]
+    state = actor_memory(config, counts).resident_bytes + counts.num_parameters * config.rollout.precision.num_bytes
     return 2 * state / PCIE_BYTES_S
 
 
-def way_seconds(config: RunConfig, plan: Plan, weight_bytes: int) -> dict[WeightTransport, float]:
+def way_seconds(work: Workload, plan: Plan, weight_bytes: int) -> dict[WeightTransport, float]:
     """Return the seconds of one version by each way of the plan; from rank 0 all its receivers take equally long.
 
     The bytes cross an accelerator, or the memory of the node of rank 0 and the links to others.
     """
-    ways = weight_ways(config, plan)
+    ways = work.ways(plan)
     found = {way.transport: weight_bytes / DEVICE_MEMORY_BYTES_S for way in ways}
     source = plan.of("actor")[0].node
     rollouts = plan.of("rollout")
     from_host = [way for way in ways if way.transport is not WeightTransport.device]
     others = {rollouts[way.rollout].node for way in from_host} - {source}
-    over_links = len(others) * weight_bytes * 8 / (config.placement.link_gbit_per_s * 1e9)
+    over_links = len(others) * weight_bytes * 8 / (work.config.placement.link_gbit_per_s * 1e9)
     return found | {way.transport: 2 * weight_bytes / SHARED_MEMORY_BYTES_S + over_links for way in from_host}
 
 

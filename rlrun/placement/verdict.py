@@ -10,14 +10,15 @@ from pathlib import Path
 from rlrun.config.registry import envs_together
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.fit import CompatibilityReport, DatasetInfo, World, compare
-from rlrun.data.lerobot.reader import dataset_info
-from rlrun.edges.spaces import PolicySpaces
+from rlrun.data.fit import CompatibilityReport, World, compare
+from rlrun.data.lerobot.reader import DatasetInfo, dataset_info
+from rlrun.edges.spaces import PolicySpaces, Spaces
 from rlrun.placement.budget import Budget, budget
 from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.step_time import PUBLISHED_MFU, StepTimes, device_of
+from rlrun.placement.workload import Workload
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 
@@ -54,7 +55,7 @@ def warnings(config: RunConfig, plan: Plan) -> Iterator[str]:
     """Yield a sentence on each thing that probably keeps a plan that fits from running."""
     yield from _without_bf16(config, plan)
     own = [slot for slot in plan.of("env") if slot.interpreter is None]
-    if own and simulator_spec(config.env).has_own_python:
+    if own and simulator_spec(config.env).process.has_own_python:
         groups = {planned.node.name: planned.group for planned in plan.nodes}
         group = groups.get(own[0].node, "<group>")
         yield (
@@ -147,7 +148,7 @@ def idle_roles(config: RunConfig, plan: Plan) -> Iterator[tuple[str, str]]:
             f"{len(learning - acting)} of {len(learning)} accelerators of the actor wait while rollout workers act: "
             "more rollout workers would use them.",
         )
-    time = simulator_spec(config.env).time(config.env)
+    time = simulator_spec(config.env).resources.time(config.env)
     is_serial = time is not None and time.env_step_s > 0  # a worker steps its envs one after another
     on_node = Counter(slot.node for slot in envs)
     cores = {planned.node.name: planned.node.num_cpus for planned in plan.nodes}
@@ -169,22 +170,22 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def suggestions(config: RunConfig, plan: Plan, inventory: Inventory) -> Iterator[str]:
+def suggestions(work: Workload, plan: Plan, present: StepTimes | None, inventory: Inventory) -> Iterator[str]:
     """Yield a sentence if another micro-batch or share of checkpointed blocks is faster, and fits beside these workers.
 
-    Example: "actor.micro_batch_size=8 actor.activation_checkpointing=0: 59 of 80 GB, …; an update in 712 s, not 949 s"
+    present: times of the plan. Example:
+    "actor.micro_batch_size=8 actor.activation_checkpointing=0: 59 of 80 GB, …; an update in 712 s, not 949 s"
     """
-    present = budget(config, plan, inventory).times
     if present is None:
         return
-    left = replace(config, auto=["actor.micro_batch_size", "actor.activation_checkpointing"])
+    left = replace(work.config, auto=["actor.micro_batch_size", "actor.activation_checkpointing"])
     try:
-        found, sentences = choose(left, inventory)
-        times = budget(found, plan, inventory).times
+        found = choose(work.with_config(left), inventory)
+        times = budget(found.work, plan, inventory).times
     except RunError:
         return  # the present choice fits by a little, or not at all
     if times is not None and times.update_s < _WORTH * present.update_s:
-        words = sentences[0].removeprefix("Chosen: ").removesuffix(".")
+        words = found.sentences[0].removeprefix("Chosen: ").removesuffix(".")
         yield f"{words}; an update in {duration(times.update_s)} instead of {duration(present.update_s)}"
 
 
@@ -209,12 +210,20 @@ def planned_fit(config: RunConfig) -> CompatibilityReport | None:
 
 
 def _of_new(config: RunConfig, data: DatasetInfo) -> PolicySpaces:
-    return PolicySpaces(data.num_actions, data.num_proprio if config.policy.use_proprio else 0, _world(config).cameras)
+    num_proprio = data.num_proprio if config.policy.use_proprio else 0
+    return PolicySpaces(data.num_actions, num_proprio, _world(config).spaces.cameras)
 
 
 def _world(config: RunConfig) -> World:
-    planned = simulator_spec(config.env).planned_spaces(config.env)
-    if not planned.is_exact:
-        return World(planned.cameras, None, None, None, image_size=config.env.image_size)
-    sizes = planned.num_images, planned.num_proprio, planned.num_actions
-    return World(planned.cameras, *sizes, control_hz=planned.control_hz, image_size=config.env.image_size)
+    planned = simulator_spec(config.env).world.planned_spaces(config.env)
+    spaces = Spaces(
+        num_actions=planned.num_actions,
+        num_choices=None,
+        action_low=(),
+        action_high=(),
+        num_proprio=planned.num_proprio,
+        num_images=planned.num_images,
+        cameras=planned.cameras,
+        control_hz=planned.control_hz if planned.is_exact else None,
+    )
+    return World(spaces, config.env.image_size, planned.is_exact)

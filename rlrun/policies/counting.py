@@ -107,7 +107,7 @@ def on_meta(config: RunConfig) -> Policy:
 
 def made_without_folder(spec: PolicySpec, config: RunConfig) -> Policy:
     """Return a policy that no folder describes, with new weights on the default device."""
-    spaces = simulator_spec(config.env).planned_spaces(config.env)
+    spaces = simulator_spec(config.env).world.planned_spaces(config.env)
     num_actions = spaces.num_actions
     num_proprio = spaces.num_proprio
     if config.policy.path is not None and spec.published is not None:
@@ -174,7 +174,7 @@ class Passes:
 
     def observed(self, call: Callable[..., Any], rows: int) -> Any:
         """Return `call` of images, instructions and proprioception of `rows` rows."""
-        spaces = simulator_spec(self._config.env).planned_spaces(self._config.env)
+        spaces = simulator_spec(self._config.env).world.planned_spaces(self._config.env)
         side = self._config.env.image_size
         images = np.zeros((rows, spaces.num_images, side, side, 3), np.uint8)
         proprio = np.zeros((rows, self._policy.num_proprio or spaces.num_proprio), np.float32)

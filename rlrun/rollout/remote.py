@@ -114,11 +114,11 @@ def _connections(config: RunConfig, world: Spaces, progress: Callable[[], None])
     address = str(config.evaluation.server)
     timeout_s = config.evaluation.server_timeout_s
     spec = simulator_spec(env)
-    robot = RobotWire(env) if spec.is_r1pro else None
+    robot = RobotWire(env) if spec.world.is_r1pro else None
     if not config.evaluation.is_server_of_vla_eval:
         assert robot is not None, "checked with the configuration"
         return lambda: EvaluatorClient(address, timeout_s, robot, config.policy.num_action_chunks, progress)
     cameras = world.cameras or tuple(camera_names(env, world.num_images))
-    formats = formats_of(spec.conventions(env), cameras, world.num_proprio, world.num_actions)
+    formats = formats_of(spec.wire.conventions(env), cameras, world.num_proprio, world.num_actions)
     to_world = robot.controlled_actions if robot is not None else lambda actions: actions
     return lambda: VlaEvalClient(address, timeout_s, formats, to_world, progress)

@@ -201,13 +201,13 @@ def make_wire(config: RunConfig, policy: ServedPolicy) -> Wire:
     env = config.env
     instruction = config.serve.instruction
     spaces = policy.spaces
-    if simulator_spec(env).is_r1pro:
+    if simulator_spec(env).world.is_r1pro:
         robot = RobotWire(replace(env, cameras=_policy_cameras(config, env.cameras, spaces.cameras)), instruction)
         _check_fit(config, robot, spaces.num_actions, spaces.num_proprio)
         return robot
     num_images = policy.num_images
     if num_images is None:
-        num_images = len(spaces.cameras) or simulator_spec(env).planned_spaces(env).num_images
+        num_images = len(spaces.cameras) or simulator_spec(env).world.planned_spaces(env).num_images
     cameras = _policy_cameras(config, camera_names(env, num_images), spaces.cameras)
     sizes = spaces.num_proprio, spaces.num_actions
     return SimulatorWire(env, cameras, *sizes, instruction or (None if policy.is_instructed else ""))
@@ -254,7 +254,7 @@ async def serve_policy(config: RunConfig, wire: Wire, act: Callable[[Observation
         "observation": wire.describe_observation(),
         "actions": {"dtype": "float32", "shape": [config.policy.num_action_chunks, wire.num_client_actions]},
     }
-    conventions = simulator_spec(config.env).conventions(config.env)
+    conventions = simulator_spec(config.env).wire.conventions(config.env)
     formats = Formats(conventions, tuple(wire.names.cameras), wire.num_proprio, wire.num_client_actions)
     sessions: dict[str, Callable[[int], Session]] = {
         _ROOT: lambda number: OpenpiSession(policy_session(number), metadata),

@@ -31,7 +31,8 @@ _RLRUN_FOLDER = Path(__file__).resolve().parents[1]
 _TRACEBACK_LINE = re.compile(
     r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE
 )  # of an exception sent by a worker
-_REPORT_FILES = ("config.yaml", "provenance.json", "plan.json", "logs")
+CONFIG = "config.yaml"  # of a run folder
+_REPORT_FILES = (CONFIG, "provenance.json", "plan.json", "logs")
 
 
 class ExitStatus(IntEnum):

@@ -38,7 +38,7 @@ def policy_contract(config: RunConfig) -> PolicyContract:
     from rlrun.policies.spec import policy_spec
     from rlrun.testing.policies import PolicyContract  # importing torch takes seconds
 
-    sizes = simulator_spec(config.env).planned_spaces(config.env)
+    sizes = simulator_spec(config.env).world.planned_spaces(config.env)
     low = (-1.0,) * sizes.num_actions
     high = (1.0,) * sizes.num_actions
     spaces = Spaces(sizes.num_actions, None, low, high, sizes.num_proprio, sizes.num_images)

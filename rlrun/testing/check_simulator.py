@@ -31,7 +31,7 @@ def check(config: RunConfig) -> ExitStatus:
     seconds = time.monotonic() - started
     children = psutil.Process().children(recursive=True)
     used = sum(process.memory_info().rss for process in (psutil.Process(), *children)) - before
-    shown = subject.env
+    shown = subject.env.spaces
     print(f"{config.env.simulator}: {shown.num_images} images, {shown.num_proprio} proprioceptive values, "
           f"{shown.num_actions} actions; {NUM_ENVS} envs made in {seconds:.1f} s, {used / 1e6:.0f} MB")  # fmt: skip
     num_faults = 0
@@ -76,7 +76,7 @@ def _with_own_limit(env: EnvConfig) -> EnvConfig:
     """Return the world with its own time limit where only the default world's is configured. Called after it is made,
     since its module may register it."""
     usual = load(["policy.kind=mlp"]).env
-    limit = simulator_spec(env).own_limit(env)
+    limit = simulator_spec(env).world.own_limit(env)
     is_inherited = env.simulator != usual.simulator and env.max_control_steps == usual.max_control_steps
     return dataclasses.replace(env, max_control_steps=limit) if is_inherited and limit is not None else env
 

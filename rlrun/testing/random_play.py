@@ -34,7 +34,7 @@ class RandomPlay:
     def __init__(self, subject: EnvUnderTest):
         self._subject = subject
         self._env = subject.env
-        self._tally = StepTally(self._env.action_low, self._env.action_high)
+        self._tally = StepTally(*self._env.spaces.limits)
         self._random = np.random.default_rng(0)
         self._reset_s = self._step_s = 0.0
         self._num_resets = self._num_chunk_steps = self._num_steps = 0
@@ -70,7 +70,7 @@ class RandomPlay:
 
     def _actions(self) -> np.ndarray:
         low, high = self._subject.limits()
-        return self._random.uniform(low, high, (NUM_ENVS, CHUNK, self._env.num_actions)).astype(np.float32)
+        return self._random.uniform(low, high, (NUM_ENVS, CHUNK, self._env.spaces.num_actions)).astype(np.float32)
 
     def _add(self, result: ChunkResult) -> None:
         """Count a chunk of all rows; episodes with an infra fault are void."""

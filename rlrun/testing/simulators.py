@@ -49,8 +49,7 @@ class EnvUnderTest:
 
     def limits(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the limits of the actions, [A] each; unbounded ones are taken as two wide."""
-        low = np.asarray(self.env.action_low)
-        high = np.asarray(self.env.action_high)
+        low, high = self.env.spaces.limits
         low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2, -1))
         return low, np.where(np.isfinite(high), high, low + 2)
 
@@ -58,7 +57,7 @@ class EnvUnderTest:
         """Return float32 [B, C, A]: the same random actions in every row. width: of the middle of the range, 0..1."""
         low, high = self.limits()
         middle = (1 - width) / 2
-        share = np.random.default_rng(seed).uniform(middle, 1 - middle, (1, num_steps, self.env.num_actions))
+        share = np.random.default_rng(seed).uniform(middle, 1 - middle, (1, num_steps, self.env.spaces.num_actions))
         return np.repeat(low + share * (high - low), self.env.num_envs, axis=0).astype(np.float32)
 
     def lasting(self, num_steps: int) -> tuple[int, np.ndarray]:
@@ -98,8 +97,8 @@ def _of_shape(what: str, array: np.ndarray, shape: tuple[int, ...], kind: type) 
 def _frame_faults(subject: EnvUnderTest, frames: Frames, num_rows: int) -> Faults:
     env = subject.env
     size = subject.config.image_size
-    yield from _of_shape("images", frames.images, (num_rows, env.num_images, size, size, 3), np.uint8)
-    yield from _of_shape("proprioception", frames.proprio, (num_rows, env.num_proprio), np.float32)
+    yield from _of_shape("images", frames.images, (num_rows, env.spaces.num_images, size, size, 3), np.uint8)
+    yield from _of_shape("proprioception", frames.proprio, (num_rows, env.spaces.num_proprio), np.float32)
     if not np.isfinite(frames.proprio).all():
         yield "proprioception holds NaN or infinity"
     if len(frames.instructions) != num_rows or not all(frames.instructions):
@@ -109,12 +108,14 @@ def _frame_faults(subject: EnvUnderTest, frames: Frames, num_rows: int) -> Fault
 def spaces_are_described(subject: EnvUnderTest) -> Faults:
     """Check that limits, names and sizes fit together."""
     env = subject.env
-    counts = {len(env.action_names), len(env.action_low), len(env.action_high), env.num_actions}
-    if len(counts) > 1 or not env.num_actions:
+    spaces = env.spaces
+    counts = {len(spaces.action_names), len(spaces.action_low), len(spaces.action_high), spaces.num_actions}
+    if len(counts) > 1 or not spaces.num_actions:
         yield f"num_actions, action_names, action_low and action_high differ in length: {sorted(counts)}"
-    if not (np.asarray(env.action_low) < np.asarray(env.action_high)).all():
+    low, high = spaces.limits
+    if not (low < high).all():
         yield "action_low is not below action_high"
-    if env.num_images + env.num_proprio == 0:
+    if spaces.num_images + spaces.num_proprio == 0:
         yield "there is nothing to see: no images and no proprioception"
     if env.num_envs != NUM_ENVS:
         yield f"num_envs is {env.num_envs}, asked for were {NUM_ENVS}"
@@ -143,7 +144,7 @@ def pictures_show_something(subject: EnvUnderTest) -> Faults:
     first = subject.env.reset(ALL, ALL)
     later = subject.env.step_chunk(subject.random_actions(num_steps=TIME_LIMIT, width=1.0)).frames
     images = np.concatenate([first.images, later.images])  # at a start it may be dark
-    if subject.env.num_images and not np.ptp(images, axis=(2, 3)).any((0, 2)).all():
+    if subject.env.spaces.num_images and not np.ptp(images, axis=(2, 3)).any((0, 2)).all():
         yield "a camera's pictures are of one colour"
     try:
         picture = subject.env.render(0, 120, 160)
@@ -296,13 +297,13 @@ def an_ended_row_is_refused(subject: EnvUnderTest) -> Faults:
 def actions_are_clipped(subject: EnvUnderTest) -> Faults:
     """Check that actions beyond their limits act as those limits."""
     env = subject.env
-    wild = np.broadcast_to(
-        subject.limits()[1] + 10 * np.isfinite(env.action_high), (NUM_ENVS, CHUNK, env.num_actions)
-    ).astype(np.float32)
+    _, high = env.spaces.limits
+    beyond = subject.limits()[1] + 10 * np.isfinite(high)
+    wild = np.broadcast_to(beyond, (NUM_ENVS, CHUNK, env.spaces.num_actions)).astype(np.float32)
     subject.start()
     first = env.step_chunk(wild)
     subject.start()
-    second = env.step_chunk(np.minimum(wild, env.action_high))
+    second = env.step_chunk(np.minimum(wild, high))
     if not same(first.frames, second.frames):
         yield "actions beyond their limits are not clipped"
 

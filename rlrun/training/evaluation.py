@@ -188,10 +188,10 @@ def evaluate_alone(session: Session, policy: str) -> None:
     episodes = run_episodes(session, 0, 0, evaluation_seeds(config), has_video=True)
     summary = record(session, 0, episodes)
     instances = instance_results(config, episodes)
-    content = asdict(summary) | ({"instances": [asdict(instance) for instance in instances]} if instances else {})
-    if meaning := simulator_spec(config.env).meaning_of_success(config.env):
+    content = asdict(summary) | ({"instances": [asdict(one) for one in instances]} if instances else {})
+    if meaning := simulator_spec(config.env).evaluation.meaning_of_success(config.env):
         content["success_means"] = meaning
-    if trained_on_test := simulator_spec(config.env).splits(config.env).trained_on_test:
+    if trained_on_test := simulator_spec(config.env).evaluation.splits(config.env).trained_on_test:
         content["trained_on_test"] = trained_on_test
     path = session.run_dir / "evaluation.json"
     path.write_text(json.dumps(content, indent=2) + "\n")
@@ -200,7 +200,7 @@ def evaluate_alone(session: Session, policy: str) -> None:
 
 def instance_results(config: RunConfig, episodes: list[EpisodeReport]) -> list[InstanceResult]:
     """Return the results by BEHAVIOR instance; empty if episodes do not start from listed instances."""
-    listed = simulator_spec(config.env).listed_instances(config.env)
+    listed = simulator_spec(config.env).evaluation.listed_instances(config.env)
     return [] if listed is None else results_by_instance(episodes, listed, config.env.action_hz)
 
 
@@ -220,7 +220,7 @@ def sentence(record: EvaluationRecord, env: EnvConfig) -> str:
 
     Example: success 58/64 = 91 % (95 % interval 81-96 %), mean return 1.31
     """
-    trained_on_test = simulator_spec(env).splits(env).trained_on_test
+    trained_on_test = simulator_spec(env).evaluation.splits(env).trained_on_test
     return (
         f"success {record.successes}/{record.episodes} = {100 * record.success_rate:.0f} % "
         f"(95 % interval {100 * record.ci_low:.0f}-{100 * record.ci_high:.0f} %), mean return {record.mean_return:.4g}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from rlrun.algorithms.spec import num_epochs
 from rlrun.config import provenance
 from rlrun.config.registry import ALGORITHMS
+from rlrun.config.schema import RunConfig
 from rlrun.controller.collection import Collection
 from rlrun.controller.controller import Batch
 from rlrun.data import checkpoint_folder
@@ -53,7 +54,6 @@ class Run:
         """session: opened with `resumed_by`."""
         self.callbacks = callbacks or Callbacks()
         self.session = session
-        self.config = session.config
         self.controller = session.controller
         self.progress = Progress()
         self.checkpoints = Checkpoints(session, partial(self.callbacks.call, "on_checkpoint"))
@@ -66,6 +66,11 @@ class Run:
         self._between = session.phases.drain()  # seconds by phase between the last step and this one
         self.busy = BusyShares(session.flush_timeline)
         self.step_checks = StepChecks(self.config)
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration of the run, which is the session's and the controller's."""
+        return self.session.config
 
     def complete(self, loop: Callable[[Run], ExitStatus]) -> ExitStatus:
         """Start or resume, then run `loop` until it ends or a signal comes."""
@@ -358,8 +363,7 @@ class Run:
         self.session.console.warning(
             f"{failure.message.rstrip('.')}, the first one: {', '.join(changed)} from now on ({failure.cause})"
         )
-        self.config = lowered
-        self.controller.workers.configure(lowered)
+        self.controller.configure(lowered)
         provenance.write(lowered, self.session.run_dir, self.progress.step)
         lost = ExitStatus.worker_lost
         self.rewind(RunError(failure.message, cause=failure.cause, exit_status=lost, worker=failure.worker))

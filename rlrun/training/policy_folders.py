@@ -144,9 +144,9 @@ def fitting_cameras(session: Session, dataset: Path) -> tuple[str, ...]:
     config = session.config
     console = session.console
     data = dataset_info(config.demos, str(dataset))
-    world = World.from_spaces(session.controller.world, config.env.image_size)
+    world = World(session.controller.world, config.env.image_size)
     num_proprio = data.num_proprio if config.policy.use_proprio else 0
-    fit = compare(data, world, PolicySpaces(data.num_actions, num_proprio, world.cameras))
+    fit = compare(data, world, PolicySpaces(data.num_actions, num_proprio, world.spaces.cameras))
     if config.demos.path is not None:
         console.note(f"sft: {dataset} beside the world and the new policy")
         for line in fit.lines():
@@ -162,7 +162,7 @@ def fitting_cameras(session: Session, dataset: Path) -> tuple[str, ...]:
 def _cached(config: RunConfig, kind: str, keys: dict) -> Path:
     """Return the cache folder whose name is derived from everything that its content depends on."""
     versions = provenance.origin()["packages"]
-    names = (*simulator_spec(config.env).packages, "torch", "rlrun")
+    names = (*simulator_spec(config.env).process.packages, "torch", "rlrun")
     text = json.dumps([keys, [versions.get(name) for name in names]], sort_keys=True)
     return Path(config.cache_dir) / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 

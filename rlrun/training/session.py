@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import shlex
 import shutil
@@ -10,14 +9,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from rlrun.config import provenance
 from rlrun.config.recorded import CHECKPOINTS
 from rlrun.config.schema import RunConfig
-from rlrun.config.sections import freeze
 from rlrun.controller.controller import Controller
 from rlrun.data import checkpoint_folder
 from rlrun.observability.console import Console
@@ -26,14 +23,14 @@ from rlrun.observability.metrics import MetricSinks
 from rlrun.observability.run_files import PLAN, TIMELINE, close_worker_logs, open_worker_log
 from rlrun.observability.timeline import TimelineWriter
 from rlrun.observability.trends import MemoryGrowth
-from rlrun.placement.fitting import fit_run
 from rlrun.placement.plan import ROLES
 from rlrun.system.errors import RUN_FOLDER_NOTE, RunError
 from rlrun.system.run_lock import RunLock
 from rlrun.system.status import Span
 from rlrun.system.storage_error import storage_failure
 from rlrun.system.telemetry import Telemetry
-from rlrun.training.run_folder import RunFolder, archive_previous_run, new_folder
+from rlrun.training.final_run import final_run
+from rlrun.training.run_folder import RunFolder, archive_previous_run
 from rlrun.training.stop_signal import StopSignal
 from rlrun.training.throughput import Throughput
 from rlrun.watchdog.guard import Guard
@@ -71,7 +68,6 @@ def _near(path: Path) -> str:
 class Session:
     """Running workers, with everything that watches and records them."""
 
-    config: RunConfig
     run_dir: Path
     controller: Controller
     console: Console
@@ -86,6 +82,11 @@ class Session:
     throughput: Throughput
     memory: MemoryGrowth = field(default_factory=MemoryGrowth)
     resume_command: str = ""  # for a person's shell; "": the session cannot be resumed
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration of the run, which is the controller's."""
+        return self.controller.config
 
     def phase(self, name: str, counter: str | None = None, total: int = 0) -> AbstractContextManager[Stopwatch]:
         """See `Phases.phase`."""
@@ -105,9 +106,15 @@ class Session:
 
 @contextmanager
 def open_session(
-    config: RunConfig, machines: Machines, roles: Sequence[str] = ROLES, resumed_by: str | None = None
+    config: RunConfig,
+    machines: Machines,
+    roles: Sequence[str] = ROLES,
+    resumed_by: str | None = None,
+    is_evaluation: bool = False,
 ) -> Iterator[Session]:
     """Start workers of the given roles on `machines`. The session closes both at its end.
+
+    config: as it was composed; `session.config` is that of the run, see `final_run`, which `is_evaluation` is for.
 
     resumed_by: the module that resumes the run, if it can be resumed; the caller then checks `stop` after every step.
     None: a signal ends the session at once. Raises RunError.
@@ -120,10 +127,9 @@ def open_session(
     """
     with ExitStack() as closing:
         closing.callback(machines.close)
-        fitting = fit_run(config, machines.inventory, roles)  # first, so that a refusal creates no folder
+        fitting = final_run(config, machines.inventory, roles, is_evaluation)  # a refusal creates no folder
         planned = fitting.plan
-        choices = fitting.choices
-        config = with_run_folder(fitting.config)
+        config = fitting.config
         run_dir = Path(str(config.output_dir))
         driver = Telemetry("driver/0")
         console = Console(config, run_dir)
@@ -142,7 +148,7 @@ def open_session(
         if command:
             closing.enter_context(_resumable(folder, command, console))
         stop = closing.enter_context(StopSignal(defer=resumed_by is not None))
-        _start_console(console, run_dir, machines, former, choices)
+        _start_console(console, run_dir, machines, former, fitting.choices)
         closing.callback(console.stop)
         disk = DiskSpeed(run_dir, console.warning)
         sinks = closing.enter_context(_closed(MetricSinks(run_dir, config)))
@@ -152,15 +158,15 @@ def open_session(
             _watch_driver(config, run_dir, driver, watchdog, command, closing)
         phases = Phases(driver, lock, console, watchdog)
         with phases.phase("doctor"):
-            for warning in machines.preflight(config, roles):
+            for warning in machines.preflight(fitting):
                 console.note(f"doctor: {warning}")
         with phases.phase("start workers"):
             workers = machines.start(config, planned, roles, run_dir, watchdog, lambda: stop.is_requested)
             closing.callback(workers.close)
             controller = Controller(config, workers, console.note)
         session = Session(
-            *(config, run_dir, controller, console, sinks, timeline, disk, watchdog, stop, phases, driver, folder),
-            throughput=Throughput(config, planned),
+            *(run_dir, controller, console, sinks, timeline, disk, watchdog, stop, phases, driver, folder),
+            throughput=Throughput(fitting.work, planned),
             resume_command=command,
         )
         watchdog.report_budgets()
@@ -192,15 +198,6 @@ def _watch_driver(
     floor_s = config.watchdog.floor_s
     temp_dir = config.cluster.temp_dir
     closing.callback(Guard(run_dir, floor_s, watchdog.driver_limit_s, command, temp_dir).close)
-
-
-def with_run_folder(config: RunConfig) -> RunConfig:
-    """Return the configuration with an absolute `output_dir`: the given one, or runs/<name>/<time>, which is made."""
-    now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    folder = Path(config.output_dir).absolute() if config.output_dir else new_folder(Path("runs") / config.name / now)
-    located = dataclasses.replace(config, output_dir=str(folder))
-    freeze(located)
-    return located
 
 
 def _locked(run_dir: Path, console: Console) -> RunLock:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlrun.config.registry import ALGORITHMS
-from rlrun.config.schema import RunConfig
 from rlrun.placement.plan import Plan
-from rlrun.placement.policy_counts import policy_counts
 from rlrun.placement.step_time import device_of, has_known_devices
+from rlrun.placement.workload import Workload
 
 
 class Throughput:
@@ -16,13 +15,13 @@ class Throughput:
 
     Example::
 
-        throughput = Throughput(config, plan)
+        throughput = Throughput(fitting.work, fitting.plan)
         metrics |= throughput.of_step(metrics)
     """
 
-    def __init__(self, config: RunConfig, plan: Plan):
-        self._config = config
-        self._counts = policy_counts(config) if has_known_devices(plan) else None
+    def __init__(self, work: Workload, plan: Plan):
+        self._config = work.config
+        self._counts = work.counts if has_known_devices(plan) else None
         self._peaks = {role: _peak(plan, role) for role in ("actor", "rollout")}
         self._num_accelerators = len({(slot.node, index) for slot in plan.slots for index in slot.accelerators})
 

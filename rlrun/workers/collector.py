@@ -53,7 +53,7 @@ class Collector:
     @cached_property
     def tally(self) -> StepTally:
         """The tally of the present training step; it needs the limits of the running simulator."""
-        return StepTally(self._env().action_low, self._env().action_high)
+        return StepTally(*self._env().spaces.limits)
 
     def reset(self, rows: np.ndarray, seeds: np.ndarray) -> Frames:
         """Start new episodes in `rows` (int [R]) with `seeds` (int [R])."""

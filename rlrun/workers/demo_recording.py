@@ -82,7 +82,8 @@ class _Recorder:
         self.env = env
         self._next_seed = first_seed
         self._stride = seed_stride
-        self._scale = noise * (env.action_high - env.action_low)
+        low, high = env.spaces.limits
+        self._scale = noise * (high - low)
         self._rows = np.arange(env.num_envs)
         self._episodes: list[_Row] = []
         self._random: list[np.random.Generator] = []

@@ -258,16 +258,17 @@ class EnvWorker:
         """Write one dataset to `folder` from the recordings of all env workers, then remove these."""
         env = self.config.env
         size = self.config.env.image_size
-        numbered = tuple(f"camera_{i}" for i in range(self.env.num_images))
-        cameras = tuple(short_name(name) for name in self.env.cameras) or numbered
-        names = self.env.action_names
+        spaces = self.env.spaces
+        numbered = tuple(f"camera_{i}" for i in range(spaces.num_images))
+        cameras = tuple(short_name(name) for name in spaces.cameras) or numbered
+        names = spaces.action_names
         sizes = ((size, size),) * len(cameras)
         features = DemoFeatures(
             cameras,
             sizes,
-            self.env.num_proprio,
+            spaces.num_proprio,
             len(names),
-            float(self.env.control_hz or env.action_hz),
+            float(spaces.control_hz or env.action_hz),
             action_names=names,
             has_rewards=True,
         )

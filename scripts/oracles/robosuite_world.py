@@ -19,22 +19,18 @@ import mujoco
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.config.simulator_spec import SimulatorSpec, SimulatorTime
+from rlrun.config.simulator_evaluation import EvaluationSpec
+from rlrun.config.simulator_process import ProcessSpec
+from rlrun.config.simulator_resources import ResourceSpec, SimulatorTime
+from rlrun.config.simulator_spec import SimulatorSpec
+from rlrun.config.simulator_wire import WireSpec
+from rlrun.config.simulator_world import WorldSpec
 from rlrun.edges.seeds import simulator_seed
-from rlrun.edges.spaces import Spaces
 from rlrun.envs import opengl
 from rlrun.envs.libero import spec as libero
 from rlrun.envs.libero.painter import ScenePainter
 from rlrun.envs.libero.spec import LiberoConfig, detail_of_pictures
-from rlrun.envs.libero.tasks import (
-    ACTION_NAMES,
-    NUM_PROPRIO,
-    action_limits,
-    axis_angle,
-    check_renderer,
-    chosen_tasks,
-    start_of,
-)
+from rlrun.envs.libero.tasks import axis_angle, check_renderer, chosen_tasks, spaces_of, start_of
 from rlrun.envs.opengl import prepare_robosuite
 from rlrun.envs.pictures import draw_without_display
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
@@ -59,11 +55,8 @@ def make_in_robosuite(config: EnvConfig, num_envs: int, progress: Callable[[], N
     prepare_robosuite()
     settings = config.section(LiberoConfig)
     tasks = chosen_tasks(config, suite_named(settings.suite).n_tasks)
-    low, high = action_limits(settings)
-    sizes = len(ACTION_NAMES), None, tuple(low.tolist()), tuple(high.tolist()), NUM_PROPRIO, len(config.cameras)
-    spaces = Spaces(*sizes, cameras=tuple(config.cameras), control_hz=float(config.action_hz))
     make = lambda: RobosuiteEnv(config, tasks)  # noqa: E731
-    return RowsEnv(make, num_envs, spaces, ACTION_NAMES, config.image_size, config.max_control_steps, progress)
+    return RowsEnv(make, num_envs, spaces_of(config), config.image_size, config.max_control_steps, progress)
 
 
 @cache
@@ -198,19 +191,20 @@ def painter_of(scene: str, model: mujoco.MjModel, detail: float | None) -> Scene
 SPEC = SimulatorSpec(
     "robosuite_world",
     make_in_robosuite,
-    libero.planned_spaces,
+    WorldSpec(libero.planned_spaces, cameras=libero.CAMERAS, own_limit=libero.own_limit),
     RobosuiteConfig,
-    memory=libero.device_memory,
-    host_memory=libero.host_memory,
-    time=lambda env: SimulatorTime(env_step_s=0.04, picture_s=0.01),
-    cameras=libero.CAMERAS,
-    packages=("mujoco", "robosuite"),
-    splits=libero.splits,
-    own_limit=libero.own_limit,
-    perturbations=libero.perturbations,
-    conventions=libero.conventions,
-    checks=libero.checks,
-    variables=opengl.VARIABLES,
-    environment=opengl.environment,
-    node_checks="rlrun.doctor.simulator_checks:MUJOCO_RENDERER",
+    libero.checks,
+    ResourceSpec(
+        memory=libero.device_memory,
+        host_memory=libero.host_memory,
+        time=lambda env: SimulatorTime(env_step_s=0.04, picture_s=0.01),
+        node_checks="rlrun.doctor.simulator_checks:MUJOCO_RENDERER",
+    ),
+    ProcessSpec(
+        packages=("mujoco", "robosuite"),
+        variables=opengl.VARIABLES,
+        environment=opengl.environment,
+    ),
+    EvaluationSpec(splits=libero.splits, perturbations=libero.perturbations),
+    WireSpec(libero.conventions),
 )

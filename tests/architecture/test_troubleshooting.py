@@ -15,6 +15,8 @@ from rlrun.doctor.check import ClusterState, Finding, Status
 from rlrun.doctor.checks import own_checks, row_of
 from rlrun.doctor.facts import ClusterFacts
 from rlrun.doctor.report import show
+from rlrun.placement.fitting import Fitting
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.watchdog import diagnosis
 from tests.architecture.source import ROOT, modules
@@ -70,9 +72,9 @@ def test_a_finding_links_to_the_row_of_its_check(monkeypatch: pytest.MonkeyPatch
     with console.capture() as shown:
         show(console, ClusterState(load([]), (), ClusterFacts(()), None, None, None), [found])
     assert "see docs/troubleshooting.md#doctor-temp-disk" in shown.get() and "doctor-temp-disk" in ROWS
-    monkeypatch.setattr(preflight, "check_cluster", lambda *_, **__: (None, [found]))
+    monkeypatch.setattr(preflight, "check_nodes", lambda *_, **__: (None, [found]))
     with pytest.raises(RunError) as caught:
-        preflight.preflight(load([]), None, ())
+        preflight.preflight(Fitting(Workload(load([])), None, None, (), ()), None, ())
     assert caught.value.row == "doctor-temp-disk" and "97 %" in str(caught.value)
 
 

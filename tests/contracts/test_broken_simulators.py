@@ -16,7 +16,7 @@ from rlrun.envs.vector_env import VectorEnv
 from rlrun.testing.simulators import TIME_LIMIT, EnvUnderTest, Note, broken_promises, findings
 
 SIZE = 16
-SPACES = Spaces(2, None, (-1.0, -1.0), (1.0, 1.0), 2, 1)
+SPACES = Spaces(2, None, (-1.0, -1.0), (1.0, 1.0), 2, 1, action_names=("x", "y"))
 
 
 class Point(SingleEnv):
@@ -42,7 +42,7 @@ class Point(SingleEnv):
 
 
 def rows(single: type[SingleEnv] = Point, kind: type[RowsEnv] = RowsEnv) -> VectorEnv:
-    return kind(single, 3, SPACES, ("x", "y"), SIZE, TIME_LIMIT, lambda: None)
+    return kind(single, 3, SPACES, SIZE, TIME_LIMIT, lambda: None)
 
 
 class Unseeded(Point):
@@ -106,7 +106,7 @@ class Unclipped(RowsEnv):
 
 class Trusting(RowsEnv):
     def checked(self, actions, active, is_over):
-        return np.clip(np.nan_to_num(actions[:, :, : self.num_actions]), -1, 1)
+        return np.clip(np.nan_to_num(actions[:, :, : self.spaces.num_actions]), -1, 1)
 
 
 class Hasty(RowsEnv):
@@ -172,13 +172,18 @@ class Restless(RowsEnv):
 class Misdescribed(RowsEnv):
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.action_low, self.action_high = self.action_high, self.action_low
+        self.spaces = exchanged(self.spaces)
 
     def checked(self, actions, active, is_over):
-        self.action_low, self.action_high = self.action_high, self.action_low
+        declared = self.spaces
+        self.spaces = exchanged(declared)
         checked = super().checked(actions, active, is_over)
-        self.action_low, self.action_high = self.action_high, self.action_low
+        self.spaces = declared
         return checked
+
+
+def exchanged(spaces: Spaces) -> Spaces:
+    return dataclasses.replace(spaces, action_low=spaces.action_high, action_high=spaces.action_low)
 
 
 class Tireless(RowsEnv):
@@ -310,7 +315,7 @@ class Closed(RowsEnv):
 
 def unbounded() -> VectorEnv:
     spaces = dataclasses.replace(SPACES, action_low=(-np.inf, -1.0), action_high=(np.inf, np.inf))
-    return RowsEnv(Point, 3, spaces, ("x", "y"), SIZE, TIME_LIMIT, lambda: None)
+    return RowsEnv(Point, 3, spaces, SIZE, TIME_LIMIT, lambda: None)
 
 
 SOUND = {

@@ -21,6 +21,7 @@ from rlrun.edges.buckets import checksum
 from rlrun.edges.weights import DeviceBucket, DeviceHandles, SharedBucket, WeightBucket
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
+from rlrun.placement.workload import Workload
 from rlrun.policies.offloading import local
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.network import LOOPBACK
@@ -96,7 +97,7 @@ class Processes:
     def __init__(self, config: RunConfig, actor: ActorWorker, num_cards: int, folder: Path, pool: Pool, has_ipc: bool):
         machine = Inventory((NodeInfo("n", "", 8, 10**12, (CARD,) * num_cards),))
         self.config, self.actor, self.folder, self.pool, self.has_ipc = config, actor, folder, pool, has_ipc
-        self.plan, self.sizes = plan(config, machine), {"actor": 1, "rollout": config.rollout.num_workers}
+        self.plan, self.sizes = plan(Workload(config), machine), {"actor": 1, "rollout": config.rollout.num_workers}
         self.answers: dict[tuple[int, int], Any] = {}
         self.sent: list[tuple[int, type]] = []  # the kind of every bucket, and its receiver
         self.tokens: list[str] = []

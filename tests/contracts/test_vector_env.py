@@ -255,8 +255,9 @@ def start(env: VectorEnv, seed: int = 7) -> Frames:
 
 def random_actions(env: VectorEnv, seed: int = 0, num_steps: int = CHUNK) -> np.ndarray:
     """The same random actions [B, C, A] near the middle of the range in every row."""
-    share = np.random.default_rng(seed).uniform(0.4, 0.6, (1, num_steps, env.num_actions))
-    actions = env.action_low + share * (env.action_high - env.action_low)
+    share = np.random.default_rng(seed).uniform(0.4, 0.6, (1, num_steps, env.spaces.num_actions))
+    low, high = env.spaces.limits
+    actions = low + share * (high - low)
     return np.repeat(actions, env.num_envs, axis=0).astype(np.float32)
 
 

@@ -13,6 +13,7 @@ from rlrun.controller.controller import Controller
 from rlrun.placement.plan import ROLES
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import ExitStatus, RunError
 from tests.workers import start_workers
 
@@ -34,7 +35,7 @@ def controller(request, tmp_path_factory):
     config = load(
         ["run=debug", *SMALL, *KINDS[request.param], f"output_dir={run_dir}", "weight_sync.bucket_bytes=200000"]
     )
-    workers = start_workers(config, plan(config, known_inventory(config)), ROLES, run_dir)
+    workers = start_workers(config, plan(Workload(config), known_inventory(config)), ROLES, run_dir)
     try:
         controller = Controller(config, workers)
         controller.load_simulators()

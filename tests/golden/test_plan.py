@@ -13,6 +13,7 @@ from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo, load_inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
+from rlrun.placement.workload import Workload
 
 ROOT = Path(__file__).parents[2]
 CASE = ROOT / "tests/data/cases/plan_dual_node.json"
@@ -50,7 +51,7 @@ def as_record(planned: Plan) -> dict:
 def test_the_seed_configuration(spelling: list[str]) -> None:
     """8 A100 + 8 RTX 4090; actor 0-7, rollout 0-3, env 8-11, in both spellings."""
     machines = Inventory(load_inventory(ROOT / "configs/inventory_example.yaml").nodes[:2])
-    planned = plan(load(["run=debug", *spelling, *BATCHES]), machines)
+    planned = plan(Workload(load(["run=debug", *spelling, *BATCHES])), machines)
     assert as_record(planned) == json.loads(CASE.read_text())
 
 
@@ -60,17 +61,16 @@ def test_every_shipped_placement_plans(path: Path, run: str) -> None:
     """With the runs that are shipped, on the example machines; each says when to use it."""
     config = load([f"run={run}", f"placement={path.stem}"])
     machines = load_inventory(ROOT / "configs/inventory_example.yaml")
-    config, _ = choose(config, machines)
-    planned = plan(config, machines)
-    sums = budget(config, planned, machines)
+    chosen = choose(Workload(config), machines)
+    planned = chosen.plan
+    sums = budget(chosen.work, planned, machines)
     assert {len(planned.of(role)) for role in ("actor", "rollout", "env")} != {0} and sums.accelerators
     assert "se it" in path.read_text().replace("wherever", "Use it")
 
 
 def test_three_nodes_keep_frames_at_home() -> None:
     machines = load_inventory(ROOT / "configs/inventory_example.yaml")
-    config, _ = choose(load(["placement=three_nodes"]), machines)
-    planned = plan(config, machines)
+    planned = choose(Workload(load(["placement=three_nodes"])), machines).plan
     envs, rollouts = planned.of("env"), planned.of("rollout")
     assert all(slot.node == rollouts[slot.rank * len(rollouts) // len(envs)].node for slot in envs)
 
@@ -89,8 +89,8 @@ def test_a_thousand_nodes() -> None:
     ]
     roles = ["placement.roles.actor=0-4095", "placement.roles.rollout=0-4095", "placement.roles.env=4096-8191"]
     config = load(["run=debug", *counts, *batches, *roles])
-    planned = plan(config, machines)
-    sums = budget(config, planned, machines)
+    planned = plan(Workload(config), machines)
+    sums = budget(Workload(config), planned, machines)
     for rank in (0, 7, 8, 2048, 4095):
         assert (planned.slot("actor", rank).node, planned.slot("actor", rank).accelerators) == (
             f"train-{rank // 8}",

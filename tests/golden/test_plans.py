@@ -15,7 +15,7 @@ from benchmarks.plans import MACHINES, RUNS, row, table
 from rlrun.config.checks import OF_INPUTS
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
-from rlrun.placement import budget, choices, fitting, planner, search
+from rlrun.placement import workload
 from rlrun.policies.counts import PolicyCounts
 
 FOLDER = Path(__file__).parent
@@ -37,8 +37,7 @@ LIKE_OTHERS = ("libero_simplevla_rl", "libero_pi05", "libero_gr00t")  # like lib
     "run", [pytest.param(run, marks=pytest.mark.long if run in LIKE_OTHERS else ()) for run in RUNS]
 )
 def test_the_table(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (budget, choices, fitting, planner, search):
-        monkeypatch.setattr(module, "policy_counts", stored)
+    monkeypatch.setattr(workload, "policy_counts", stored)
     found = [row(run, machines) for machines in MACHINES]
     wanted = [line for line in TABLE.read_text().splitlines() if line.startswith(f"| {run} |")]
     assert found == wanted, f"plans changed; if they should, run python -m {__name__} --write"
@@ -66,8 +65,7 @@ def main() -> None:
         for name, arguments in COUNTED.items():
             config = load(arguments, skipped=OF_INPUTS)
             (FOLDER / "policy_counts" / f"{name}.json").write_text(count(config).to_json() + "\n")
-    for module in (budget, choices, fitting, planner, search):
-        module.policy_counts = stored  # type: ignore[attr-defined]
+    workload.policy_counts = stored  # type: ignore[assignment]
     TABLE.write_text("\n".join(table()) + "\n")
 
 

@@ -47,7 +47,9 @@ ARGUMENTS += ["logging.tensorboard=false", "algorithm.target_kl=null"]
 def trained(folder: Path, *arguments: str) -> tuple[ExitStatus, list[dict]]:
     config = load([*ARGUMENTS, f"output_dir={folder}", *arguments])
     with open_session(config, Machines(config), resumed_by="rlrun.train") as session:
-        status = Run(session).complete(synchronous)
+        run = Run(session)
+        status = run.complete(synchronous)
+        assert run.config is session.config is session.controller.config
     return status, list(read_json_lines(folder / "metrics.jsonl"))
 
 

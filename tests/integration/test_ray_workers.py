@@ -19,6 +19,7 @@ from rlrun.config.loader import load
 from rlrun.controller.workers import WorkerGroup, Workers
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import RunError
 from rlrun.watchdog import watchdog
 from tests.workers import start_workers
@@ -118,5 +119,5 @@ def test_a_long_temporary_folder_is_refused(tmp_path):
     deep.mkdir()
     config = load(["run=debug", f"output_dir={tmp_path}", f"cluster.temp_dir={deep}"])
     with pytest.raises(RunError, match="bytes too long") as refusal:
-        start_workers(config, plan(config, known_inventory(config)), ["env"], tmp_path)
+        start_workers(config, plan(Workload(config), known_inventory(config)), ["env"], tmp_path)
     assert refusal.value.key == "cluster.temp_dir" and not list(deep.iterdir())

@@ -11,6 +11,7 @@ from rlrun.cluster.reservation import Reservation
 from rlrun.config.loader import load
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import ExitStatus, RunError
 
 pytestmark = pytest.mark.integration
@@ -20,7 +21,7 @@ def test_cores_belong_to_one_job(tmp_path):
     config = load(["run=debug", f"output_dir={tmp_path}", f"rollout.num_threads={os.cpu_count()}"])
     with RaySession(config, None) as connection:
         nodes = {node.name: node for node in connection.nodes()}
-        slots = plan(config, known_inventory(config)).slots
+        slots = plan(Workload(config), known_inventory(config)).slots
         assert not any(slot.accelerators for slot in slots), "this test is for machines without accelerators"
         first = Reservation(slots, nodes, "first", 30.0)
         with pytest.raises(RunError, match="no room for this run within 2 s") as refusal:

@@ -12,6 +12,7 @@ from rlrun.config.loader import load
 from rlrun.controller.workers import WorkerGroup
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import RunError
 from rlrun.system.machine_load import load_factor
 from tests.workers import start_workers
@@ -42,7 +43,7 @@ class SmallRun:
     def __init__(self, folder, name):
         config = load([*SETTINGS, f"output_dir={folder}/{name}", f"cache_dir={folder}/cache"])
         self.fault = folder / "fault"
-        self.workers = start_workers(config, plan(config, known_inventory(config)), ["env"], folder / name)
+        self.workers = start_workers(config, plan(Workload(config), known_inventory(config)), ["env"], folder / name)
         WorkerGroup(self.workers, "env").call(lambda env: env.load(), "simulators", 100.0)
         (self.recording,) = WorkerGroup(self.workers, "env").submit_all(
             lambda env: env.record_demos(f"{folder}/{name}/demos")

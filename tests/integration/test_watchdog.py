@@ -16,6 +16,7 @@ from rlrun.config.loader import load
 from rlrun.controller.workers import WorkerGroup
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import ExitStatus, RunError
 from tests.workers import start_workers
 
@@ -45,7 +46,7 @@ def environments(folder):
     paths = [str(Path(__file__).parent / "faults"), str(Path(__file__).resolve().parents[2])]
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [before.get("PYTHONPATH")])])
     config = load([*SETTINGS, f"output_dir={folder}", f"cache_dir={folder}/cache"])
-    workers = start_workers(config, plan(config, known_inventory(config)), ["env"], folder)
+    workers = start_workers(config, plan(Workload(config), known_inventory(config)), ["env"], folder)
     try:
         WorkerGroup(workers, "env").call(lambda env: env.load(), "simulators", 100.0)
         yield workers

@@ -32,6 +32,7 @@ from rlrun.placement.node_environment import ACTOR_ALLOCATOR, PINNING
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import FAKE_ACCELERATORS, known_inventory
 from rlrun.placement.weight_ways import weight_ways
+from rlrun.placement.workload import Workload
 
 CARD, PRETENDED = Machine(1), Machine(1, is_pretended=True)
 
@@ -306,7 +307,7 @@ def test_where_the_runs_place_their_roles(
 ) -> None:
     monkeypatch.setenv(FAKE_ACCELERATORS, "A100:2:80")
     config = load(list(training.ray_words(machine, words)))
-    made = plan(config, known_inventory(config))
+    made = plan(Workload(config), known_inventory(config))
     assert [slot.accelerators for slot in made.of("actor")] == [(card,) for card in actor]
     assert made.slot("rollout", 0).accelerators == (rollout,)
     assert bool(config.placement.offload) is (rollout in actor)
@@ -325,7 +326,7 @@ def test_workers_of_an_older_torch_get_what_it_takes(
     monkeypatch.setenv(FAKE_ACCELERATORS, "A100:1:80")
     fit_allocator(torch_version)
     config = load(list(training.ray_words(PRETENDED, training.TURNS)))
-    made = plan(config, known_inventory(config))
+    made = plan(Workload(config), known_inventory(config))
     found = {
         role: {setting.name: setting.value for setting in made.slot(role, 0).environment}["PYTORCH_ALLOC_CONF"]
         for role in ("actor", "rollout")
@@ -336,7 +337,7 @@ def test_workers_of_an_older_torch_get_what_it_takes(
 def test_where_weights_go_by_device_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load(list(training.ray_words(Machine(1), training.RESIDENT)))
     card = Accelerator("NVIDIA A100-SXM4-80GB", 80 * 10**9, has_rt_cores=False)
-    made = plan(config, Inventory((NodeInfo("n", "", 16, 10**11, (card,)),)))
+    made = plan(Workload(config), Inventory((NodeInfo("n", "", 16, 10**11, (card,)),)))
     assert [way.transport for way in weight_ways(config, made)] == [WeightTransport.device]
 
 

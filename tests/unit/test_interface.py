@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import rlrun
-from rlrun.system.errors import RunError
+from rlrun.system.errors import ExitStatus, RunError
 
 LINES = """
 import rlrun
@@ -124,7 +124,7 @@ def test_a_run_returns_what_it_left_and_calls_objects(tmp_path: Path) -> None:
     seeing = Seeing()
     few = ["run=cartpole", "cluster.kind=local", "num_steps=2", f"output_dir={tmp_path / 'run'}", *SMALL]
     result = rlrun.run(rlrun.load_config(few), callbacks=[seeing])
-    assert result == 0 and result.status.name == "ok" and seeing.steps == [1, 2]
+    assert result.status is ExitStatus.ok and seeing.steps == [1, 2]
     assert result.folder == tmp_path / "run" and result.policy == tmp_path / "run/policy"
     assert result.evaluation is not None and len(result.evaluation.outcomes) == 2
     again = rlrun.load_config(result.folder, changes=["seed=4"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlrun.config.sections import POSITIVE, Section, bounded
-from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec
+from rlrun.config.simulator_spec import SimulatorSpec
+from rlrun.config.simulator_world import PlannedSpaces, WorldSpec
 
 
 @dataclass
@@ -22,15 +23,23 @@ def make_reach(config, num_envs, progress):
     from rlrun.envs.rows import RowsEnv
     from rlrun_reach.reach import Reach
 
-    spaces = Spaces(2, None, (-1.0, -1.0), (1.0, 1.0), 2, 1)  # actions, choices, low, high, proprioception, images
+    spaces = Spaces(
+        num_actions=2,
+        num_choices=None,
+        action_low=(-1.0, -1.0),
+        action_high=(1.0, 1.0),
+        num_proprio=2,
+        num_images=1,
+        action_names=("x", "y"),
+    )
     own, size = config.section(ReachConfig), config.image_size
     limit = config.max_control_steps
-    return RowsEnv(lambda: Reach(own, size), num_envs, spaces, ("x", "y"), size, limit, progress)
+    return RowsEnv(lambda: Reach(own, size), num_envs, spaces, size, limit, progress)
 
 
 SPEC = SimulatorSpec(
     "reach",
     make_reach,
-    planned_spaces=lambda env: PlannedSpaces(num_images=1, num_proprio=2, num_actions=2),
-    section=ReachConfig,
+    WorldSpec(lambda env: PlannedSpaces(num_images=1, num_proprio=2, num_actions=2)),
+    ReachConfig,
 )

@@ -57,7 +57,7 @@ class WarpLiberoEnv(SuiteEnv):
         with wp.ScopedDevice(device):
             self._goals = BatchGoals([task.goal for task in self._opened], num_envs)
         self.fingerprint = {**self.fingerprint, "renderer": f"MuJoCo Warp's ray tracer on {device}"}
-        self._pictures = RayTracer(model, self._physics, self.cameras, config.image_size)
+        self._pictures = RayTracer(model, self._physics, self.spaces.cameras, config.image_size)
         self._data = mujoco.MjData(model)  # of one row, for pictures for people
         self._begun: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # start -> pictures, proprioception
         self._started = np.zeros(num_envs, int)  # start of each row's episode

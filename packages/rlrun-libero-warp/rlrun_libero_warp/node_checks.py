@@ -65,7 +65,7 @@ def _told(cluster: ClusterState, facts: WarpFacts) -> str:
     if not facts.device:
         return f"MuJoCo Warp {facts.mujoco_warp} on the CPU, {compiled}"
     env = cluster.config.env
-    memory = simulator_spec(env).memory(env)
+    memory = simulator_spec(env).resources.memory(env)
     rows = max(0, 1 + (facts.memory_bytes - memory.first_env_bytes) // memory.further_env_bytes)
     return f"MuJoCo Warp {facts.mujoco_warp} on {facts.device}, room for some {rows} rows, {compiled}"
 

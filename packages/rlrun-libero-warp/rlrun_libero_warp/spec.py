@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlrun.config.schema import EnvConfig
-from rlrun.config.simulator_spec import Decided, SimulatorMemory, SimulatorSpec, SimulatorTime, Splits, Variable
+from rlrun.config.simulator_evaluation import EvaluationSpec, Splits
+from rlrun.config.simulator_process import Decided, ProcessSpec, Variable
+from rlrun.config.simulator_resources import ResourceSpec, SimulatorMemory, SimulatorTime
+from rlrun.config.simulator_spec import SimulatorSpec
+from rlrun.config.simulator_wire import WireSpec
+from rlrun.config.simulator_world import WorldSpec
 from rlrun.envs import opengl
 from rlrun.envs.libero import spec as libero
 
@@ -52,19 +57,20 @@ def splits(env: EnvConfig) -> Splits:
 SPEC = SimulatorSpec(
     "libero_warp",
     "rlrun_libero_warp.start:make_with_warp",
-    libero.planned_spaces,
+    WorldSpec(libero.planned_spaces, cameras=libero.CAMERAS, own_limit=libero.own_limit),
     LiberoWarpConfig,
-    memory=device_memory,
-    host_memory=libero.host_memory,
-    time=control_time,
-    cameras=libero.CAMERAS,
-    packages=("mujoco", "mujoco-warp", "warp-lang"),
-    splits=splits,
-    own_limit=libero.own_limit,
-    perturbations=libero.perturbations,
-    conventions=libero.conventions,
-    checks=libero.checks,
-    variables=(*opengl.VARIABLES, CACHE),
-    environment=opengl.environment,
-    node_checks="rlrun_libero_warp.node_checks:INSPECTION",
+    libero.checks,
+    ResourceSpec(
+        memory=device_memory,
+        host_memory=libero.host_memory,
+        time=control_time,
+        node_checks="rlrun_libero_warp.node_checks:INSPECTION",
+    ),
+    ProcessSpec(
+        packages=("mujoco", "mujoco-warp", "warp-lang"),
+        variables=(*opengl.VARIABLES, CACHE),
+        environment=opengl.environment,
+    ),
+    EvaluationSpec(splits=splits, perturbations=libero.perturbations),
+    WireSpec(libero.conventions),
 )

@@ -48,12 +48,12 @@ def test_tasks_of_different_scenes_are_refused(tmp_path: Path) -> None:
 def test_a_plan_counts_rows_and_pixels() -> None:
     env = load([*on_warp(), "env.num_envs=512", "env.num_workers=1"]).env
     small, large = env, dataclasses.replace(env, image_size=2 * env.image_size)
-    each = SPEC.memory(small).further_env_bytes
-    assert SPEC.memory(small).of(512) - SPEC.memory(small).of(511) == each
-    assert SPEC.memory(large).further_env_bytes - each == 3 * 2 * env.image_size**2 * 7
-    time = SPEC.time(env)
+    each = SPEC.resources.memory(small).further_env_bytes
+    assert SPEC.resources.memory(small).of(512) - SPEC.resources.memory(small).of(511) == each
+    assert SPEC.resources.memory(large).further_env_bytes - each == 3 * 2 * env.image_size**2 * 7
+    time = SPEC.resources.time(env)
     assert time is not None and time.env_step_s == 0  # rows step together
-    more = SPEC.time(dataclasses.replace(env, num_envs=4096))
+    more = SPEC.resources.time(dataclasses.replace(env, num_envs=4096))
     assert more is not None and more.step_s > 2 * time.step_s
 
 

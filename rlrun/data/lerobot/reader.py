@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlrun.data.fit import DatasetInfo
 from rlrun.data.lerobot import layout, statistics
 from rlrun.data.lerobot.frames import FrameTable, read_frames, time_warning
 from rlrun.data.lerobot.layout import FRAME_SUCCESS, DatasetError, DemoFeatures
@@ -24,6 +23,16 @@ from rlrun.system.errors import ExitStatus, RunError
 
 if TYPE_CHECKING:
     from rlrun.config.schema import DemosConfig
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetInfo(DemoFeatures):
+    """Features, actions and texts of a data set. Example: DatasetInfo(("top",), ((48, 64),), 5, 2, fps=10.0)"""
+
+    actions: np.ndarray | None = None  # float32 [F, A], simulator units; None: unknown
+    sentences: tuple[str, ...] = ()  # distinct ones; (): unknown
+    left_out: tuple[str, ...] = ()  # sentences on features that are not read
+    is_ordered: bool = False  # the user has listed its cameras in the order of the world's (demos.keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,19 +295,12 @@ def open_dataset(demos: DemosConfig, folder: str, cameras: tuple[str, ...] | Non
 
 def dataset_info(demos: DemosConfig, folder: str) -> DatasetInfo:
     """Return the description of a dataset for the comparison with a world. Raises RunError naming an unusable file."""
-    dataset = open_dataset(demos, folder)
-    known = dataset.features
+    found = open_dataset(demos, folder)
     return DatasetInfo(
-        cameras=known.cameras,
-        camera_sizes=known.camera_sizes,
-        num_proprio=known.num_proprio,
-        num_actions=known.num_actions,
-        fps=known.fps,
-        proprio_names=known.proprio_names,
-        action_names=known.action_names,
-        actions=dataset.actions,
-        sentences=dataset.sentences,
-        left_out=dataset.left_out,
+        **vars(found.features),
+        actions=found.actions,
+        sentences=found.sentences,
+        left_out=found.left_out,
         is_ordered=demos.keys.images is not None,
     )
 

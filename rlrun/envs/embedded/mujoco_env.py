@@ -11,6 +11,7 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig, Renderer, RewardMode
 from rlrun.edges.frames import ChunkResult, Frames
+from rlrun.edges.spaces import Spaces
 from rlrun.envs import r1pro
 from rlrun.envs.embedded import room
 from rlrun.envs.embedded.activities import Activity, PickingUpTrash, TurningOnRadio
@@ -58,20 +59,23 @@ class MujocoVectorEnv(VectorEnv):
         self._substeps = config.physics_hz // config.action_hz
         self._start_qpos = _start_qpos(self.model, self.activity)
         self._expert: Expert | None = None
-        self.num_actions = len(self._controllers.names)
-        self.num_proprio = self._proprioception.size
-        self.num_images = len(config.cameras)
-        self.cameras = tuple(config.cameras)
-        self.control_hz = float(config.action_hz)
-        self._own = settings = config.section(EmbeddedConfig)
-        is_reworded = settings.perturbation is Perturbation.wording
+        self._own = own = config.section(EmbeddedConfig)
+        is_reworded = own.perturbation is Perturbation.wording
         self._instruction = WORDINGS[config.activity] if is_reworded else self.activity.instruction
-        self.instructions = (self._instruction,)
-        self._spread = settings.reset_spread * (POSE_SPREAD if settings.perturbation is Perturbation.pose else 1.0)
-        self._is_delayed = settings.perturbation is Perturbation.delay
-        self.action_names = self._controllers.names
-        self.action_low = self._controllers.low
-        self.action_high = self._controllers.high
+        self._spread = own.reset_spread * (POSE_SPREAD if own.perturbation is Perturbation.pose else 1.0)
+        self._is_delayed = own.perturbation is Perturbation.delay
+        self.spaces = Spaces(
+            num_actions=len(self._controllers.names),
+            num_choices=None,
+            action_low=tuple(self._controllers.low.tolist()),
+            action_high=tuple(self._controllers.high.tolist()),
+            num_proprio=self._proprioception.size,
+            num_images=len(config.cameras),
+            cameras=tuple(config.cameras),
+            action_names=self._controllers.names,
+            control_hz=float(config.action_hz),
+            instructions=(self._instruction,),
+        )
         self.fingerprint = {"renderer": self._renderer.drawn_by, "model": model_digest(self.model)}
         self.largest_reward = config.reward_potential + self._own.reward_shaping  # goal and shaping in one step
 
@@ -147,7 +151,7 @@ class MujocoVectorEnv(VectorEnv):
         """Return the frames of each row; None gives zeros."""
         size = self.config.image_size
         images = np.zeros((len(rows), len(self._cameras), size, size, 3), np.uint8)
-        proprio = np.zeros((len(rows), self.num_proprio), np.float32)
+        proprio = np.zeros((len(rows), self.spaces.num_proprio), np.float32)
         for i, row in enumerate(rows):
             if row is None:
                 continue

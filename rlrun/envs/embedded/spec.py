@@ -9,7 +9,12 @@ from enum import Enum
 
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import NOT_NEGATIVE, SHARE, Section, bounded
-from rlrun.config.simulator_spec import SimulatorSpec, SimulatorTime
+from rlrun.config.simulator_evaluation import EvaluationSpec
+from rlrun.config.simulator_process import ProcessSpec
+from rlrun.config.simulator_resources import ResourceSpec, SimulatorTime
+from rlrun.config.simulator_spec import SimulatorSpec
+from rlrun.config.simulator_wire import WireSpec
+from rlrun.config.simulator_world import WorldSpec
 from rlrun.envs import opengl, r1pro_keys
 from rlrun.system.errors import RunError
 
@@ -66,17 +71,19 @@ def _perturbed_worlds(env: EnvConfig) -> dict[str, EnvConfig]:
 SPEC = SimulatorSpec(
     "embedded",
     "rlrun.envs.embedded.mujoco_env:MujocoVectorEnv",
-    r1pro_keys.planned_spaces,
+    WorldSpec(
+        r1pro_keys.planned_spaces,
+        is_r1pro=True,
+        cameras=r1pro_keys.CAMERAS,
+        has_expert=lambda env: True,
+    ),
     EmbeddedConfig,
-    time=lambda env: SimulatorTime(env_step_s=0.0002, picture_s=0.003),  # measured with 64 pixels, drawn by the CPU
-    has_expert=lambda env: True,
-    is_r1pro=True,
-    cameras=r1pro_keys.CAMERAS,
-    packages=("mujoco", "bddl"),
-    checks=checks,
-    perturbations=_perturbed_worlds,
-    conventions=r1pro_keys.conventions,
-    node_checks="rlrun.doctor.simulator_checks:WORLD_RENDERER",
-    variables=opengl.VARIABLES,
-    environment=opengl.environment,
+    checks,
+    ResourceSpec(
+        time=lambda env: SimulatorTime(env_step_s=0.0002, picture_s=0.003),  # measured with 64 pixels, drawn by the CPU
+        node_checks="rlrun.doctor.simulator_checks:WORLD_RENDERER",
+    ),
+    ProcessSpec(packages=("mujoco", "bddl"), variables=opengl.VARIABLES, environment=opengl.environment),
+    EvaluationSpec(perturbations=_perturbed_worlds),
+    WireSpec(r1pro_keys.conventions),
 )

@@ -52,7 +52,8 @@ class Actions:
         """Return the spaces of a policy for this environment."""
         space: Any = self._space
         if self._first_choice is not None:
-            return Spaces(1, int(space.n), (0.0,), (float(space.n - 1),), num_proprio, num_images)
+            limits = (0.0,), (float(space.n - 1),)
+            return Spaces(1, int(space.n), *limits, num_proprio, num_images, action_names=("action/0",))
         # the limits of an unbounded Box of whole numbers are those of its type, which say nothing of its actions
         low = np.where(space.bounded_below, space.low, -np.inf).reshape(-1)
         high = np.where(space.bounded_above, space.high, np.inf).reshape(-1)
@@ -65,7 +66,8 @@ class Actions:
             )
         low = np.where(low < -MAX_LIMIT, -np.inf, low).tolist()
         high = np.where(high > MAX_LIMIT, np.inf, high).tolist()
-        return Spaces(len(low), None, tuple(low), tuple(high), num_proprio, num_images)
+        names = tuple(f"action/{i}" for i in range(len(low)))
+        return Spaces(len(low), None, tuple(low), tuple(high), num_proprio, num_images, action_names=names)
 
     def native(self, action: np.ndarray) -> Any:
         """Return the action for env.step: within its space, in its type; whole numbers are the nearest ones."""

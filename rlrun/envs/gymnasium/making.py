@@ -162,6 +162,5 @@ def _singles(
     probe = GymnasiumEnv(config, make())
     spaces = probe.spaces()
     close_or_warn(probe.close, "the first environment")
-    names = [f"action/{i}" for i in range(spaces.num_actions)]
     limit = config.max_control_steps
-    return RowsEnv(lambda: GymnasiumEnv(config, make()), num_envs, spaces, names, config.image_size, limit, progress)
+    return RowsEnv(lambda: GymnasiumEnv(config, make()), num_envs, spaces, config.image_size, limit, progress)

@@ -9,7 +9,12 @@ from typing import Any
 
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import FINITE, Section, bounded, named
-from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec, Splits
+from rlrun.config.simulator_evaluation import EvaluationSpec, Splits
+from rlrun.config.simulator_process import ProcessSpec
+from rlrun.config.simulator_resources import ResourceSpec
+from rlrun.config.simulator_spec import SimulatorSpec
+from rlrun.config.simulator_wire import WireSpec
+from rlrun.config.simulator_world import PlannedSpaces, WorldSpec
 from rlrun.envs import opengl
 from rlrun.system.errors import RunError
 
@@ -125,16 +130,18 @@ def _deviations(env: EnvConfig) -> Iterator[str]:
 SPEC = SimulatorSpec(
     "gymnasium",
     "rlrun.envs.gymnasium.making:make_gymnasium",
-    planned_spaces,
+    WorldSpec(
+        planned_spaces,
+        has_expert=lambda env: env.section(GymnasiumConfig).expert is not None,
+        own_limit=own_limit,
+    ),
     GymnasiumConfig,
-    image_names=lambda env: env.section(GymnasiumConfig).image_keys,
-    packages=("gymnasium", "mujoco"),
-    has_expert=lambda env: env.section(GymnasiumConfig).expert is not None,
-    meaning_of_success=lambda env: meaning_of_success(env.section(GymnasiumConfig)),
-    checks=checks,
-    splits=splits,
-    own_limit=own_limit,
-    variables=opengl.VARIABLES,
-    environment=opengl.environment,
-    node_checks="rlrun.doctor.simulator_checks:SPACES",
+    checks,
+    ResourceSpec(node_checks="rlrun.doctor.simulator_checks:SPACES"),
+    ProcessSpec(packages=("gymnasium", "mujoco"), variables=opengl.VARIABLES, environment=opengl.environment),
+    EvaluationSpec(
+        meaning_of_success=lambda env: meaning_of_success(env.section(GymnasiumConfig)),
+        splits=splits,
+    ),
+    WireSpec(image_names=lambda env: env.section(GymnasiumConfig).image_keys),
 )

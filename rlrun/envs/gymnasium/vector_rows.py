@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,16 +49,8 @@ class VectorRows(VectorEnv):
         self._is_rendered = self._wanted.is_observed_as_pixels
         space = RENDERED if self._is_rendered else env.single_observation_space
         self._reader = ObservationReader(space, self._wanted, config.image_size)
-        space_sizes = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
-        self.num_actions = space_sizes.num_actions
-        self.num_choices = space_sizes.num_choices
-        self.num_proprio = space_sizes.num_proprio
-        self.num_images = space_sizes.num_images
-        self.observed = self._reader.guess
-        self.cameras = self._reader.cameras
-        self.action_names = tuple(f"action/{i}" for i in range(space_sizes.num_actions))
-        self.action_low = np.array(space_sizes.action_low, np.float32)
-        self.action_high = np.array(space_sizes.action_high, np.float32)
+        found = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
+        self.spaces = replace(found, observed=self._reader.guess, cameras=self._reader.cameras)
         self._success = [Success(self._wanted, env.spec, self._max_steps) for _ in range(self.num_envs)]
         self._expert = Expert.of(self._wanted.expert, self._actions)
         self._is_over, self._has_ended = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
@@ -209,7 +202,7 @@ class VectorRows(VectorEnv):
     @property
     def _idle(self) -> np.ndarray:
         """Return float32 [A], the action for rows that have ended."""
-        return np.clip(np.zeros(self.num_actions, np.float32), self.action_low, self.action_high)
+        return np.clip(np.zeros(self.spaces.num_actions, np.float32), *self.spaces.limits)
 
     def _result(self, chunk: ChunkBuilder, active: np.ndarray) -> ChunkResult:
         frames, faults = self._frames([i if on else None for i, on in enumerate(active.tolist())])
@@ -226,8 +219,8 @@ class VectorRows(VectorEnv):
 
     def _frames(self, rows: list[int | None] | list[int]) -> tuple[Frames, dict[int, str]]:
         """Return the frames of each row, and the faults of its numbers by place; None gives zeros."""
-        images = np.zeros((len(rows), self.num_images, self._size, self._size, 3), np.uint8)
-        proprio = np.zeros((len(rows), self.num_proprio), np.float32)
+        images = np.zeros((len(rows), self.spaces.num_images, self._size, self._size, 3), np.uint8)
+        proprio = np.zeros((len(rows), self.spaces.num_proprio), np.float32)
         tasks = self._tasks()
         texts = []
         faults = {}

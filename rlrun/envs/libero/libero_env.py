@@ -63,7 +63,7 @@ class LiberoVectorEnv(SuiteEnv):
         for i in range(num_envs):
             self._rows.append(self._opened(self._tasks[i % len(self._tasks)]))
             progress()
-        if self.num_images:
+        if self.spaces.num_images:
             self.fingerprint = {**self.fingerprint, "renderer": self._rows[0].task.scene.painter.drawn_by}
         self._controller = PoseController(num_envs, self._rows[0].task.scene.robot)
         self._num_substeps = self.num_substeps(self._rows[0].task.scene.model)
@@ -84,7 +84,8 @@ class LiberoVectorEnv(SuiteEnv):
         for i, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
             self._restart(i, seed)
         ids = np.asarray(env_ids, int)
-        idle = self.idle(len(ids))
+        idle = np.zeros((len(ids), self.spaces.num_actions))
+        idle[:, -1] = self._settings.idle_gripper
         for _ in range(self._settings.settle_steps):
             self.control_step(ids, idle)
         broken = [i for i in ids.tolist() if self._rows[i].is_broken()]
@@ -163,7 +164,7 @@ class LiberoVectorEnv(SuiteEnv):
     def _frames(self, rows: list[_Row | None]) -> Frames:
         """Return the frames of each row; None gives zeros."""
         size = self._config.image_size
-        images = np.zeros((len(rows), self.num_images, size, size, 3), np.uint8)
+        images = np.zeros((len(rows), self.spaces.num_images, size, size, 3), np.uint8)
         proprio = np.zeros((len(rows), NUM_PROPRIO), np.float32)
         texts = [""] * len(rows)
         for i, row in enumerate(rows):
@@ -171,7 +172,7 @@ class LiberoVectorEnv(SuiteEnv):
                 continue
             texts[i] = row.task.instruction
             proprio[i] = as_float32(proprio_of(row.task.scene, row.data, row.arm))
-            for j, camera in enumerate(self.cameras):
+            for j, camera in enumerate(self.spaces.cameras):
                 images[i, j] = self._draw(row, camera, size, size)
         return Frames(images, proprio, tuple(texts))
 

@@ -9,16 +9,12 @@ from enum import Enum
 
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import NOT_NEGATIVE, Range, RemovedKey, Section, bounded, named
-from rlrun.config.simulator_spec import (
-    GRIPPER_OPEN_01,
-    Component,
-    Conventions,
-    PlannedSpaces,
-    SimulatorMemory,
-    SimulatorSpec,
-    SimulatorTime,
-    Splits,
-)
+from rlrun.config.simulator_evaluation import EvaluationSpec, Splits
+from rlrun.config.simulator_process import ProcessSpec
+from rlrun.config.simulator_resources import ResourceSpec, SimulatorMemory, SimulatorTime
+from rlrun.config.simulator_spec import SimulatorSpec
+from rlrun.config.simulator_wire import GRIPPER_OPEN_01, Component, Conventions, WireSpec
+from rlrun.config.simulator_world import PlannedSpaces, WorldSpec
 from rlrun.edges.starts import Split
 from rlrun.envs import opengl
 from rlrun.system.errors import RunError
@@ -239,20 +235,25 @@ def conventions(env: EnvConfig) -> Conventions:
 SPEC = SimulatorSpec(
     "libero",
     "rlrun.envs.libero.libero_env:make_libero",
-    planned_spaces,
+    WorldSpec(
+        planned_spaces,
+        cameras=CAMERAS,
+        has_expert=lambda env: env.section(LiberoConfig).expert is not None,
+        own_limit=own_limit,
+    ),
     LiberoConfig,
-    memory=device_memory,
-    host_memory=host_memory,
-    time=control_time,
-    cameras=CAMERAS,
-    packages=("mujoco",),
-    splits=splits,
-    own_limit=own_limit,
-    perturbations=perturbations,
-    conventions=conventions,
-    has_expert=lambda env: env.section(LiberoConfig).expert is not None,
-    checks=checks,
-    variables=opengl.VARIABLES,
-    environment=opengl.environment,
-    node_checks="rlrun.doctor.simulator_checks:MUJOCO_RENDERER",
+    checks,
+    ResourceSpec(
+        memory=device_memory,
+        host_memory=host_memory,
+        time=control_time,
+        node_checks="rlrun.doctor.simulator_checks:MUJOCO_RENDERER",
+    ),
+    ProcessSpec(
+        packages=("mujoco",),
+        variables=opengl.VARIABLES,
+        environment=opengl.environment,
+    ),
+    EvaluationSpec(splits=splits, perturbations=perturbations),
+    WireSpec(conventions),
 )

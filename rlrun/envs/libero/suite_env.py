@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import mujoco
@@ -11,7 +12,7 @@ import numpy as np
 from rlrun.config.schema import EnvConfig
 from rlrun.envs.libero.scenes import Suite, Task, contacts_differ
 from rlrun.envs.libero.spec import SuiteConfig
-from rlrun.envs.libero.tasks import ACTION_NAMES, NUM_PROPRIO, action_limits, chosen_tasks, start_of
+from rlrun.envs.libero.tasks import chosen_tasks, spaces_of, start_of
 from rlrun.envs.vector_env import VectorEnv
 
 log = logging.getLogger(__name__)
@@ -36,19 +37,13 @@ class SuiteEnv(VectorEnv):
         self.num_envs = num_envs
         self._suite = Suite(Path(self._settings.scenes).expanduser(), self._settings.suite, detail)
         self._tasks = chosen_tasks(config, len(self._suite.tasks))
-        self.num_actions = len(ACTION_NAMES)
-        self.num_proprio = NUM_PROPRIO
-        self.action_names = ACTION_NAMES
-        self.num_images = len(config.cameras)
-        self.cameras = tuple(config.cameras)
-        self.action_low, self.action_high = action_limits(self._settings)
-        self.control_hz = float(config.action_hz)
         self.largest_reward = 1.0
         made_by = self._suite.described(self._tasks[0])["made_by"]
         if contacts_differ(made_by):
             log.warning(OTHER_CONTACTS, mujoco.__version__, made_by["mujoco"], made_by["mujoco"])
         self.fingerprint = {"tasks": self._suite.digest(self._tasks)}
-        self.instructions = tuple(dict.fromkeys(self._suite.described(i)["instruction"] for i in self._tasks))
+        sentences = dict.fromkeys(self._suite.described(i)["instruction"] for i in self._tasks)
+        self.spaces = replace(spaces_of(config), instructions=tuple(sentences))
 
     def task_of(self, seed: int) -> int:
         """Return the number in its suite of the task that a reset seed chooses."""
@@ -65,7 +60,7 @@ class SuiteEnv(VectorEnv):
 
     def idle(self, num_rows: int) -> np.ndarray:
         """Return actions [R, 7] in the controller's terms, in which objects come to rest before an episode."""
-        actions = np.zeros((num_rows, self.num_actions))
+        actions = np.zeros((num_rows, self.spaces.num_actions))
         actions[:, -1] = self._settings.idle_gripper
         return actions
 

@@ -9,6 +9,7 @@ import mujoco
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
+from rlrun.edges.spaces import Spaces
 from rlrun.edges.starts import split_of
 from rlrun.envs.libero.spec import SAMPLED, SuiteConfig, start_range, start_texts
 from rlrun.system.errors import ExitStatus, RunError
@@ -82,12 +83,21 @@ def start_of(seed: int, num_tasks: int, num_published: int, num_sampled: int, se
     return StartChoice(True, at % num_sampled) if wanted is None else StartChoice(False, wanted[at % len(wanted)])
 
 
-def action_limits(settings: SuiteConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lowest and the highest action, float32 [7]."""
-    high = np.ones(len(ACTION_NAMES), np.float32)
-    low = -high
-    low[-1] = 0.0 if settings.has_openness else -1.0
-    return low, high
+def spaces_of(config: EnvConfig) -> Spaces:
+    """Return the observation and action spaces of LIBERO's robot."""
+    high = (1.0,) * len(ACTION_NAMES)
+    low = (*[-1.0] * (len(ACTION_NAMES) - 1), 0.0 if config.section(SuiteConfig).has_openness else -1.0)
+    return Spaces(
+        num_actions=len(ACTION_NAMES),
+        num_choices=None,
+        action_low=low,
+        action_high=high,
+        num_proprio=NUM_PROPRIO,
+        num_images=len(config.cameras),
+        cameras=tuple(config.cameras),
+        action_names=ACTION_NAMES,
+        control_hz=float(config.action_hz),
+    )
 
 
 def axis_angle(quaternion: np.ndarray) -> np.ndarray:

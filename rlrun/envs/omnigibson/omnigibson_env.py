@@ -11,6 +11,7 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.edges.frames import ChunkResult, Frames
+from rlrun.edges.spaces import Spaces
 from rlrun.envs import r1pro
 from rlrun.envs.omnigibson.configuration import (
     CAMERA_KEY,
@@ -107,17 +108,20 @@ class OmniGibsonVectorEnv(VectorEnv):
         self._size = config.image_size
         parts = tuple(part for part in r1pro.ACTION_PARTS if part in config.controlled)
         self._driven = np.concatenate([np.arange(r1pro.NUM_ACTIONS)[r1pro.ACTION_PARTS[part]] for part in parts])
-        self.action_names = r1pro.action_names(parts)
-        self.cameras = tuple(config.cameras)
-        self.instructions = (instruction(config),)
-        self.control_hz = float(config.action_hz)
         low, high = r1pro.action_limits()
-        self.action_low = low[self._driven]
-        self.action_high = high[self._driven]
-        self.num_actions = len(self._driven)
         fields = r1pro.PROPRIO_256 if config.proprio.value == "full_256" else r1pro.PROPRIO_61
-        self.num_proprio = max(where.stop for where in fields.values())
-        self.num_images = len(config.cameras)
+        self.spaces = Spaces(
+            num_actions=len(self._driven),
+            num_choices=None,
+            action_low=tuple(low[self._driven].tolist()),
+            action_high=tuple(high[self._driven].tolist()),
+            num_proprio=max(where.stop for where in fields.values()),
+            num_images=len(config.cameras),
+            cameras=tuple(config.cameras),
+            action_names=r1pro.action_names(parts),
+            control_hz=float(config.action_hz),
+            instructions=(instruction(config),),
+        )
 
     @property
     def simulation(self) -> Simulation:
@@ -240,7 +244,7 @@ class OmniGibsonVectorEnv(VectorEnv):
 
     def _blank(self, num_rows: int) -> Frames:
         images = np.zeros((num_rows, len(self.config.cameras), self._size, self._size, 3), np.uint8)
-        proprio = np.zeros((num_rows, self.num_proprio), np.float32)
+        proprio = np.zeros((num_rows, self.spaces.num_proprio), np.float32)
         return Frames(images, proprio, (instruction(self.config),) * num_rows)
 
     # --- what the robot perceives -------------------------------------------------------------------
@@ -258,8 +262,8 @@ class OmniGibsonVectorEnv(VectorEnv):
         blind: dict[int, str] = {}
         for at, (row, observation) in enumerate(zip(rows, observations, strict=True)):
             felt = to_numpy(observation[ROBOT]["proprio"]).astype(np.float32)
-            if felt.shape != (self.num_proprio,):
-                raise SimulatorFault(f"proprioception is {felt.shape}, expected ({self.num_proprio},)")
+            if felt.shape != (self.spaces.num_proprio,):
+                raise SimulatorFault(f"proprioception is {felt.shape}, expected ({self.spaces.num_proprio},)")
             if black[at]:
                 renders = settings.renders_after_reset + settings.render_retries
                 blind[row] = f"row {row}: {', '.join(black[at])} still black after {renders} renders"

@@ -8,15 +8,12 @@ from enum import Enum
 
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import COUNT, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Range, Section, bounded, named
-from rlrun.config.simulator_spec import (
-    Decided,
-    Setting,
-    SimulatorMemory,
-    SimulatorSpec,
-    SimulatorTime,
-    Splits,
-    Variable,
-)
+from rlrun.config.simulator_evaluation import EvaluationSpec, Splits
+from rlrun.config.simulator_process import Decided, ProcessSpec, Setting, Variable
+from rlrun.config.simulator_resources import ResourceSpec, SimulatorMemory, SimulatorTime
+from rlrun.config.simulator_spec import SimulatorSpec
+from rlrun.config.simulator_wire import WireSpec
+from rlrun.config.simulator_world import WorldSpec
 from rlrun.envs import r1pro_keys
 from rlrun.envs.omnigibson.kit_files import KNOWN_LINES, log_of
 
@@ -169,25 +166,25 @@ def _deviations(settings: OmniGibsonConfig) -> Iterator[str]:
 SPEC = SimulatorSpec(
     "omnigibson",
     "rlrun.envs.omnigibson.omnigibson_env:OmniGibsonVectorEnv",
-    r1pro_keys.planned_spaces,
+    WorldSpec(r1pro_keys.planned_spaces, is_r1pro=True, cameras=r1pro_keys.CAMERAS),
     OmniGibsonConfig,
-    memory=lambda env: SimulatorMemory(8_200_000_000, 500_000_000),
-    host_memory=lambda env: SimulatorMemory(12_000_000_000, 0),
-    time=lambda env: SimulatorTime(step_s=0.02, picture_s=0.005),  # assumed, within what RLinf reports of its 4090s
-    needs_own_process=True,
-    has_own_python=True,
-    needs_rt_cores=True,
-    is_r1pro=True,
-    cameras=r1pro_keys.CAMERAS,
-    packages=("omnigibson", "bddl"),
-    checks=r1pro_keys.checks,
-    known_lines=KNOWN_LINES,
-    variables=(GPU_ID, HEADLESS, ORDER, THREADS, FOLDER),
-    environment=environment,
-    for_evaluation=for_evaluation,
-    failure_log=log_of,
-    listed_instances=listed_instances,
-    splits=splits,
-    conventions=r1pro_keys.conventions,
-    node_checks="rlrun.doctor.omnigibson_checks:INSPECTION",
+    r1pro_keys.checks,
+    ResourceSpec(
+        memory=lambda env: SimulatorMemory(8_200_000_000, 500_000_000),
+        host_memory=lambda env: SimulatorMemory(12_000_000_000, 0),
+        time=lambda env: SimulatorTime(step_s=0.02, picture_s=0.005),  # assumed, within what RLinf reports of its 4090s
+        needs_rt_cores=True,
+        node_checks="rlrun.doctor.omnigibson_checks:INSPECTION",
+    ),
+    ProcessSpec(
+        needs_own_process=True,
+        has_own_python=True,
+        packages=("omnigibson", "bddl"),
+        variables=(GPU_ID, HEADLESS, ORDER, THREADS, FOLDER),
+        environment=environment,
+        known_lines=KNOWN_LINES,
+        failure_log=log_of,
+    ),
+    EvaluationSpec(splits=splits, listed_instances=listed_instances, env=for_evaluation),
+    WireSpec(r1pro_keys.conventions),
 )

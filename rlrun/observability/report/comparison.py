@@ -13,7 +13,7 @@ from rlrun.observability.records import EvaluationRecord, RunRecord, read_run
 from rlrun.observability.report.charts import STYLE, Axis, Band, Series, line_chart
 from rlrun.observability.report.curves import main_curves_of
 from rlrun.observability.report.differences import SEED, Difference, RunGroup, curve, evaluation_curve, group_runs
-from rlrun.observability.run_files import METRICS, REPORT
+from rlrun.observability.run_files import CONFIG, METRICS, REPORT
 from rlrun.observability.step_line import percent
 from rlrun.system.errors import escape_control
 
@@ -64,7 +64,7 @@ def comparison_page(runs: Sequence[RunRecord], place: Path) -> str:
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / METRICS).is_file() or (folder / "config.yaml").is_file()
+    return (folder / METRICS).is_file() or (folder / CONFIG).is_file()
 
 
 def _section(title: str, content: str, remark: str = "") -> str:

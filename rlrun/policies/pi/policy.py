@@ -11,7 +11,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from rlrun.config.schema import RunConfig
-from rlrun.config.simulator_spec import PlannedSpaces, simulator_spec
+from rlrun.config.simulator_spec import simulator_spec
+from rlrun.config.simulator_world import PlannedSpaces
 from rlrun.policies.flow.folder import FlowParts, RunSettings
 from rlrun.policies.flow.lerobot_config import MODES, Statistics, of_demonstrations
 from rlrun.policies.flow.policy import FlowPolicy
@@ -92,10 +93,10 @@ class PiPolicy(FlowPolicy):
     expert_parts = ("gemma_expert.", "action_in_proj.", "action_out_proj.", "time_mlp_", "state_proj.")
 
     @classmethod
-    def read_parts(cls, folder: Path, files: WeightFiles, settings: FlowSettings, run: RunConfig | None) -> FlowParts:
-        assert isinstance(settings, PiSettings)
-        spaces = PlannedSpaces(0, 0, 0) if run is None else simulator_spec(run.env).planned_spaces(run.env)
-        return read_folder(folder, files, settings, spaces)
+    def read_parts(cls, folder: Path, files: WeightFiles, own: FlowSettings, run: RunConfig | None) -> FlowParts:
+        assert isinstance(own, PiSettings)
+        spaces = PlannedSpaces(0, 0, 0) if run is None else simulator_spec(run.env).world.planned_spaces(run.env)
+        return read_folder(folder, files, own, spaces)
 
     @classmethod
     def begin(cls, config: RunConfig, task: DemonstratedTask) -> FlowParts:

@@ -12,6 +12,7 @@ from rlrun.cluster.ray_nodes import RayNode
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.planner import plan
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import ExitStatus, RunError
 
 NODES = {name: NodeInfo(name, f"10.77.0.{i}", 8, 64 * 10**9, ()) for i, name in enumerate(("train", "sim"), start=1)}
@@ -37,7 +38,7 @@ def lost(monkeypatch):
         def living():
             return lives[min(int(clock.now), len(lives) - 1)]
 
-        old = plan(config, Inventory(tuple(NODES.values())))
+        old = plan(Workload(config), Inventory(tuple(NODES.values())))
         is_stopped = lambda: clock.now >= stop.at_s  # noqa: E731
         return reservation.next_plan(config, old, ["sim"], living, measure, notes.append, is_stopped, **more)
 

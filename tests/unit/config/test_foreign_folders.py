@@ -13,13 +13,13 @@ import yaml
 
 from rlrun.config import provenance
 from rlrun.config.loader import entry_point, load
-from rlrun.config.recorded import CONFIG, POLICY_CONFIG, config_of_policy
+from rlrun.config.recorded import POLICY_CONFIG, config_of_policy
 from rlrun.config.schema import RunConfig
 from rlrun.eval import main as evaluate
 from rlrun.observability.records import read_run
 from rlrun.placement.inventory import load_inventory
 from rlrun.serve import main as serve
-from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.errors import CONFIG, ExitStatus, RunError
 from rlrun.system.local_files import read_yaml
 from rlrun.training.session import resume_command
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,6 +92,8 @@ def test_a_part_of_a_spec_is_imported_when_it_is_used(registry: Registry) -> Non
     spec = registry.get("grid")
     spec.world, spec.walls = "grid_for_test:GridConfig", "grid_for_test:Walls"
     assert registry.part(spec, "world") is spec.section
+    spec.parts = SimpleNamespace(world=spec.world)
+    assert registry.part(spec, "parts.world") is spec.section
     with pytest.raises(
         RunError, match=r"(?s)The grid 'grid' cannot be imported.*grid_for_test:Walls: AttributeError"
     ) as caught:
@@ -104,8 +107,10 @@ def test_a_configuration_brings_its_path_to_other_processes(tmp_path: Path, monk
     folder.mkdir(parents=True)
     (folder / "grid_for_yaml.py").write_text(
         MODULE
-        + "from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec\n"
-        + "SPEC = SimulatorSpec('grid', print, lambda env: PlannedSpaces(0, 1, 1), GridConfig, checks=SPEC.check)\n"
+        + "from rlrun.config.simulator_spec import SimulatorSpec\n"
+        + "from rlrun.config.simulator_world import PlannedSpaces, WorldSpec\n"
+        + "WORLD = WorldSpec(lambda env: PlannedSpaces(0, 1, 1))\n"
+        + "SPEC = SimulatorSpec('grid', print, WORLD, GridConfig, SPEC.check)\n"
     )
     text = (
         "# @package _global_\ndefaults: [cartpole, _self_]\nenv: {simulator: 'grid_for_yaml:SPEC', grid: {size: 7}}\n"

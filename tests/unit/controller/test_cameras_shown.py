@@ -11,6 +11,7 @@ from rlrun.controller.controller import Controller
 from rlrun.placement.plan import ROLES
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import RunError
 from tests.workers import start_workers
 
@@ -39,7 +40,7 @@ SEEDS = [5, 6]
 def returns(folder: Path, *overrides: str, is_new: bool = False) -> tuple[list[float], list[str]]:
     """Returns of two episodes, and what a person was told; is_new: of a new policy, written to `folder`/policy."""
     config = load([*RUN, *overrides])
-    workers = start_workers(config, plan(config, known_inventory(config)), ROLES, folder)
+    workers = start_workers(config, plan(Workload(config), known_inventory(config)), ROLES, folder)
     told: list[str] = []
     try:
         controller = Controller(config, workers, told.append)
@@ -86,7 +87,7 @@ def test_a_second_start_and_a_replacement_show_what_the_policy_takes(made):
     """The simulators are loaded again after the loss of an actor; the first order must not be taken for the world's."""
     folder, before = made
     config = load([*RUN, "env.gymnasium.image_keys=[pixels.top,pixels.side]"])
-    workers = start_workers(config, plan(config, known_inventory(config)), ROLES, folder)
+    workers = start_workers(config, plan(Workload(config), known_inventory(config)), ROLES, folder)
     try:
         controller = Controller(config, workers)
         for _ in range(2):

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rlrun.data.fit import DatasetInfo, World, compare, match_dataset_cameras
+from rlrun.data.fit import World, compare, match_dataset_cameras
+from rlrun.data.lerobot.reader import DatasetInfo
 from rlrun.edges.spaces import PolicySpaces, Spaces
 
 DATA = DatasetInfo(
@@ -28,7 +29,7 @@ SPACES = Spaces(
 
 
 def fit(data: dict | None = None, world: dict | None = None):
-    found = World.from_spaces(dataclasses.replace(SPACES, **(world or {})), image_size=64)
+    found = World(dataclasses.replace(SPACES, **(world or {})), image_size=64)
     return compare(dataclasses.replace(DATA, **(data or {})), found)
 
 
@@ -95,7 +96,7 @@ def test_what_says_nothing_against_it_passes_in_silence(data, world):
 
 
 def test_a_world_without_pictures_needs_none_of_the_data_set():
-    world = World.from_spaces(dataclasses.replace(SPACES, num_images=0, cameras=()), 64)
+    world = World(dataclasses.replace(SPACES, num_images=0, cameras=()), 64)
     assert match_dataset_cameras(DATA, world) is None and compare(DATA, world).cameras == ()
 
 
@@ -105,5 +106,5 @@ def test_the_users_own_order_of_cameras_needs_no_names():
 
 
 def test_the_policy_has_a_column():
-    table = compare(None, World.from_spaces(SPACES, 64), PolicySpaces(2, 3, ("top", "side"))).lines()
+    table = compare(None, World(SPACES, 64), PolicySpaces(2, 3, ("top", "side"))).lines()
     assert table[0].split() == ["world", "policy"] and table[1].endswith("top, side") and table[2].endswith("3")

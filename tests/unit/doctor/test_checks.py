@@ -8,7 +8,8 @@ import json
 import pytest
 
 from rlrun.config.schema import WeightTransport
-from rlrun.data.fit import DatasetInfo, World, compare
+from rlrun.data.fit import World, compare
+from rlrun.data.lerobot.reader import DatasetInfo
 from rlrun.doctor import cross_node_checks
 from rlrun.doctor.check import ClusterState, Finding, Status, failures
 from rlrun.doctor.checks import check_names, markdown_table, own_checks, run_checks
@@ -16,9 +17,11 @@ from rlrun.doctor.cross_node_checks import matrix
 from rlrun.doctor.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, PortFacts
 from rlrun.doctor.report import as_json, summary
 from rlrun.doctor.trials import Member, jobs
+from rlrun.edges.spaces import Spaces
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory
 from rlrun.placement.planner import plan
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import RunError
 from rlrun.system.machine_load import load_factor
 from tests.unit.doctor.healthy import (
@@ -52,7 +55,7 @@ def refused() -> ClusterState:
     made = config()
     made.env.simulator = "omnigibson"
     with pytest.raises(RunError) as refusal:
-        plan(made, Inventory(NODES))
+        plan(Workload(made), Inventory(NODES))
     return dataclasses.replace(healthy(), config=made, plan=None, budget=None, refusal=refusal.value)
 
 
@@ -72,7 +75,7 @@ def other_input(**changes) -> ClusterState:
 
 def unlike(data: DatasetInfo) -> ClusterState:
     whole = with_node("peer", lambda node: {})
-    fit = compare(data, World(("zed_link",), 1, 61, 8, control_hz=30.0))
+    fit = compare(data, World(Spaces(8, None, (), (), 61, 1, cameras=("zed_link",), control_hz=30.0)))
     return dataclasses.replace(whole, facts=dataclasses.replace(whole.facts, fit=fit))
 
 
@@ -743,8 +746,10 @@ def test_device_memory_for_the_planned_simulators() -> None:
     made.weight_sync.transport = WeightTransport.object_store
     made.placement.roles = {"actor": "0-1", "rollout": "0-1", "env": {"accelerators": "2-3"}}
     inventory = Inventory(nodes)
-    planned = plan(made, inventory)
-    cluster = dataclasses.replace(with_simulator(), config=made, plan=planned, budget=budget(made, planned, inventory))
+    planned = plan(Workload(made), inventory)
+    cluster = dataclasses.replace(
+        with_simulator(), config=made, plan=planned, budget=budget(Workload(made), planned, inventory)
+    )
     held = GpuProcess(4711, "kit", 10 * GB)
     gpus = (
         GpuFacts(0, card.model, "550.54.15", 24 * GB, 14 * GB, (held,)),

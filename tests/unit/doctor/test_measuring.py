@@ -20,6 +20,7 @@ from rlrun.doctor.node_request import Folder, Input, NodeRequest, node_requests
 from rlrun.doctor.trials import planned_pairs
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.planner import plan
+from rlrun.placement.workload import Workload
 from tests.standins.nvidia_smi import stand_in
 
 HERE = "127.0.0.1"
@@ -133,11 +134,11 @@ def test_ports_that_workers_will_open() -> None:
     config = RunConfig()
     config.actor.num_workers, config.cluster.store_port = 2, port
     inventory = Inventory((NodeInfo("here", HERE, 2, 10**10, ()),))
-    (job,) = node_requests(config, inventory, plan(config, inventory), is_thorough=False)
+    (job,) = node_requests(config, inventory, plan(Workload(config), inventory), is_thorough=False)
     assert [(request.key, request.port) for request in job.ports] == [("cluster.store_port", port)]
     config.weight_sync.transport = WeightTransport.collective
     with socket.create_server((HERE, port + 1)):
-        (job,) = node_requests(config, inventory, plan(config, inventory), is_thorough=False)
+        (job,) = node_requests(config, inventory, plan(Workload(config), inventory), is_thorough=False)
         store, mesh = measure(dataclasses.replace(job, simulator=None)).ports
     assert store.holder is None and mesh.key == "cluster.store_port + 1" and f"(pid {os.getpid()})" in mesh.holder
 

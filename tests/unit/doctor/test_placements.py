@@ -26,6 +26,7 @@ from rlrun.doctor.trials import BACKENDS, Member, groups, members, nodes_of, pla
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import ExitStatus, RunError
 from tests.unit.doctor.healthy import node_facts
 
@@ -90,10 +91,10 @@ def test_no_pair_names_an_accelerator_twice(placement, layout, transport) -> Non
     config = configured(placement, transport)
     if layout not in FIT[placement]:
         with pytest.raises(RunError) as refusal:
-            plan(config, inventory(*layout))
+            plan(Workload(config), inventory(*layout))
         assert refusal.value.exit_status == ExitStatus.placement
         return
-    planned = plan(config, inventory(*layout))
+    planned = plan(Workload(config), inventory(*layout))
     actors = planned.of("actor")
     for a, b in pairs(config, planned, "nccl"):
         assert planned.training_backend.value == "nccl"
@@ -116,7 +117,7 @@ def test_no_pair_names_an_accelerator_twice(placement, layout, transport) -> Non
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_a_single_training_node_tries_two_of_its_accelerators(placement) -> None:
     config = configured(placement, "object_store")
-    planned = plan(config, inventory(*FIT[placement][0]))
+    planned = plan(Workload(config), inventory(*FIT[placement][0]))
     ((a, b),) = pairs(config, planned, "nccl")
     assert a.node == b.node == "train-0" and (a.accelerator, b.accelerator) == (0, 1)
     assert (a.name, b.name) == ("train-0 actor/0", "train-0 actor/1")
@@ -127,14 +128,14 @@ def test_several_training_nodes_give_one_accelerator_each() -> None:
     config = load(
         ["actor.num_workers=8", "rollout.num_workers=4", "env.num_workers=4", "actor.micro_batch_size=2", roles]
     )
-    ((a, b),) = pairs(config, plan(config, inventory(2, 8)), "nccl")
+    ((a, b),) = pairs(config, plan(Workload(config), inventory(2, 8)), "nccl")
     assert (a, b) == (Member("train-0", "train-0", 4), Member("sim-0", "sim-0", 0))
 
 
 def test_a_single_accelerator_is_reported_as_skipped() -> None:
     config = RunConfig()
     config.actor.num_workers = 1
-    planned = plan(config, inventory(1, 1))
+    planned = plan(Workload(config), inventory(1, 1))
     assert planned.training_backend.value == "nccl" and pairs(config, planned, "nccl") == []
     (finding,) = [
         finding
@@ -156,7 +157,7 @@ def test_nccl_has_time_to_open_devices() -> None:
 def test_two_members_of_one_node_are_two_processes() -> None:
     """Use Gloo as NCCL is used on a training node: one inspector, two processes, one all-reduce."""
     config = configured("dual_node", "object_store")
-    group = members(config, plan(config, inventory(2, 8)), "gloo")
+    group = members(config, plan(Workload(config), inventory(2, 8)), "gloo")
     assert nodes_of(group) == ["train-0"] and len(group) == 2
     with socket.create_server((HERE, 0)) as probe:
         port = probe.getsockname()[1]
@@ -170,7 +171,7 @@ def test_two_members_of_a_single_node_are_tried_under_nccl_only(monkeypatch) -> 
     config = configured(BY_RULE, "object_store")
     config = dataclasses.replace(config, actor=dataclasses.replace(config.actor, num_workers=2))
     machines = inventory(1, 8)
-    planned = plan(config, machines)
+    planned = plan(Workload(config), machines)
     tried: list[Job] = []
 
     def all_reduce(given: list[Job]) -> tuple[PairFacts, ...]:
@@ -189,7 +190,7 @@ def test_which_backends_are_tried() -> None:
     one = {"train-0": NODE}
     two = one | {"sim-0": dataclasses.replace(NODE, node="sim-0")}
     config = configured("dual_node", "collective")
-    planned = plan(config, inventory(2, 8))
+    planned = plan(Workload(config), inventory(2, 8))
     assert {backend: len(group) for backend, group in groups(config, planned, two).items()} == {"gloo": 2, "nccl": 2}
     declared = {name: dataclasses.replace(node, environment={FAKE: "A100:8:80"}) for name, node in two.items()}
     assert list(groups(config, planned, declared)) == ["gloo"]

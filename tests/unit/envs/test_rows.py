@@ -12,7 +12,7 @@ from rlrun.envs.vector_env import SimulatorFault
 from rlrun.system.errors import RunError
 
 B, C = 3, 2
-SPACES = Spaces(1, None, (-1.0,), (1.0,), 2, 0)
+SPACES = Spaces(1, None, (-1.0,), (1.0,), 2, 0, action_names=("x",))
 
 
 class Counting(SingleEnv):
@@ -47,7 +47,7 @@ class Counting(SingleEnv):
 
 
 def env(fault: str, at: int = 3) -> RowsEnv:
-    return RowsEnv(lambda: Counting(fault, at), B, SPACES, ["x"], 8, 100, lambda: None)
+    return RowsEnv(lambda: Counting(fault, at), B, SPACES, 8, 100, lambda: None)
 
 
 FAULTS = {

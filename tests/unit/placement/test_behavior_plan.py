@@ -10,7 +10,7 @@ from rlrun.config.loader import load
 from rlrun.placement.budget import Budget, budget
 from rlrun.placement.choices import choose
 from rlrun.placement.inventory import load_inventory
-from rlrun.placement.planner import plan
+from rlrun.placement.workload import Workload
 
 INVENTORY = Path(__file__).parents[3] / "configs" / "inventory_example.yaml"
 RLINF_BYTES = 420e9  # traffic of its example
@@ -21,10 +21,10 @@ def of(*overrides: str) -> Budget:
         ["run=behavior_ppo_openvla_oft", "+placement=dual_node", f"placement.inventory={INVENTORY}", *overrides]
     )
     inventory = load_inventory(INVENTORY)
-    config, _ = choose(config, inventory)
-    planned = plan(config, inventory)
+    chosen = choose(Workload(config), inventory)
+    planned = chosen.plan
     assert {slot.node for slot in planned.of("env")} == {"sim-0"}
-    return budget(config, planned, inventory)
+    return budget(chosen.work, planned, inventory)
 
 
 @pytest.mark.parametrize("steps", [2000, 4000])

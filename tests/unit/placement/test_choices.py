@@ -10,7 +10,7 @@ import pytest
 from rlrun.config.loader import load
 from rlrun.config.provenance import as_tree
 from rlrun.config.schema import RunConfig
-from rlrun.placement import budget, choices, planner, search
+from rlrun.placement import workload
 from rlrun.placement.budget import accelerators, hosts
 from rlrun.placement.choices import choose, with_less_memory
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
@@ -18,6 +18,7 @@ from rlrun.placement.memory import version_bytes
 from rlrun.placement.planner import plan
 from rlrun.placement.search import SHARES
 from rlrun.placement.step_time import step_times
+from rlrun.placement.workload import Workload
 from rlrun.policies.counts import PassCount, PolicyCounts, StackCount
 from rlrun.system.errors import RunError
 
@@ -35,8 +36,7 @@ COUNTS = PolicyCounts(
 
 @pytest.fixture(autouse=True)
 def counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (budget, choices, planner, search):
-        monkeypatch.setattr(module, "policy_counts", lambda config: COUNTS)
+    monkeypatch.setattr(workload, "policy_counts", lambda config: COUNTS)
 
 
 def machines(memory_bytes: int = 80 * 10**9, model: str = "A100", num_cards: int = 2, cores: int = 16) -> Inventory:
@@ -49,16 +49,17 @@ def config_of(*more: str) -> RunConfig:
 
 
 def seconds(config: RunConfig, inventory: Inventory) -> float:
-    planned = plan(config, inventory)
-    accelerators(config, planned, inventory, COUNTS)
-    hosts(config, planned, COUNTS, version_bytes(config, COUNTS)[0])
-    return step_times(config, planned, COUNTS, version_bytes(config, COUNTS)[1]).step_s
+    planned = plan(Workload(config), inventory)
+    accelerators(Workload(config, COUNTS), planned, inventory)
+    hosts(Workload(config, COUNTS), planned, version_bytes(config, COUNTS)[0])
+    return step_times(Workload(config, COUNTS), planned, version_bytes(config, COUNTS)[1]).step_s
 
 
 def test_no_other_combination_is_faster() -> None:
     config, inventory = config_of(), machines()
-    chosen, sentences = choose(config, inventory)
-    assert not chosen.auto and sentences[0].startswith("Chosen: env.num_workers=")
+    found = choose(Workload(config), inventory)
+    chosen = found.work.config
+    assert not chosen.auto and found.sentences[0].startswith("Chosen: env.num_workers=")
     divisors = [1, 2, 4, 8, 16]
     every = []
     for env_workers, rollouts, rows, share in itertools.product(divisors[:4], divisors[:2], divisors, SHARES):
@@ -84,24 +85,27 @@ def test_env_workers_have_whole_groups_where_groups_are_filtered() -> None:
         "algorithm.filter_groups.enable=true",
     ]
     assert config_of(*grouped).env.num_workers == 2  # until the plan chooses
-    chosen, _ = choose(config_of(*grouped), machines())
-    kept, _ = choose(config_of(*grouped, "algorithm.filter_groups.enable=false"), machines())
+    chosen = choose(Workload(config_of(*grouped)), machines()).work.config
+    every = config_of(*grouped, "algorithm.filter_groups.enable=false")
+    kept = choose(Workload(every), machines()).work.config
     assert chosen.env.num_workers == 2 < kept.env.num_workers
 
 
 def test_given_numbers_stay() -> None:
-    chosen, _ = choose(config_of("env.num_workers=4", "actor.micro_batch_size=2"), machines())
+    config = config_of("env.num_workers=4", "actor.micro_batch_size=2")
+    chosen = choose(Workload(config), machines()).work.config
     assert (chosen.env.num_workers, chosen.actor.micro_batch_size) == (4, 2)
 
 
 def test_a_laptop_takes_the_usual_numbers() -> None:
     config = config_of()
     for inventory in (machines(num_cards=0),):
-        chosen, sentences = choose(config, inventory)
+        found = choose(Workload(config), inventory)
+        chosen = found.work.config
         usual = load(["env.num_envs=8", "algorithm.horizon=4", "algorithm.global_batch_size=32"])
         assert replace(chosen.actor, activation_checkpointing=0.0, cpu_offload=None) == usual.actor
         assert (chosen.env, chosen.rollout) == (usual.env, usual.rollout)
-        assert "Usual numbers" in sentences[0]
+        assert "Usual numbers" in found.sentences[0]
 
 
 @pytest.mark.parametrize(("memory_gb", "is_whole"), [(80, True), (42, False)])
@@ -111,36 +115,35 @@ def test_frozen_weights_are_whole_where_they_fit(
     """10 GB of frozen weights in bf16 on four ranks: 2.5 GB of each, or all of them."""
     blocks = StackCount((250_000_000,) * 24, (40_000_000,) * 24, 0, 0)
     frozen = replace(COUNTS, num_parameters=6 * 10**9, num_frozen=5 * 10**9, stacks=(blocks,))
-    for module in (budget, choices, planner, search):
-        monkeypatch.setattr(module, "policy_counts", lambda config: frozen)
+    monkeypatch.setattr(workload, "policy_counts", lambda config: frozen)
     inventory = machines(memory_gb * 10**9, num_cards=4)
     keys = ["actor.num_workers=4", "actor.sharding=full_shard", "actor.param_precision=bf16"]
-    chosen, sentences = choose(config_of(*keys), inventory)
-    assert chosen.actor.replicate_frozen is (True if is_whole else None)
-    assert any("actor.replicate_frozen=true" in one for one in sentences) is is_whole
+    found = choose(Workload(config_of(*keys)), inventory)
+    assert found.work.config.actor.replicate_frozen is (True if is_whole else None)
+    assert any("actor.replicate_frozen=true" in one for one in found.sentences) is is_whole
     for given in (True, False):
-        kept, sentences = choose(config_of(*keys, f"actor.replicate_frozen={given}"), machines(num_cards=4))
-        assert kept.actor.replicate_frozen is given and len(sentences) == 1
+        config = config_of(*keys, f"actor.replicate_frozen={given}")
+        kept = choose(Workload(config), machines(num_cards=4))
+        assert kept.work.config.actor.replicate_frozen is given and len(kept.sentences) == 1
 
 
 def test_one_rank_or_nothing_frozen_changes_no_key() -> None:
-    assert choose(config_of(), machines())[0].actor.replicate_frozen is None
-    assert (
-        choose(config_of("actor.num_workers=2", "actor.sharding=full_shard"), machines())[0].actor.replicate_frozen
-        is None
-    )
+    for keys in ([], ["actor.num_workers=2", "actor.sharding=full_shard"]):
+        chosen = choose(Workload(config_of(*keys)), machines())
+        assert chosen.work.config.actor.replicate_frozen is None
 
 
 def test_what_fits_nowhere_is_refused() -> None:
     with pytest.raises(RunError, match="short"):
-        choose(config_of(), machines(memory_bytes=2 * 10**9))
+        choose(Workload(config_of()), machines(memory_bytes=2 * 10**9))
 
 
 def test_an_evaluation_needs_no_room_for_training() -> None:
     """Machines on which no training step fits may evaluate."""
     small = machines(memory_bytes=2 * 10**9)
-    chosen, sentences = choose(config_of(), small, ["env", "rollout"])
-    assert not chosen.auto and "Usual numbers" in sentences[0]
+    chosen = choose(Workload(config_of()), small, ["env", "rollout"])
+    assert not chosen.work.config.auto and "Usual numbers" in chosen.sentences[0]
+    assert not chosen.plan.of("actor")
 
 
 def test_unlike_accelerators_are_ranked_by_time() -> None:
@@ -148,14 +151,14 @@ def test_unlike_accelerators_are_ranked_by_time() -> None:
     config = load(["env.num_workers=4", "rollout.num_workers=2", "env.num_envs=8", "algorithm.global_batch_size=8"])
     cards = (*(Accelerator("H100", 80 * 10**9, False),) * 2, *(Accelerator("3090", 24 * 10**9, True),) * 2)
     inventory = Inventory((NodeInfo("n", "", 16, 10**12, cards),))
-    planned = plan(config, inventory)
+    planned = plan(Workload(config), inventory)
     assert {slot.accelerator_model for slot in planned.of("rollout")} == {"H100"}
 
 
 def test_a_record_has_numbers_and_the_request_the_word() -> None:
     config = config_of()
     assert as_tree(config)["actor"]["micro_batch_size"] == "auto"
-    chosen, _ = choose(config, machines())
+    chosen = choose(Workload(config), machines()).work.config
     assert as_tree(chosen)["actor"]["micro_batch_size"] == chosen.actor.micro_batch_size
 
 

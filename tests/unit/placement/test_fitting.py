@@ -15,9 +15,7 @@ import pytest
 from rlrun.config.checks import OF_INPUTS
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
-from rlrun.placement import budget as budget_module
-from rlrun.placement import choices, fitting, search
-from rlrun.placement import planner as planner_module
+from rlrun.placement import fitting, workload
 from rlrun.placement.fitting import Fitting, fit_run
 from rlrun.placement.inventory import GIGABYTE, Accelerator, Inventory, NodeInfo
 from rlrun.placement.policy_counts import estimated, policy_counts
@@ -80,8 +78,7 @@ def counts_of(config: RunConfig) -> PolicyCounts:
 
 @pytest.fixture(autouse=True)
 def known_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (budget_module, choices, planner_module, fitting, search):
-        monkeypatch.setattr(module, "policy_counts", counts_of)
+    monkeypatch.setattr(workload, "policy_counts", counts_of)
 
 
 def planned(run: str, name: str, *more: str) -> Fitting:
@@ -147,8 +144,7 @@ def test_a_run_that_fits_a_lab_takes_the_ranks_that_divide_its_counts() -> None:
 
 
 def test_without_a_count_there_is_no_verdict_on_accelerators(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in (budget_module, choices, planner_module, fitting, search):
-        monkeypatch.setattr(module, "policy_counts", lambda config: replace(estimated(config, 0), is_counted=False))
+    monkeypatch.setattr(workload, "policy_counts", lambda config: replace(estimated(config, 0), is_counted=False))
     with pytest.raises(RunError, match="Nobody can say whether this run fits") as refused:
         planned("libero_pi05", "one H100")
     assert refused.value.exit_status is ExitStatus.uncounted

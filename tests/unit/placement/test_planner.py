@@ -13,6 +13,7 @@ from rlrun.placement.inventory import Accelerator, Interface, Inventory, NodeInf
 from rlrun.placement.node_environment import PINNING
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import ExitStatus, RunError
 
 A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * 10**9, has_rt_cores=False)
@@ -47,7 +48,7 @@ FULL = {
 
 @pytest.mark.parametrize(("roles", "nodes"), [(SHORT, None), (FULL, NODES)])
 def test_both_spellings_of_the_seed(roles: dict[str, Any], nodes: dict[str, Any] | None) -> None:
-    planned = plan(configured(8, 4, 4, roles, nodes), DUAL)
+    planned = plan(Workload(configured(8, 4, 4, roles, nodes)), DUAL)
     assert seats(planned, "actor") == [("train-0", (i,)) for i in range(8)]
     assert seats(planned, "rollout") == [("train-0", (i,)) for i in range(4)]
     assert seats(planned, "env") == [("sim-0", (i,)) for i in range(4)]
@@ -62,23 +63,23 @@ def test_hidden_accelerators_keep_their_index_and_get_no_worker() -> None:
     hidden = (replace(train.accelerators[0], is_hidden=True),) * 2
     shared = Inventory((replace(train, accelerators=(*hidden, *train.accelerators[2:4])),))
     everywhere = {"actor": "0-1", "rollout": "0-1", "env": "0-1"}
-    planned = plan(configured(2, 2, 2, everywhere), shared)
+    planned = plan(Workload(configured(2, 2, 2, everywhere)), shared)
     assert seats(planned, "actor") == [("train-0", (2,)), ("train-0", (3,))]
     assert planned.environment("actor", 0)["CUDA_VISIBLE_DEVICES"] == "2"
     assert planned.nodes[0].ranks == "0-1"
     with pytest.raises(RunError, match="has 2"):
-        plan(configured(1, 2, 2, everywhere | {"actor": "2"}), shared)
+        plan(Workload(configured(1, 2, 2, everywhere | {"actor": "2"})), shared)
 
 
 def test_one_process_computes_on_one_accelerator() -> None:
     local = configured(1, 1, 1, {})
     local.cluster.kind = ClusterKind.local
-    planned = plan(local, DUAL)
+    planned = plan(Workload(local), DUAL)
     assert {slot.accelerators for slot in planned.slots} == {(0,)}
 
 
 def test_accelerators_are_numbered_as_nvidia_smi_does_and_actors_can_grow_their_memory() -> None:
-    planned = plan(configured(8, 4, 4, SHORT), DUAL)
+    planned = plan(Workload(configured(8, 4, 4, SHORT)), DUAL)
     assert {planned.environment(role, 0)["CUDA_DEVICE_ORDER"] for role in ("actor", "rollout", "env")} == {"PCI_BUS_ID"}
     assert planned.environment("actor", 0)["PYTORCH_ALLOC_CONF"].startswith("expandable_segments:True,")
     assert planned.environment("rollout", 0)["PYTORCH_ALLOC_CONF"] == PINNING
@@ -90,7 +91,7 @@ def test_workers_that_compile_share_the_cores_of_their_node() -> None:
     cores = TRAIN.num_cpus
 
     def planned_threads(role: str) -> str | None:
-        return plan(config, DUAL).environment(role, 0).get("TORCHINDUCTOR_COMPILE_THREADS")
+        return plan(Workload(config), DUAL).environment(role, 0).get("TORCHINDUCTOR_COMPILE_THREADS")
 
     assert planned_threads("actor") == str(min(32, cores // 8))
     assert planned_threads("rollout") is None and planned_threads("env") is None
@@ -100,7 +101,7 @@ def test_workers_that_compile_share_the_cores_of_their_node() -> None:
     assert planned_threads("actor") is None
     config.policy.compile_backend = None
     crowded = Inventory((replace(TRAIN, num_cpus=2), SIM))
-    assert plan(config, crowded).environment("actor", 0)["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
+    assert plan(Workload(config), crowded).environment("actor", 0)["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
 
 
 def exclusive(limit: int) -> Inventory:
@@ -110,19 +111,19 @@ def exclusive(limit: int) -> Inventory:
 def test_workers_that_share_an_accelerator_of_one_process_are_refused_by_name() -> None:
     config = configured(8, 4, 4, SHORT)
     with pytest.raises(RunError, match="actor/0 and rollout/0 would compute on accelerator 0 of node train-0") as one:
-        plan(config, exclusive(1))
+        plan(Workload(config), exclusive(1))
     assert "EXCLUSIVE_PROCESS" in one.value.cause and "nvidia-smi -i 0 -c DEFAULT" in one.value.remedy
     assert one.value.exit_status is ExitStatus.placement
     with pytest.raises(RunError, match="lets no process compute"):
-        plan(config, exclusive(0))
+        plan(Workload(config), exclusive(0))
     apart = configured(4, 4, 4, {"actor": "0-3", "rollout": "4-7", "env": "4-7"})  # which only draws there
-    assert len(plan(apart, exclusive(1)).slots) == 12
+    assert len(plan(Workload(apart), exclusive(1)).slots) == 12
 
 
 def test_one_process_may_have_all_roles_on_an_accelerator_of_one_process() -> None:
     local = configured(1, 1, 1, {})
     local.cluster.kind = ClusterKind.local
-    assert {slot.accelerators for slot in plan(local, exclusive(1)).slots} == {(0,)}
+    assert {slot.accelerators for slot in plan(Workload(local), exclusive(1)).slots} == {(0,)}
 
 
 def test_groups_keep_their_order_and_settings() -> None:
@@ -132,7 +133,7 @@ def test_groups_keep_their_order_and_settings() -> None:
         "sim": NODES["sim"] | {"python": "/opt/og/bin/python", "interface": "ens5", "environment": {"A": 1}},
     }
     planned = plan(
-        configured(8, 8, 8, {"actor": "0-7", "rollout": "0-7", "env": "8-15"}, nodes), Inventory((SIM, TRAIN))
+        Workload(configured(8, 8, 8, {"actor": "0-7", "rollout": "0-7", "env": "8-15"}, nodes)), Inventory((SIM, TRAIN))
     )
     assert [node.node.name for node in planned.nodes] == ["train-0", "sim-0"]
     env = planned.slot("env", 0)
@@ -143,20 +144,20 @@ def test_groups_keep_their_order_and_settings() -> None:
 @pytest.mark.parametrize("spelling", ["0-3", [0, 1, 2, 3], "0,1,2-3", ["0-1", "2-3"]])
 def test_rank_spellings(spelling: Any) -> None:
     inventory = Inventory((NodeInfo("n", "", 8, 10**9, (RTX,) * 4),))
-    planned = plan(configured(4, 4, 4, {"actor": spelling, "rollout": spelling, "env": "all"}), inventory)
+    planned = plan(Workload(configured(4, 4, 4, {"actor": spelling, "rollout": spelling, "env": "all"})), inventory)
     assert seats(planned, "actor") == seats(planned, "env") == [("n", (i,)) for i in range(4)]
 
 
 def test_several_workers_on_an_accelerator() -> None:
     roles = SHORT | {"env": {"accelerators": "8-11", "workers_per_accelerator": 2}}
-    planned = plan(configured(8, 4, 8, roles), DUAL)
+    planned = plan(Workload(configured(8, 4, 8, roles)), DUAL)
     assert seats(planned, "env") == [("sim-0", (i // 2,)) for i in range(8)]
 
 
 def test_several_accelerators_for_a_worker() -> None:
     config = configured(8, 2, 4, SHORT)
     config.rollout.backend = RolloutBackendKind.sglang
-    planned = plan(config, DUAL)
+    planned = plan(Workload(config), DUAL)
     assert seats(planned, "rollout") == [("train-0", (0, 1)), ("train-0", (2, 3))]
     assert planned.environment("rollout", 1)["CUDA_VISIBLE_DEVICES"] == "2,3"
 
@@ -169,14 +170,14 @@ def test_memory_check_is_off_only_where_the_plan_makes_memory_unequal(actor: str
     """Two groups of two equal GPUs; the other workers on them decide."""
     config = configured(4, 2, 4, {"actor": actor, "rollout": "0-3", "env": env})
     config.rollout.backend = RolloutBackendKind.sglang
-    planned = plan(config, DUAL)
+    planned = plan(Workload(config), DUAL)
     assert [slot.memory_check.value for slot in planned.of("rollout")] == [state] * 2
     assert planned.slot("actor", 0).memory_check.value == "on"
 
 
 def test_declared_accelerators_take_gloo() -> None:
     fake = Accelerator("A100", 80 * 10**9, False, is_fake=True)
-    planned = plan(configured(2, 2, 2, {}), Inventory((NodeInfo("n", "", 8, 10**9, (fake,) * 8),)))
+    planned = plan(Workload(configured(2, 2, 2, {})), Inventory((NodeInfo("n", "", 8, 10**9, (fake,) * 8),)))
     assert planned.training_backend.value == planned.sync_backend.value == "gloo"
 
 
@@ -185,16 +186,16 @@ def test_an_interface_must_exist_on_every_node_of_its_group() -> None:
     machines = Inventory((TRAIN, replace(SIM, interfaces=has)))
     nodes = NODES | {"sim": NODES["sim"] | {"interface": "enp3s0"}}
     with pytest.raises(RunError) as refused:
-        plan(configured(8, 4, 4, FULL, nodes), machines)
+        plan(Workload(configured(8, 4, 4, FULL, nodes)), machines)
     text = str(refused.value)
     assert "Node sim-0 has no interface 'enp3s0'" in text and "ens5 (10.77.0.2)" in text
     assert refused.value.key == "placement.nodes.sim.interface"
     nodes["sim"] = NODES["sim"] | {"interface": "ens5"}
-    assert plan(configured(8, 4, 4, FULL, nodes), machines).slot("env", 0).interface == "ens5"
+    assert plan(Workload(configured(8, 4, 4, FULL, nodes)), machines).slot("env", 0).interface == "ens5"
 
 
 def test_no_accelerators_no_request() -> None:
-    planned = plan(configured(2, 2, 4, {}), CPU)
+    planned = plan(Workload(configured(2, 2, 4, {})), CPU)
     assert [slot.node for slot in planned.of("env")] == ["a", "a", "b", "b"]
     assert all(not slot.accelerators for slot in planned.slots)
     assert planned.environment("env", 0) == {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}
@@ -204,12 +205,12 @@ def test_no_accelerators_no_request() -> None:
 def test_roles_by_node_group_without_accelerators() -> None:
     nodes = {"learn": {"names": ["b"]}, "simulate": {"names": ["a"]}}
     roles = {"actor": {"on": "learn"}, "rollout": {"on": "learn"}, "env": {"on": "simulate"}}
-    planned = plan(configured(2, 1, 2, roles, nodes), CPU)
+    planned = plan(Workload(configured(2, 1, 2, roles, nodes)), CPU)
     assert {slot.node for slot in planned.of("actor")} == {"b"} and {slot.node for slot in planned.of("env")} == {"a"}
 
 
 def test_rule_takes_free_accelerators_first() -> None:
-    planned = plan(configured(2, 2, 2, {}), Inventory((NodeInfo("n", "", 8, 10**9, (RTX,) * 5),)))
+    planned = plan(Workload(configured(2, 2, 2, {})), Inventory((NodeInfo("n", "", 8, 10**9, (RTX,) * 5),)))
     assert [slot.accelerators for slot in planned.slots] == [(0,), (1,), (2,), (3,), (4,), (0,)]
     assert planned.sync_backend.value == "nccl"
 
@@ -218,9 +219,9 @@ def test_rule_with_one_accelerator() -> None:
     """Two FSDP ranks cannot share the accelerator of a laptop, and none of them computes on its cores."""
     laptop = Inventory((NodeInfo("laptop", "", 8, 10**9, (RTX,)),))
     with pytest.raises(RunError, match="2 actor ranks do not fit on 1 accelerator") as refused:
-        plan(configured(2, 2, 2, {}), laptop)
+        plan(Workload(configured(2, 2, 2, {})), laptop)
     assert refused.value.key == "actor.num_workers"
-    planned = plan(configured(1, 2, 2, {}), laptop)
+    planned = plan(Workload(configured(1, 2, 2, {})), laptop)
     assert [slot.accelerators for slot in planned.of("actor")] == [(0,)]
     assert [slot.accelerators for slot in planned.of("rollout")] == [(0,), (0,)]
 
@@ -231,7 +232,7 @@ def test_a_thousand_nodes_in_seconds() -> None:
     roles = {"actor": {"on": "t"}, "rollout": {"on": "t"}, "env": {"on": "s", "workers_per_accelerator": 2}}
     nodes = {"t": {"accelerator": "A100"}, "s": {"accelerator": "4090"}}
     started = time.process_time()
-    planned = plan(configured(4096, 4096, 8192, roles, nodes), Inventory(simulators + trainers))
+    planned = plan(Workload(configured(4096, 4096, 8192, roles, nodes)), Inventory(simulators + trainers))
     assert time.process_time() - started < 20  # 2 or 3 s on an idle machine; must not grow quadratically
     assert len(planned.slots) == 16384 and planned.slot("env", 8191).node == "sim-511"
 
@@ -274,7 +275,7 @@ def test_a_thousand_nodes_in_seconds() -> None:
 )
 def test_refusals(sizes: tuple[int, int, int], roles: dict[str, Any], nodes: Any, told: list[str]) -> None:
     with pytest.raises(RunError) as refused:
-        plan(configured(*sizes, roles, nodes), DUAL)
+        plan(Workload(configured(*sizes, roles, nodes)), DUAL)
     assert refused.value.exit_status is ExitStatus.placement and refused.value.remedy
     for text in told:
         assert text in str(refused.value)
@@ -284,22 +285,22 @@ def test_worker_never_spans_nodes_or_unlike_accelerators() -> None:
     config = configured(8, 1, 4, SHORT | {"rollout": "7-8"})
     config.rollout.backend = RolloutBackendKind.sglang
     with pytest.raises(RunError, match="rollout/0 would span the nodes sim-0, train-0"):
-        plan(config, DUAL)
+        plan(Workload(config), DUAL)
     mixed = Inventory((NodeInfo("mixed", "", 8, 10**9, (A100, RTX)),))
     config = configured(1, 1, 1, {"actor": 0, "rollout": "0-1", "env": 1})
     config.rollout.backend = RolloutBackendKind.sglang
     with pytest.raises(RunError, match="rollout/0 would span unlike accelerators: NVIDIA A100"):
-        plan(config, mixed)
+        plan(Workload(config), mixed)
 
 
 def test_omnigibson_needs_rt_cores() -> None:
     config = configured(8, 4, 4, SHORT | {"env": "0-3"})
     config.env.simulator = "omnigibson"
     with pytest.raises(RunError, match="env/0 would simulate on node train-0 with NVIDIA A100.* no RT cores"):
-        plan(config, DUAL)
+        plan(Workload(config), DUAL)
     config.placement.roles = SHORT
-    assert plan(config, DUAL).environment("env", 1)["OMNIGIBSON_GPU_ID"] == "1"
+    assert plan(Workload(config), DUAL).environment("env", 1)["OMNIGIBSON_GPU_ID"] == "1"
     config = configured(1, 1, 2, {})
     config.env.simulator = "omnigibson"
     with pytest.raises(RunError, match="with no accelerator, which has no RT cores"):
-        plan(config, CPU)
+        plan(Workload(config), CPU)

@@ -7,14 +7,21 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.placement.budget import budget
+from rlrun.config.schema import RunConfig
+from rlrun.placement.budget import Budget, budget
 from rlrun.placement.choices import choose
 from rlrun.placement.inventory import GIGABYTE, Accelerator, Inventory, NodeInfo, load_inventory
 from rlrun.placement.planner import plan
 from rlrun.placement.search import ranks_of
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import RunError
 
 INVENTORY = Path(__file__).parents[3] / "configs" / "inventory_example.yaml"
+
+
+def sums_of(config: RunConfig, machines: Inventory) -> Budget:
+    work = Workload(config)
+    return budget(work, plan(work, machines), machines)
 
 
 @pytest.mark.parametrize(
@@ -24,9 +31,10 @@ INVENTORY = Path(__file__).parents[3] / "configs" / "inventory_example.yaml"
 def test_a_published_run_is_planned(run: str, episodes: int, updates: int) -> None:
     config = load([f"run={run}", f"placement.inventory={INVENTORY}"])
     inventory = load_inventory(INVENTORY)
-    config, _ = choose(config, inventory)
-    planned = plan(config, inventory)
-    sums = budget(config, planned, inventory)
+    chosen = choose(Workload(config), inventory)
+    config = chosen.work.config
+    planned = chosen.plan
+    sums = budget(chosen.work, planned, inventory)
     assert len(planned.of("actor")) == 8 and len(planned.of("env")) >= 2 * len(planned.of("rollout"))
     assert config.algorithm.horizon * config.policy.num_action_chunks == config.env.max_control_steps == 512
     assert config.env.num_envs * config.algorithm.rollout_epochs == episodes
@@ -51,8 +59,8 @@ def test_one_card_of_24_gb_trains_the_expert_of_pi05() -> None:
     offline = f"placement.inventory={INVENTORY}"  # the checkpoint need not be there
     small = [*workers, offline, "env.num_envs=16", "actor.micro_batch_size=8", "placement.offload=true"]
     config = load(["run=libero_pi05", *small])
-    (card,) = budget(config, plan(config, inventory), inventory).accelerators
+    (card,) = sums_of(config, inventory).accelerators
     assert card.peak_bytes + card.held_back_bytes < 24 * GIGABYTE
     sharded = load(["run=libero_pi05", *small, "actor.replicate_frozen=false"])
     with pytest.raises(RunError, match="Accelerator 0"):
-        budget(sharded, plan(sharded, inventory), inventory)
+        sums_of(sharded, inventory)

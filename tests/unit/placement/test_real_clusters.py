@@ -16,7 +16,7 @@ from rlrun.doctor.trials import members, planned_pairs
 from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Accelerator, Interface, Inventory, NodeInfo
 from rlrun.placement.node_environment import node_environment
-from rlrun.placement.planner import plan
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import ExitStatus, RunError
 
 A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * 10**9, has_rt_cores=False)
@@ -56,16 +56,15 @@ def cluster(num_nodes: int, num_gpus: int) -> Inventory:
 def test_machines_that_are_too_few_are_refused(placement: str, layout: tuple[int, int]) -> None:
     config, machines = configured(placement, "object_store"), cluster(*layout)
     with pytest.raises(RunError) as refusal:
-        plan(choose(config, machines)[0], machines)
+        choose(Workload(config), machines)
     assert refusal.value.exit_status == ExitStatus.placement
 
 
 @pytest.mark.parametrize("transport", ["object_store", "collective"])
 @pytest.mark.parametrize(("placement", "layout"), [pair for pair in product(PLACEMENTS, LAYOUTS) if fits(*pair)])
 def test_every_worker_of_a_placement(placement: str, layout: tuple[int, int], transport: str) -> None:
-    machines = cluster(*layout)
-    config, _ = choose(configured(placement, transport), machines)
-    planned = plan(config, machines)
+    config, machines = configured(placement, transport), cluster(*layout)
+    planned = choose(Workload(config), machines).plan
     actors, rollouts = planned.of("actor"), planned.of("rollout")
 
     assert planned.training_backend.value == "nccl"  # every rank has an accelerator of its own

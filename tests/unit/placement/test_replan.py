@@ -11,6 +11,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import place, plan, replanned
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import ExitStatus, RunError
 
 A100 = Accelerator("A100", 80 * 10**9, has_rt_cores=False)
@@ -40,7 +41,7 @@ def env_places(planned: Plan) -> list[tuple[str, tuple[int, ...]]]:
 
 def test_env_workers_share_what_is_left() -> None:
     config = configured({}, {})
-    old = plan(config, ALL)
+    old = plan(Workload(config), ALL)
     assert env_places(old) == [("sim-0", (0,)), ("sim-0", (1,)), ("sim-1", (0,)), ("sim-1", (1,))]
     new = replanned(config, old, Inventory((TRAIN, SIM_0)), {"sim-1"})
     assert env_places(new) == [("sim-0", (0,)), ("sim-0", (0,)), ("sim-0", (1,)), ("sim-0", (1,))]
@@ -49,7 +50,7 @@ def test_env_workers_share_what_is_left() -> None:
 
 def test_a_spare_node_takes_the_place() -> None:
     config = configured({"count": 2}, {"accelerators": "0-3"})
-    new = replanned(config, plan(config, ALL), SPARE, {"sim-1"})
+    new = replanned(config, plan(Workload(config), ALL), SPARE, {"sim-1"})
     assert env_places(new)[2:] == [("sim-9", (0,)), ("sim-9", (1,))]
 
 
@@ -57,7 +58,7 @@ def test_a_spare_node_takes_the_place() -> None:
 def test_what_was_asked_for_in_numbers_is_not_made_smaller(sim: dict[str, Any], env: dict[str, Any]) -> None:
     config = configured(sim, env)
     with pytest.raises(RunError) as raised:
-        replanned(config, plan(config, ALL), Inventory((TRAIN, SIM_0)), {"sim-1"})
+        replanned(config, plan(Workload(config), ALL), Inventory((TRAIN, SIM_0)), {"sim-1"})
     assert raised.value.exit_status is ExitStatus.placement
 
 
@@ -66,7 +67,7 @@ def test_living_actor_ranks_do_not_move() -> None:
     config.actor.num_workers, config.rollout.num_workers, config.env.num_workers = 2, 1, 2
     config.placement.roles = {"actor": "2-3", "rollout": "2", "env": "0-1"}
     first = replace(SIM_0, name="a")
-    old = plan(config, Inventory((first, TRAIN, SIM_1)))
+    old = plan(Workload(config), Inventory((first, TRAIN, SIM_1)))
     assert [slot.node for slot in old.of("actor")] == ["train", "train"]
     with pytest.raises(RunError, match="actor/0, which is alive, would have to move to sim-1"):
         replanned(config, old, Inventory((TRAIN, SIM_1)), {"a"})

@@ -32,6 +32,7 @@ from rlrun.placement.step_time import (
     update_pass_seconds,
     update_seconds,
 )
+from rlrun.placement.workload import Workload
 from rlrun.policies.counts import PassCount, PolicyCounts, StackCount
 
 RUNS = {"libero": "libero_rlinf", "behavior": "behavior_ppo_openvla_oft"}
@@ -95,7 +96,7 @@ def test_simulation_and_answers_overlap_with_two_groups() -> None:
     collected = {}
     for env_workers in (2, 4):
         config, machines = run(16, env_workers, 2)
-        times = step_times(config, plan(config, machines), SMALL, 0)
+        times = step_times(Workload(config, SMALL), plan(Workload(config), machines), 0)
         assert times.simulate_s is not None
         collected[env_workers] = times
     alone, paired = collected[2], collected[4]
@@ -106,15 +107,15 @@ def test_simulation_and_answers_overlap_with_two_groups() -> None:
 def test_workers_beyond_the_cores_take_turns() -> None:
     config, machines = run(16, 16, 2)
     few = Inventory((replace(machines.nodes[0], num_cpus=4),))
-    plenty, scarce = (step_times(config, plan(config, one), SMALL, 0) for one in (machines, few))
+    plenty, scarce = (step_times(Workload(config, SMALL), plan(Workload(config), one), 0) for one in (machines, few))
     assert scarce.simulate_s == pytest.approx(4 * (plenty.simulate_s or 0))
 
 
 def test_rollout_workers_of_one_accelerator_take_turns() -> None:
     config, machines = run(16, 4, 4)
-    shared = step_times(config, plan(config, machines), SMALL, 0)
+    shared = step_times(Workload(config, SMALL), plan(Workload(config), machines), 0)
     config, machines = run(8, 2, 2)  # as many rows for each rollout worker
-    own = step_times(config, plan(config, machines), SMALL, 0)
+    own = step_times(Workload(config, SMALL), plan(Workload(config), machines), 0)
     assert shared.act_s == pytest.approx(2 * own.act_s)
 
 
@@ -124,8 +125,8 @@ def test_the_slower_model_decides() -> None:
     cards = (Accelerator("A100", 10**11, False), Accelerator("H100", 10**11, False))
     config.placement.roles = {"actor": "0-1", "rollout": "0-1", "env": "0-1"}
     mixed = Inventory((replace(machines.nodes[0], accelerators=cards),))
-    assert step_times(config, plan(config, mixed), SMALL, 0).update_s == pytest.approx(
-        step_times(config, plan(config, machines), SMALL, 0).update_s
+    assert step_times(Workload(config, SMALL), plan(Workload(config), mixed), 0).update_s == pytest.approx(
+        step_times(Workload(config, SMALL), plan(Workload(config), machines), 0).update_s
     )
 
 
@@ -139,15 +140,15 @@ def test_the_slower_model_decides() -> None:
 )
 def test_off_policy_updates_are_steps_of_small_networks(keys: list[str], num_steps: float) -> None:
     config = load(keys)
-    times = step_times(config, plan(config, run(8, 2, 2)[1]), SMALL, 0)
+    times = step_times(Workload(config, SMALL), plan(Workload(config), run(8, 2, 2)[1]), 0)
     assert times.update_s == pytest.approx(num_steps * SMALL_STEP_S) and times.mfu_update == 0
 
 
 def test_an_unknown_device_has_no_time() -> None:
     config, machines = run(16, 2, 2, "X")
-    assert not has_known_devices(plan(config, machines))
+    assert not has_known_devices(plan(Workload(config), machines))
     config, machines = run(16, 2, 2)
-    assert has_known_devices(plan(config, machines))
+    assert has_known_devices(plan(Workload(config), machines))
 
 
 def test_stored_counts_are_those_of_the_tables() -> None:
@@ -162,7 +163,7 @@ def test_links_of_fsdp_by_hand() -> None:
     config, machines = run(16, 2, 2)
     device = device_of("A100")
     assert device is not None
-    alone = plan(config, machines)
+    alone = plan(Workload(config), machines)
     counts = replace(SMALL, num_parameters=10**9, num_trained=10**8)
     expected = (2 * 10**9 * 4 + 10**8 * 4) / 2 / device.link_bytes  # half of it: two ranks
     assert link_seconds(config, alone, counts, device) == pytest.approx(expected)
@@ -170,10 +171,10 @@ def test_links_of_fsdp_by_hand() -> None:
     assert link_seconds(whole, alone, counts, device) == pytest.approx(3 * 10**8 * 4 / 2 / device.link_bytes)
     cards = machines.nodes[0].accelerators[:1]
     spread = Inventory(tuple(replace(machines.nodes[0], name=name, accelerators=cards) for name in ("a", "b")))
-    far = link_seconds(config, plan(config, spread), counts, device)
+    far = link_seconds(config, plan(Workload(config), spread), counts, device)
     assert far == pytest.approx(expected * device.link_bytes / (config.placement.link_gbit_per_s * 1e9 / 8))
     config.actor.num_workers = 1
-    assert link_seconds(config, plan(config, machines), counts, device) == 0
+    assert link_seconds(config, plan(Workload(config), machines), counts, device) == 0
 
 
 def test_links_are_hidden_but_for_a_part_of_the_shorter_time() -> None:
@@ -184,9 +185,9 @@ def test_links_are_hidden_but_for_a_part_of_the_shorter_time() -> None:
 
 def test_adam_takes_its_traffic_where_that_is_longer_than_its_launches() -> None:
     config, machines = run(16, 2, 2)
-    planned = plan(config, machines)
+    planned = plan(Workload(config), machines)
     few, many = (replace(SMALL, num_trained=number) for number in (10**6, 10**10))
-    seconds = [update_seconds(config, planned, one, 8, 0.0) for one in (few, many)]
+    seconds = [update_seconds(Workload(config, one), planned, 8, 0.0) for one in (few, many)]
     device = device_of("A100")
     assert device is not None
     steps = config.samples_per_step * config.algorithm.update_epochs / config.algorithm.global_batch_size
@@ -197,8 +198,10 @@ def test_adam_takes_its_traffic_where_that_is_longer_than_its_launches() -> None
 def test_the_slowest_of_many_env_workers_is_waited_for() -> None:
     config, machines = run(64, 64, 2)
     few, _ = run(2, 2, 2)
-    many_s = step_times(config, plan(config, machines), SMALL, 0).simulate_s or 0.0
-    few_s = step_times(few, plan(few, machines), SMALL, 0).simulate_s or 0.0  # as many envs a worker
+    many_s = step_times(Workload(config, SMALL), plan(Workload(config), machines), 0).simulate_s or 0.0
+    few_s = (
+        step_times(Workload(few, SMALL), plan(Workload(few), machines), 0).simulate_s or 0.0
+    )  # as many envs a worker
     ratio = (1 + STRAGGLING * math.sqrt(2 * math.log(64))) / (1 + STRAGGLING * math.sqrt(2 * math.log(2)))
     assert many_s / few_s == pytest.approx(ratio)
 
@@ -216,9 +219,9 @@ def test_inductor_fuses_the_kernels_of_blocks() -> None:
 
 def test_offloading_takes_time() -> None:
     config, machines = run(16, 2, 2)
-    planned, big = plan(config, machines), replace(SMALL, num_parameters=10**9, num_trained=10**9)
+    planned, big = plan(Workload(config), machines), replace(SMALL, num_parameters=10**9, num_trained=10**9)
     turns = replace(config, placement=replace(config.placement, offload=True))
     moved = replace(config, actor=replace(config.actor, cpu_offload=True))
-    present = step_times(config, planned, big, 0)
-    assert step_times(turns, planned, big, 0).step_s > present.step_s
-    assert step_times(moved, planned, big, 0).update_s > present.update_s
+    present = step_times(Workload(config, big), planned, 0)
+    assert step_times(Workload(turns, big), planned, 0).step_s > present.step_s
+    assert step_times(Workload(moved, big), planned, 0).update_s > present.update_s

@@ -18,6 +18,7 @@ from rlrun.placement.plan_tables import PlanPage
 from rlrun.placement.planner import plan
 from rlrun.placement.step_time import way_seconds
 from rlrun.placement.weight_ways import Way, weight_ways
+from rlrun.placement.workload import Workload
 from rlrun.system.errors import ExitStatus, RunError
 
 A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * 10**9, has_rt_cores=False)
@@ -35,7 +36,7 @@ def configured(actor: int = 2, rollout: int = 2, roles: dict[str, Any] | None = 
 
 
 def found(config: RunConfig, machines: Inventory) -> list[tuple[WeightTransport, int, bool]]:
-    ways = weight_ways(config, plan(config, machines))
+    ways = weight_ways(config, plan(Workload(config), machines))
     assert [way.rollout for way in ways] == list(range(config.rollout.num_workers))
     return [(way.transport, way.sender, way.is_shared) for way in ways]
 
@@ -93,7 +94,7 @@ def test_what_keeps_a_rank_from_writing_there(cause: str) -> None:
     assert found(config, ONE) == [(STORE, 0, is_shared)] * config.rollout.num_workers
     config.weight_sync.transport = DEVICE
     with pytest.raises(RunError) as refused:
-        plan(config, ONE)
+        plan(Workload(config), ONE)
     assert refused.value.key == "weight_sync.transport" and refused.value.value == "device"
     assert cause in (refused.value.cause or "").replace("Placement", "placement").replace("Rollout", "rollout")
     assert refused.value.remedy and refused.value.exit_status is ExitStatus.placement
@@ -115,7 +116,7 @@ def test_a_transport_that_is_asked_for_is_refused_early(roles: dict[str, Any], m
     config = configured(1, 1, roles)
     config.weight_sync.transport = DEVICE
     with pytest.raises(RunError, match=cause):
-        plan(config, machines)
+        plan(Workload(config), machines)
     config.weight_sync.transport = None
     assert found(config, machines) == [(STORE, 0, True)]
 
@@ -127,53 +128,54 @@ def test_an_override_is_for_all_workers() -> None:
         assert found(config, ONE) == [(transport, 0, is_shared)] * 2
     config.weight_sync.transport = DEVICE
     assert found(config, ONE) == [(DEVICE, 0, False), (DEVICE, 1, False)]
-    assert weight_ways(config, plan(config, ONE, ("rollout", "env"))) == ()  # an evaluation sends no weights
+    assert weight_ways(config, plan(Workload(config), ONE, ("rollout", "env"))) == ()  # an evaluation sends no weights
 
 
 def test_the_budget_has_the_two_buffers_and_no_memory_of_the_host() -> None:
     config = configured()
     config.weight_sync.bucket_bytes = 10**6
-    planned = plan(config, ONE)
-    cards = budget(config, planned, ONE).accelerators
+    planned = plan(Workload(config), ONE)
+    cards = budget(Workload(config), planned, ONE).accelerators
     buckets = [(need.worker, need.num_bytes) for card in cards for need in card.needs if need.part == "weight buckets"]
     assert buckets == [("rollout/0", 2 * 10**6), ("rollout/1", 2 * 10**6)]
-    buffers = weight_buffers(config, planned, 10**9)
+    buffers = weight_buffers(Workload(config), planned, 10**9)
     assert buffers.host == buffers.store == {}
     config.weight_sync.transport = STORE
-    assert weight_buffers(config, planned, 10**9).host == {"train-0": 10**9}
+    assert weight_buffers(Workload(config), planned, 10**9).host == {"train-0": 10**9}
 
 
 def test_buckets_without_room_on_the_accelerator_go_through_the_host() -> None:
     config = configured()
     config.auto = []
-    assert choose(config, ONE)[1] == []
+    assert choose(Workload(config), ONE).sentences == ()
     config = configured()
     config.auto = []
     config.weight_sync.bucket_bytes = 50 * 10**9  # two of them are more than a card has
-    chosen, (sentence,) = choose(config, ONE)
-    assert chosen.weight_sync.transport is STORE and "weight_sync.transport=object_store" in sentence
-    budget(chosen, plan(chosen, ONE), ONE)
+    chosen = choose(Workload(config), ONE)
+    (sentence,) = chosen.sentences
+    assert chosen.work.config.weight_sync.transport is STORE and "weight_sync.transport=object_store" in sentence
+    budget(chosen.work, chosen.plan, ONE)
     config = configured()
     config.auto = []
     config.weight_sync.bucket_bytes = 50 * 10**9
     config.weight_sync.transport = DEVICE  # what was asked for is not changed
     with pytest.raises(RunError, match="GB short"):
-        choose(config, ONE)
+        choose(Workload(config), ONE)
 
 
 def test_the_plan_says_the_way_to_each_worker_and_its_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     config = configured(1, 2, {"actor": "1", "rollout": "0-1", "env": "0-1"})
-    planned = plan(config, ONE)
-    seconds = way_seconds(config, planned, 15 * 10**9)
+    planned = plan(Workload(config), ONE)
+    seconds = way_seconds(Workload(config), planned, 15 * 10**9)
     assert seconds == {STORE: pytest.approx(1.2), DEVICE: pytest.approx(0.25)}
-    sums = replace(budget(config, planned, ONE), weight_bytes=15 * 10**9)
-    PlanPage(Fitting(config, planned, sums, (), ()), ONE).show(None)
+    sums = replace(budget(Workload(config), planned, ONE), weight_bytes=15 * 10**9)
+    PlanPage(Fitting(Workload(config), planned, sums, (), ()), ONE).show(None)
     printed = " ".join(capsys.readouterr().out.split())
     assert "rollout/0 through shared memory in about 1.2 s: no actor rank is on its accelerator." in printed
     assert "rollout/1 through memory of their accelerators (CUDA IPC) in about 0.2 s: an actor rank is on" in printed
 
 
 def test_names_of_ways() -> None:
-    planned = plan(configured(), ONE)
+    planned = plan(Workload(configured()), ONE)
     assert Way(0, STORE, 0, False, "").name(planned) == "the object store"
     assert Way(0, COLLECTIVE, 0, False, "").name(planned) == "a collective over gloo"

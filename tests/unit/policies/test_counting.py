@@ -90,7 +90,7 @@ def test_the_line_through_two_passes() -> None:
 
 def test_a_perceptron_is_counted_as_by_hand() -> None:
     config = load(["run=cartpole"])
-    own, spaces = config.policy, simulator_spec(config.env).planned_spaces(config.env)
+    own, spaces = config.policy, simulator_spec(config.env).world.planned_spaces(config.env)
     num_choices = own.num_action_chunks * spaces.num_actions
     layers = []
     for sizes, outputs in ((own.section(kind_of(config)).hidden_sizes, num_choices), (own.value_hidden_sizes, 1)):

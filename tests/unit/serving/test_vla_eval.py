@@ -20,7 +20,8 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from rlrun.config.loader import load
-from rlrun.config.simulator_spec import Conventions, simulator_spec
+from rlrun.config.simulator_spec import simulator_spec
+from rlrun.config.simulator_wire import Conventions
 from rlrun.edges.actions import ActionChunk
 from rlrun.edges.frames import Frames
 from rlrun.edges.observations import Observation
@@ -49,7 +50,7 @@ def frames(num_cameras: int = 2, num_proprio: int = 8, size: int = 8) -> Frames:
 
 def libero_formats(**changes: object) -> Formats:
     env = load(["run=single_process", "env=libero", "policy.kind=cnn", *(f"{k}={v}" for k, v in changes.items())]).env
-    return Formats(simulator_spec(env).conventions(env), tuple(env.cameras), 8, 7)
+    return Formats(simulator_spec(env).wire.conventions(env), tuple(env.cameras), 8, 7)
 
 
 # --- messages -------------------------------------------------------------------------------------

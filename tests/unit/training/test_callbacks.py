@@ -47,7 +47,7 @@ class Notes(rlrun.Callback):
 
 
 def trained(folder: Path, *overrides: str) -> ExitStatus:
-    return rlrun.run(rlrun.load_config([*SMALL, f"output_dir={folder}", *overrides]))
+    return rlrun.run(rlrun.load_config([*SMALL, f"output_dir={folder}", *overrides])).status
 
 
 def test_each_hook_is_called_and_a_callback_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ CNN = ["policy.kind=cnn", "policy.cnn.conv_channels=[4]", "policy.cnn.hidden_siz
 
 
 def trained(folder: Path, *overrides: str) -> ExitStatus:
-    return rlrun.run(rlrun.load_config([*WORLD, *SMALL, f"output_dir={folder}", *overrides]))
+    return rlrun.run(rlrun.load_config([*WORLD, *SMALL, f"output_dir={folder}", *overrides])).status
 
 
 def test_a_dict_world_is_trained_without_an_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

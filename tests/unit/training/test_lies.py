@@ -32,7 +32,7 @@ SMALL = [
 
 
 def run(folder: Path, *overrides: str) -> ExitStatus:
-    return rlrun.run(rlrun.load_config([*SMALL, f"output_dir={folder}", *overrides]))
+    return rlrun.run(rlrun.load_config([*SMALL, f"output_dir={folder}", *overrides])).status
 
 
 def lying(

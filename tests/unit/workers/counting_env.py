@@ -7,6 +7,7 @@ import numpy as np
 from rlrun.edges.actions import ActionChunk
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.observations import Observation
+from rlrun.edges.spaces import Spaces
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 
 NUM_STEPS, NUM_ACTIONS, LIMIT = 2, 3, 12
@@ -16,9 +17,7 @@ class CountingEnv(VectorEnv):
     """Row state: seed and control steps so far, both visible in proprio. Ends by success after `lengths[seed]`
     control steps (default: never), by the time limit after LIMIT."""
 
-    num_actions, num_proprio, num_images = NUM_ACTIONS, 2, 1
-    action_names = ("x", "y", "z")
-    action_low, action_high = -np.ones(3, np.float32), np.ones(3, np.float32)
+    spaces = Spaces(NUM_ACTIONS, None, (-1.0,) * 3, (1.0,) * 3, 2, 1, action_names=("x", "y", "z"))
 
     def __init__(self, num_envs: int, length_of=lambda seed: LIMIT + 1):
         self.num_envs = num_envs

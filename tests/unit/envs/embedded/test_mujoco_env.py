@@ -29,7 +29,7 @@ ONE = np.array([0])
 def hold(env) -> np.ndarray:
     """float32 [1, 1, A]: the action under which the robot stands still."""
     row = env._rows[0]
-    action = np.zeros(env.num_actions, np.float32)
+    action = np.zeros(env.spaces.num_actions, np.float32)
     for part in env._controllers.driven:
         if part.startswith(("trunk", "arm")):
             action[env._controllers.where(part)] = [row.data.joint(name).qpos[0] for name in r1pro.joints_of(part)]
@@ -133,7 +133,7 @@ def test_shaping_cannot_be_farmed(make) -> None:
     start = row.shaping
     random, total = np.random.default_rng(0), 0.0
     for _ in range(10):
-        swing = hold(env) + random.normal(0, 0.3, (1, 4, env.num_actions)).astype(np.float32)
+        swing = hold(env) + random.normal(0, 0.3, (1, 4, env.spaces.num_actions)).astype(np.float32)
         total += env.step_chunk(swing).rewards.sum()
         assert 0.0 <= row.shaping <= 1.0
     assert total == pytest.approx(EmbeddedConfig().reward_shaping * (row.shaping - start), abs=1e-5)

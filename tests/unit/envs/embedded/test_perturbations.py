@@ -12,7 +12,7 @@ from rlrun.envs.vector_env import VectorEnv
 
 NAMES = [one.value for one in Perturbation if one is not Perturbation.none]
 ENV = load(["run=turning_on_radio"]).env
-WORLDS = {"none": ENV} | simulator_spec(ENV).perturbations(ENV)
+WORLDS = {"none": ENV} | simulator_spec(ENV).evaluation.perturbations(ENV)
 SEED = np.array([TEST_SEEDS.start])
 ROW = np.arange(1)
 
@@ -53,7 +53,7 @@ def test_it_looks_the_same(name, worlds):
 
 def test_a_delayed_action_is_executed_one_control_step_later(worlds):
     plain, delayed = worlds["none"], worlds["delay"]
-    actions = np.random.default_rng(0).uniform(-0.5, 0.5, (1, 6, plain.num_actions)).astype(np.float32)
+    actions = np.random.default_rng(0).uniform(-0.5, 0.5, (1, 6, plain.spaces.num_actions)).astype(np.float32)
     states = []
     for world, first in ((plain, 0), (delayed, 1)):
         world.reset(ROW, SEED)

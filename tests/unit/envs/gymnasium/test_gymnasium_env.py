@@ -58,25 +58,25 @@ def made(observation=BOX, action=BOX, num_steps: int = 100, wanted: dict | None 
 
 def stepped(env, num_steps: int = 4, value: float = 0.3):
     env.reset(ONE, ONE + 7)
-    return env.step_chunk(np.full((1, num_steps, env.num_actions), value, np.float32))
+    return env.step_chunk(np.full((1, num_steps, env.spaces.num_actions), value, np.float32))
 
 
 def test_dictionaries_are_flattened() -> None:
     env = made(spaces.Dict({"where": BOX, "which": spaces.Discrete(4)}))
-    assert (env.num_proprio, env.num_images) == (7, 0)
+    assert (env.spaces.num_proprio, env.spaces.num_images) == (7, 0)
     assert env.reset(ONE, ONE).proprio.shape == (1, 7)
 
 
 def test_pictures_become_the_camera() -> None:
     env = made(spaces.Box(0, 255, (20, 30, 3), np.uint8))
     frames = env.reset(ONE, ONE)
-    assert (env.num_proprio, env.num_images) == (0, 1) and frames.images.shape == (1, 1, 64, 64, 3)
+    assert (env.spaces.num_proprio, env.spaces.num_images) == (0, 1) and frames.images.shape == (1, 1, 64, 64, 3)
     assert frames.images.std() > 10
 
 
 def test_discrete_actions_are_rounded_and_shifted() -> None:
     env = made(action=spaces.Discrete(3, start=5))
-    assert env.spaces.num_choices == 3 and (env.action_low, env.action_high) == (0.0, 2.0)
+    assert env.spaces.num_choices == 3 and env.spaces.limits == ([0.0], [2.0])
     stepped(env, 1, 1.6)
     assert env._rows[0].env._env.unwrapped.taken == [7]
 
@@ -129,7 +129,7 @@ ROBOT = spaces.Dict({"image": PICTURE, "state": BOX, "task": spaces.Text(12, cha
 def test_a_dictionary_feeds_a_vla() -> None:
     env = made(ROBOT)
     frames = env.reset(ONE, ONE)
-    assert (env.num_images, env.num_proprio) == (1, 3)
+    assert (env.spaces.num_images, env.spaces.num_proprio) == (1, 3)
     assert frames.images.std() > 10 and set(frames.instructions[0]) <= set("abc ")
     assert env._rows[0].env._reader.describe() == "image -> camera, state -> proprioception, task -> instruction"
 
@@ -137,7 +137,7 @@ def test_a_dictionary_feeds_a_vla() -> None:
 def test_named_keys_win_over_the_guess() -> None:
     nested = spaces.Dict({"pixels": spaces.Dict({"top": PICTURE, "hand": PICTURE}), "agent_pos": BOX, "speed": BOX})
     env = made(nested, wanted={"image_keys": ["pixels.hand"], "state_keys": ["speed"], "instruction": "go"})
-    assert (env.num_images, env.num_proprio) == (1, 3) and env.reset(ONE, ONE).instructions == ("go",)
+    assert (env.spaces.num_images, env.spaces.num_proprio) == (1, 3) and env.reset(ONE, ONE).instructions == ("go",)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_what_differs_from_the_registered_environment_is_told() -> None:
         env = EnvConfig(
             simulator="gymnasium", sections={"gymnasium": GymnasiumConfig(**own)}, max_control_steps=num_steps
         )
-        return simulator_spec(env).splits(env).deviations
+        return simulator_spec(env).evaluation.splits(env).deviations
 
     assert deviations(1_000) == () == deviations(2_000, id="elsewhere:Other-v0")
     assert deviations(200, kwargs={"reset_noise_scale": 0.2}, success_return=4_000.0) == (

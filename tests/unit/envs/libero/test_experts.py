@@ -93,7 +93,7 @@ def test_what_is_no_expert_of_the_task_is_refused(scenes: Path, expert: str, sai
 
 def test_without_an_expert_there_are_no_demonstrations(scenes: Path) -> None:
     env = made(scenes)
-    assert not simulator_spec(load(["env=libero", "policy.kind=cnn"]).env).has_expert(env._config)
+    assert not simulator_spec(load(["env=libero", "policy.kind=cnn"]).env).world.has_expert(env._config)
     with pytest.raises(NotImplementedError, match=r"env\.libero\.expert"):
         env.expert_action(ONE)
 
@@ -122,6 +122,6 @@ def test_the_stove_is_turned_on_from_wherever_the_hand_is(hand: tuple, direction
 
 def test_the_recipe_holds_out_the_starts_of_its_evaluations() -> None:
     config = load(["run=libero_small"])
-    assert simulator_spec(config.env).has_expert(config.env)
+    assert simulator_spec(config.env).world.has_expert(config.env)
     ranges = start_ranges(config.env.section(LiberoConfig))
     assert ranges == {Split.train: range(40), Split.validation: range(40, 50), Split.test: None}

@@ -41,7 +41,7 @@ def reset(env: LiberoVectorEnv, *seeds: int) -> None:
 def test_the_seed_chooses_task_and_start(scenes: Path) -> None:
     env = made(scenes, "env.libero.settle_steps=0")
     frames = env.reset(np.arange(2), np.array([0, 5]))
-    assert frames.instructions == ("task 0", "task 1") and env.instructions == ("task 0", "task 1")
+    assert frames.instructions == ("task 0", "task 1") and env.spaces.instructions == ("task 0", "task 1")
     at = env._rows[0].task.scene.model.joint("box_joint").qposadr[0]
     assert env._rows[1].data.qpos[at] - env._rows[0].data.qpos[at] == pytest.approx(0.02)
     assert env._rows[0].task.scene is env._rows[1].task.scene  # equal scenes are compiled once
@@ -85,7 +85,7 @@ def test_the_gripper_while_objects_come_to_rest(scenes: Path, gripper: float, si
 
 def test_openness_of_openvla_s_checkpoints(scenes: Path) -> None:
     env, native = made(scenes, "env.libero.has_openness=true", num_envs=1), made(scenes, num_envs=1)
-    assert env.action_low[-1] == 0.0
+    assert env.spaces.action_low[-1] == 0.0
     for one, openness in ((env, 1.0), (native, -1.0)):
         reset(one, 0)
         actions = np.zeros((1, 4, 7), np.float32)

@@ -84,7 +84,7 @@ WHOLE = "env.libero.train_starts='0:50'", "env.libero.test_starts='0:50'", "env.
 
 def splits(*keys: str):
     env = load(["env=libero", "policy.kind=cnn", *keys]).env
-    return simulator_spec(env).splits(env)
+    return simulator_spec(env).evaluation.splits(env)
 
 
 def test_training_from_test_starts_and_deviations_are_told() -> None:
@@ -108,7 +108,7 @@ def test_training_from_test_starts_and_deviations_are_told() -> None:
 
 def test_suites_of_libero_pro_are_perturbed_worlds() -> None:
     env = load(["env=libero", "policy.kind=cnn", "env.libero.suite=libero_goal"]).env
-    worlds = simulator_spec(env).perturbations(env)
+    worlds = simulator_spec(env).evaluation.perturbations(env)
     assert {name: world.sections["libero"].suite for name, world in worlds.items()} == {
         name: f"libero_goal_{name}" for name in ("lan", "object", "swap", "task", "env")
     }

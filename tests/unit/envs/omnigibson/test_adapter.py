@@ -41,7 +41,7 @@ def raised(env: RemoteEnv, row: int, num_joints: int, num_steps: int) -> np.ndar
         rest[r1pro.ACTION_PARTS[part]] = [r1pro.RESET_POSE[name] for name in r1pro.joints_of(part)]
     actions = np.tile(rest, (2, num_steps, 1))
     start = r1pro.ACTION_PARTS["arm_left"].start
-    actions[row, :, start : start + num_joints] = env.action_high[start : start + num_joints]
+    actions[row, :, start : start + num_joints] = env.spaces.action_high[start : start + num_joints]
     return actions
 
 

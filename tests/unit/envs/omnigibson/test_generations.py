@@ -116,7 +116,7 @@ def test_a_new_pose_leaves_the_last_episode_behind(bench: Bench) -> None:
         "one, frames = ROWS[:1], {}\n"
         "env.reset(one, np.array([3]))\n"
         "frames = env.reset(one, np.array([6]))\n"
-        "action = np.tile(rest_action(), (1, 20, 1)); action[:, :, 7:10] = env.action_high[7:10]\n"
+        "action = np.tile(rest_action(), (1, 20, 1)); action[:, :, 7:10] = env.spaces.action_high[7:10]\n"
         "env.reset(one, np.array([3])); env.step_chunk(action)\n"
         "again = env.reset(one, np.array([6]))\n"
         "tell(bool(np.array_equal(frames.images, again.images) and np.array_equal(frames.proprio, again.proprio)))"

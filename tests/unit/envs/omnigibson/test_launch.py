@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.simulator_spec import Setting
+from rlrun.config.simulator_process import Setting
 from rlrun.envs.omnigibson.kit_files import application_root, log_of, take_folder, turn_to_start
 from rlrun.envs.omnigibson.spec import environment
 from rlrun.envs.vector_env import SimulatorFault

@@ -68,7 +68,8 @@ def env() -> Iterator[RemoteEnv]:
 
 
 def middle(env: RemoteEnv | RestartingEnv) -> np.ndarray:
-    return np.repeat(((env.action_low + env.action_high) / 2)[None, None], 2, axis=0).astype(np.float32)
+    low, high = env.spaces.limits
+    return np.repeat(((low + high) / 2)[None, None], 2, axis=0).astype(np.float32)
 
 
 def test_an_interpreter_that_is_not_there() -> None:

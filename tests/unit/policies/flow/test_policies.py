@@ -11,7 +11,8 @@ import torch
 from rlrun.config.loader import load
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.config.simulator_spec import PlannedSpaces, simulator_spec
+from rlrun.config.simulator_spec import simulator_spec
+from rlrun.config.simulator_world import PlannedSpaces
 from rlrun.policies.counting import count
 from rlrun.policies.flow.method import FlowChoice
 from rlrun.policies.flow.policy import FlowPolicy
@@ -284,7 +285,7 @@ def test_the_plan_knows_the_bytes_of_a_choice(kind: str, sampling: str) -> None:
     own += ("algorithm.aggregation=chunk_mean_token_mean",) if sampling == "nft" else ()
     tokens, _ = chosen(new_policy(kind, *own))
     run = config(kind, *own)
-    spaces = simulator_spec(run.env).planned_spaces(run.env)
+    spaces = simulator_spec(run.env).world.planned_spaces(run.env)
     further = {"flow_sde": 3, "flow_noise": 1, "dsrl": 1, "nft": 3}[sampling] * run.policy.num_action_chunks
     further += {"dsrl": 1}.get(sampling, 0)
     more = 4 * further * (spaces.num_actions - A)
