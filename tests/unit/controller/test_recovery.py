@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlrun.config.schema import RunConfig
-from rlrun.controller import recovery as recovery_module
+from rlrun.controller import startup as startup_module
 from rlrun.controller.recovery import Recovery
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -173,12 +173,12 @@ def test_a_new_process_that_does_not_start_is_another_loss(recovery, worker):
 def test_new_actor_processes_are_told_how_much_room_they_need(monkeypatch):
     """The killed ones give their accelerator back after their end."""
     config = RunConfig()
-    monkeypatch.setattr(recovery_module, "policy_counts", lambda _: None)
-    monkeypatch.setattr(recovery_module, "actor_memory", lambda *_: SimpleNamespace(resident_bytes=45))
+    monkeypatch.setattr(startup_module, "policy_counts", lambda _: None)
+    monkeypatch.setattr(startup_module, "actor_memory", lambda *_: SimpleNamespace(resident_bytes=45))
     asked = []
     actor = SimpleNamespace(load=lambda folder, room: asked.append((folder, room)), num_buckets=lambda: (2, 1))
     actors = SimpleNamespace(call_first=lambda request, *_: request(actor))
-    startup = recovery_module.Startup(config, Workers(), actors, None, None)
+    startup = startup_module.Startup(config, Workers(), actors, None, None)
     monkeypatch.setattr(startup, "_load_in_waves", lambda group, request: request(actor))
     assert startup.load_actor("policy") == (2, 1)
     assert asked == [("policy", 45)]
