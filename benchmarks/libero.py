@@ -9,7 +9,8 @@ for each task, and one for each suite. Where positions differ by more than 1e-6 
 parts, and both go on from robosuite's state. Predicates of goals are judged in 100 states, with the goal's things
 placed where they may hold. `speed` prints CPU milliseconds of a control step, without and with pictures, and memory of
 a row, of both worlds and of one process for each row that draws after every control step, as SubprocVectorEnv of
-other trainers does. `warp` steps MuJoCo Warp (packages/rlrun-libero-warp) and MuJoCo with the same actions. All need the tasks exported:
+other trainers does. `warp` steps MuJoCo Warp (packages/rlrun-libero-warp) and MuJoCo with the same actions. All need
+the tasks exported:
 `python -m rlrun.envs.libero.export`.
 """
 
