@@ -47,9 +47,15 @@ class ReplayedActorWorker(ActorWorker):
         Returns of rank 0 the differences of "metrics" and "weights", as far as they were recorded; {} of others.
         """
         recording = Recording(Path(folder))
+<<<<<<< HEAD
         workers = [f"env/{worker}" for worker in range(self.config.env.num_workers)]
         paths = [recording.message(step, worker, "trajectory", self.rank) for worker in workers]
         metrics = self.update(step, None, *(read_message(path, Trajectory) for path in paths if path.exists()))
+=======
+        envs = range(self.config.env.num_workers)
+        paths = [recording.message(step, f"env/{env}", "trajectory", self.rank) for env in envs]
+        metrics = self.update(step, *(read_message(path, Trajectory) for path in paths if path.exists()))
+>>>>>>> h-a
         weights = weights_after(self, step)
         found: dict[str, list[str]] = {}
         place = recording.worker_folder(step, "actor/0") / METRICS
@@ -91,7 +97,6 @@ def weight_differences(recorded: Iterator[WeightBucket], packed: Iterator[Weight
         num_tensors += 1
         if not torch.equal(before.flatten().view(torch.uint8), tensor.flatten().view(torch.uint8)):
             gaps[name] = float((before.double() - tensor.double()).abs().max())
-    if not gaps:
-        return []
-    worst = max(gaps, key=lambda name: gaps[name])
-    return [f"weights: {len(gaps)} of {num_tensors} tensors differ, most of all {worst}, by {gaps[worst]:.3g}"]
+    gap, worst = max(((gap, name) for name, gap in gaps.items()), default=(0.0, ""))
+    line = f"weights: {len(gaps)} of {num_tensors} tensors differ, most of all {worst}, by {gap:.3g}"
+    return [line] if gaps else []

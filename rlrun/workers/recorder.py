@@ -97,5 +97,5 @@ class RecordedEnvWorker(EnvWorker):
 
     def collect(self, step: int, policy_version: int = 0) -> Episodes:
         episodes = super().collect(step, policy_version)
-        is_recorded = step in self._recorder.steps
-        return self._recorder.interaction(step, episodes, self.actor_ranks) if is_recorded else episodes
+        wanted = step in self._recorder.steps
+        return self._recorder.interaction(step, episodes, self.actor_ranks) if wanted else episodes
