@@ -39,7 +39,7 @@ train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a
 quick: $(INSTALLED) ## two minutes of tests, for every save
 	$(BIN)/python -m pytest -q -n 2 -m "not ($(DEAR))" $(QUICK) $(ARGS)
 
-test: cheap dear ## the tests that protect a change, cheap ones first: ten minutes
+test: cheap dear ## the tests that protect a change, cheap ones first
 
 cheap: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n $(PROCESSES) -m "not ($(DEAR))" $(ARGS)

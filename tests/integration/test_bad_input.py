@@ -78,7 +78,7 @@ def test_corrupted_dataset(finished, tmp_path):
     [
         ("1m", ExitStatus.storage, "checkpoint.keep_last"),
         pytest.param("120k", ExitStatus.storage, "point output_dir", marks=pytest.mark.long),
-        ("28k", ExitStatus.doctor, "point output_dir"),
+        pytest.param("28k", ExitStatus.doctor, "point output_dir", marks=pytest.mark.long),
     ],
     ids=["saving", "logging", "starting"],
 )
