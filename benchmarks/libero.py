@@ -10,12 +10,7 @@ parts, and both go on from robosuite's state. Predicates of goals are judged in 
 placed where they may hold. `speed` prints CPU milliseconds of a control step, without and with pictures, and memory of
 a row, of both worlds and of one process for each row that draws after every control step, as SubprocVectorEnv of
 other trainers does. `warp` steps MuJoCo Warp (packages/rlrun-libero-warp) and MuJoCo with the same actions. All need
-<<<<<<< HEAD
 the tasks exported: `python -m rlrun.envs.libero.export`.
-=======
-the tasks exported:
-`python -m rlrun.envs.libero.export`.
->>>>>>> h-a
 """
 
 from __future__ import annotations

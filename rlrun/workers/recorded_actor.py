@@ -47,15 +47,9 @@ class ReplayedActorWorker(ActorWorker):
         Returns of rank 0 the differences of "metrics" and "weights", as far as they were recorded; {} of others.
         """
         recording = Recording(Path(folder))
-<<<<<<< HEAD
-        workers = [f"env/{worker}" for worker in range(self.config.env.num_workers)]
-        paths = [recording.message(step, worker, "trajectory", self.rank) for worker in workers]
-        metrics = self.update(step, None, *(read_message(path, Trajectory) for path in paths if path.exists()))
-=======
         envs = range(self.config.env.num_workers)
         paths = [recording.message(step, f"env/{env}", "trajectory", self.rank) for env in envs]
-        metrics = self.update(step, *(read_message(path, Trajectory) for path in paths if path.exists()))
->>>>>>> h-a
+        metrics = self.update(step, None, *(read_message(path, Trajectory) for path in paths if path.exists()))
         weights = weights_after(self, step)
         found: dict[str, list[str]] = {}
         place = recording.worker_folder(step, "actor/0") / METRICS
