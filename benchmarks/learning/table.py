@@ -140,8 +140,11 @@ def rows() -> dict[str, Row]:
 
 
 def keep(row: Row) -> None:
-    """Store a row."""
-    found = rows() | {row.title: row}
+    """Store a row; one that has the stored curves, from runs that existed, keeps the commit that trained them."""
+    stored = rows()
+    if row.title in stored and stored[row.title].curves == row.curves:
+        return
+    found = stored | {row.title: row}
     ROWS.write_text(json.dumps([asdict(one) for one in found.values()], indent=1) + "\n")
 
 
