@@ -108,7 +108,7 @@ def _receive(pipe: Connection, device: str, num_tensors: int, numbers: int) -> N
     held = {f"layer{i}": torch.empty(numbers, dtype=torch.bfloat16, device=device) for i in range(num_tensors)}
     pipe.send(memory.shared())
     while (found := pipe.recv()) is not None:
-        for name, tensor in unpack(memory.bucket(found)):
+        for name, tensor in unpack(memory.open(found)):
             held[name].copy_(tensor, non_blocking=True)
         memory.finish()
         pipe.send("done")

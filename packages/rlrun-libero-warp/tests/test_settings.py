@@ -121,13 +121,13 @@ def test_keys_of_the_world_are_named_as_they_are() -> None:
 
 def test_what_differs_from_the_benchmark_is_told() -> None:
     env = load(on_warp("suite=libero_goal_swap", "train_starts='0:50'", "test_starts='0:50'", "settle_steps=20")).env
-    assert SPEC.splits(env).deviations == (
+    assert SPEC.evaluation.splits(env).deviations == (
         "pictures have no reflections and shadows",
         "physics in single precision, by MuJoCo Warp",
         "episodes end after 220 control steps, in OpenVLA's evaluation after 300",
         "objects settle for 20 control steps, in OpenVLA's evaluation for 10",
     )
-    assert set(SPEC.perturbations(env)["lan"].sections) == {"libero_warp"}
+    assert set(SPEC.evaluation.perturbations(env)["lan"].sections) == {"libero_warp"}
 
 
 def cluster(**changes: Any) -> ClusterState:

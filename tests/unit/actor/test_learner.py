@@ -18,7 +18,7 @@ from tests.numerics import assert_moved_alike
 from tests.unit.actor import tiny_run
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
-from tests.unit.actor.tiny_run import T, learner, share, tiny_config, trajectory, weights
+from tests.unit.actor.tiny_run import T, exact, learner, share, tiny_config, trajectory, weights
 
 Weights = dict[str, np.ndarray]
 
@@ -56,7 +56,7 @@ def test_two_ranks_equal_one_rank(one_rank: RankPool, two_ranks: RankPool, strat
     assert checksum == second_checksum
     assert metrics == second_metrics
     assert_learned_alike(alone, first)
-    assert metrics == pytest.approx(alone_metrics, rel=1e-3, abs=1e-5)
+    assert exact(metrics) == pytest.approx(exact(alone_metrics), rel=1e-3, abs=1e-5)
     before = tiny_run.tiny_policy().module.state_dict()
     moved = {name for name in alone if np.abs(alone[name] - before[name].numpy()).max() > 1e-5}
     assert moved == set(alone) - {"unused.weight", "unused.bias"}  # blocks and root alike
@@ -203,7 +203,7 @@ def test_a_rank_with_few_or_no_usable_rows_takes_every_step(
     assert_learned_alike(alone, first)
     assert_learned_alike(first, second)
     assert metrics["num_chunk_steps"] == 4 * T + valid_rows
-    assert metrics == pytest.approx(alone_metrics, rel=1e-3, abs=1e-5)
+    assert exact(metrics) == pytest.approx(exact(alone_metrics), rel=1e-3, abs=1e-5)
 
 
 def nothing_usable() -> tuple[bool, dict[str, float]]:
@@ -373,7 +373,7 @@ def test_grpo_trains_without_a_critic(one_rank: RankPool, two_ranks: RankPool, v
     assert ("behavior_weight" in first[0]) == (version is not None)
     assert first[1] and first[2] == second[2]
     assert "value_loss" not in first[0]
-    assert first[0] == pytest.approx(alone[0], rel=1e-3, abs=1e-5)
+    assert exact(first[0]) == pytest.approx(exact(alone[0]), rel=1e-3, abs=1e-5)
 
 
 def on_policy_gap(shift: float) -> float:

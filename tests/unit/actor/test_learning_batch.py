@@ -126,7 +126,7 @@ def epoch_of(whole: Trajectory, steps: slice) -> Trajectory:
     by_step = {
         field.name: getattr(whole, field.name)[steps]
         for field in dataclasses.fields(whole)
-        if field.name not in ("instructions", "group", "next_proprio")
+        if field.name not in ("instructions", "group", "next_proprio", "answers")
     }
     return dataclasses.replace(whole, **by_step)
 

@@ -66,7 +66,7 @@ def measured(folder: Path, lora: int = 0, **actor: object) -> tuple[tuple[int, i
         gc.collect()
         resident = memory.peak_bytes = memory.current_bytes
         update(learner, batch)
-    exact = SimpleNamespace(planned_spaces=lambda env: PlannedSpaces(1, P, A))
+    exact = SimpleNamespace(world=SimpleNamespace(planned_spaces=lambda env: PlannedSpaces(1, P, A)))
     found, counting.simulator_spec = counting.simulator_spec, lambda env: exact
     try:
         counts = counting.count(run)

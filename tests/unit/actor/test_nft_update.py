@@ -20,7 +20,7 @@ from rlrun.system.telemetry import Telemetry
 from tests.numerics import assert_moved_alike, assert_norm_close
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.test_flow_adapters import observed
-from tests.unit.actor.tiny_run import B, T, save_checkpoint, share
+from tests.unit.actor.tiny_run import B, T, exact, save_checkpoint, share
 from tests.unit.policies.flow.test_policies import SENTENCES, config, new_policy
 
 NFT = (
@@ -73,7 +73,7 @@ def test_ranks_and_micro_batches_change_nothing(one_rank: RankPool, two_ranks: R
     for other, of_other in ((small, of_small), (shared, of_shared)):
         picked = [{name: held[name] for name in moved} for held in (before, other, whole)]
         assert_moved_alike(*picked, rtol=1e-2)
-        assert of_other == pytest.approx(metrics, rel=1e-2, abs=1e-5)
+        assert exact(of_other) == pytest.approx(exact(metrics), rel=1e-2, abs=1e-5)
 
 
 def following(folder: str, rate: float, saved: str | None) -> tuple[list[Weights], list[dict[str, float]]]:

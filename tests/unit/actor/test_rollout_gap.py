@@ -12,6 +12,8 @@ from rlrun.config.schema import RunConfig
 
 T, B, K = 3, 4, 2  # this rank is the second of two, with the rows 4..7 of env workers 2 and 3
 
+SURE = SimpleNamespace(entropy=lambda: torch.zeros(()))  # of one choice, whose log-probability is 0
+
 
 @pytest.fixture
 def gap() -> RolloutGap:
@@ -26,7 +28,7 @@ def add(gap: RolloutGap, rows: list[int], by: dict[int, float], is_first: bool) 
     old = torch.zeros(len(rows), K)
     new = torch.tensor([[by.get(row, 0.01)] * K for row in rows])
     gap.has_stepped = not is_first
-    gap.add(torch.tensor(rows), new, old, torch.ones(len(rows), K, dtype=torch.bool))
+    gap.add(torch.tensor(rows), SURE, new, old, torch.ones(len(rows), K, dtype=torch.bool))
 
 
 def test_the_farthest_worker_is_told_not_the_mean_of_all(gap: RolloutGap) -> None:
@@ -46,6 +48,23 @@ def test_rows_of_a_policy_that_has_moved_do_not_count(gap: RolloutGap) -> None:
 
 def test_choices_that_were_not_executed_and_missing_rows_do_not_count(gap: RolloutGap) -> None:
     mask = torch.tensor([[True, False]])
-    gap.add(torch.tensor([0]), torch.tensor([[0.1, 9.0]]), torch.zeros(1, K), mask)
-    gap.add(torch.tensor([1]), torch.full((1, K), 9.0), torch.zeros(1, K), torch.zeros(1, K, dtype=torch.bool))
+    gap.add(torch.tensor([0]), SURE, torch.tensor([[0.1, 9.0]]), torch.zeros(1, K), mask)
+    gap.add(torch.tensor([1]), SURE, torch.full((1, K), 9.0), torch.zeros(1, K), torch.zeros(1, K, dtype=torch.bool))
     assert gap.metrics()["rollout_logprob_gap_max"] == pytest.approx(0.1)
+
+
+def test_draws_are_judged_by_worker(gap: RolloutGap) -> None:
+    """Of two equal choices, drawn by chance, or always the one with the larger log-probability."""
+
+    def drawn(rows: list[int], logprob: torch.Tensor) -> None:
+        even = SimpleNamespace(entropy=lambda: torch.full_like(logprob, 1.0))
+        gap.add(torch.tensor(rows), even, logprob, logprob, torch.ones_like(logprob, dtype=torch.bool))
+
+    generator = torch.Generator().manual_seed(0)
+    honest = [row for row in range(T * B) if row % B < 2]
+    biased = [row for row in range(T * B) if row % B >= 2]
+    for _ in range(20):
+        drawn(honest, -1.0 + torch.randint(0, 2, (len(honest), K), generator=generator) - 0.5)
+        drawn(biased, torch.full((len(biased), K), -0.5))
+    found = gap.metrics()
+    assert found["rollout_draws_worker"] == 3 and found["rollout_draws"] == pytest.approx((20 * len(biased)) ** 0.5)

@@ -29,6 +29,7 @@ from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.network import PathMtu
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
+from rlrun.placement.workload import Workload
 
 GB = 10**9
 A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * GB, has_rt_cores=False)
@@ -112,8 +113,8 @@ def healthy() -> ClusterState:
 def planned_once() -> tuple[Plan, Budget]:
     """Plan the healthy cluster, which nothing changes."""
     made, inventory = config(), Inventory(NODES)
-    planned = plan(made, inventory)
-    return planned, budget(made, planned, inventory)
+    planned = plan(Workload(made), inventory)
+    return planned, budget(Workload(made), planned, inventory)
 
 
 def with_node(name: str, change: Callable[[NodeFacts], dict[str, Any]]) -> ClusterState:

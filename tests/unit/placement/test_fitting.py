@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections import Counter
@@ -14,13 +13,11 @@ import pytest
 
 from rlrun.config.checks import OF_INPUTS
 from rlrun.config.loader import load
-from rlrun.config.schema import RunConfig
 from rlrun.placement import fitting, workload
 from rlrun.placement.fitting import Fitting, fit_run
 from rlrun.placement.inventory import GIGABYTE, Accelerator, Inventory, NodeInfo
-from rlrun.placement.policy_counts import estimated, policy_counts
+from rlrun.placement.policy_counts import estimated
 from rlrun.placement.verdict import warnings
-from rlrun.policies.counts import PolicyCounts
 from rlrun.system.errors import ExitStatus, RunError
 
 RUNS = (
@@ -61,24 +58,7 @@ INVENTORIES = {
     "no accelerator": Inventory((machine("cpu", cores=32, memory_gb=256),)),
     "2 MIG instances": Inventory((machine("mig", MIG, MIG, memory_gb=256),)),
 }
-COUNTS = Path(__file__).parents[2] / "golden" / "policy_counts"
-
-
-@functools.cache
-def stored(name: str) -> PolicyCounts:
-    return PolicyCounts.from_json((COUNTS / f"{name}.json").read_text())
-
-
-def counts_of(config: RunConfig) -> PolicyCounts:
-    """Return the stored counts; adapters are stored for OpenVLA-OFT, of other policies they are counted."""
-    if config.actor.lora.rank and config.policy.kind != "openvla_oft":
-        return policy_counts(config)
-    return stored(f"{config.name.partition('_')[0]}_lora" if config.actor.lora.rank else config.name)
-
-
-@pytest.fixture(autouse=True)
-def known_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workload, "policy_counts", counts_of)
+pytestmark = pytest.mark.usefixtures("known_counts")
 
 
 def planned(run: str, name: str, *more: str) -> Fitting:

@@ -16,6 +16,8 @@ from rlrun.placement.search import ranks_of
 from rlrun.placement.workload import Workload
 from rlrun.system.errors import RunError
 
+pytestmark = pytest.mark.usefixtures("known_counts")
+
 INVENTORY = Path(__file__).parents[3] / "configs" / "inventory_example.yaml"
 
 
