@@ -74,3 +74,17 @@ def test_a_function_begins_at_its_first_decorator() -> None:
 
 def test_world_and_network_are_counted_apart() -> None:
     assert EnteredFile("envs/rows.py", 221, 64).is_apart and not EnteredFile("data/shards.py", 12, 7).is_apart
+
+
+@pytest.mark.long
+def test_the_rows_of_the_performance_page_are_what_is_counted() -> None:
+    """The default of the benchmark trains for two steps."""
+    entered = entered_files(step_path.recorded_run(list(step_path.DEFAULTS)).code)
+    page = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
+    rows = [line.split("|")[3].strip() for line in page.splitlines() if "enter" in line or "functions that run" in line]
+    counted = [f"{number:,}" for files in step_path.parts(entered).values() for number in (len(files), ran(files))]
+    assert rows == counted
+
+
+def ran(files: list[EnteredFile]) -> int:
+    return sum(file.num_ran for file in files)
