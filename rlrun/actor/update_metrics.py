@@ -67,11 +67,11 @@ class WeightChange:
 
     def norm(self, ranks: Ranks) -> float:
         """Return the root of the sum of squares over all ranks; all ranks call it."""
-        total = torch.zeros((), dtype=torch.float64)
-        for name, shard in self._shards.items():
-            before = self._before[name]
-            squares = (sample_values(shard).double() - before.double()).square().sum()
-            total += squares.cpu() * (shard.numel() / max(1, before.numel()))
+        squares = [
+            (sample_values(shard).double() - before.double()).square().sum() * (shard.numel() / max(1, before.numel()))
+            for shard, before in zip(self._shards.values(), self._before.values(), strict=True)
+        ]
+        total = torch.stack(squares).sum().cpu() if squares else torch.zeros((), dtype=torch.float64)
         return float(ranks.sum(total.reshape(1))[0]) ** 0.5
 
 

@@ -17,11 +17,12 @@ from rlrun.cluster.launch import Machines
 from rlrun.system.errors import RunError
 from rlrun.config.loader import load
 from rlrun.placement.planner import plan
+from rlrun.placement.workload import Workload
 name, *overrides = sys.argv[1:]
 config = load(overrides)
 machines = Machines(config)
 nodes = {node.name: node for node in machines.nodes()}
-slots = plan(config, machines.inventory).slots
+slots = plan(Workload(config), machines.inventory).slots
 try:
     held = Reservation(slots, nodes, name, config.cluster.placement_deadline_s, lambda text: print(text, flush=True))
 except RunError as error:

@@ -120,10 +120,12 @@ def test_a_world_with_few_starts_cannot_hold_any_out(trained, tmp_path):
 
 def test_a_run_that_resets_to_test_seeds_is_refused(trained, tmp_path, monkeypatch):
     write_world(tmp_path, "cheating_world")
+    from rlrun.edges import reports
     from rlrun.edges.starts import TEST_SEEDS
     from rlrun.workers import collector
 
-    monkeypatch.setattr(collector, "episode_seeds", lambda *args: TEST_SEEDS.start + args[4] + 0 * args[3])
+    for module in (collector, reports):  # env worker and driver, which computes the seeds as well
+        monkeypatch.setattr(module, "episode_seeds", lambda *args: TEST_SEEDS.start + args[4] + 0 * args[3])
     run = trained("cheating_world")
     assert "episodes began from test starts (training, step 1" in refused("held_out", run)
 

@@ -54,7 +54,7 @@ def started(tmp_path_factory) -> Iterator[Started]:
     with tempfile.TemporaryDirectory(prefix="rl") as temp_dir:  # pytest's own folders are too long for Ray
         own = [f"output_dir={run_dir}", f"cluster.temp_dir={temp_dir}", "env.num_workers=2", "recovery.node_wait_s=0"]
         config = load(["run=debug", *own])
-        workers = start_workers(config, plan(config, known_inventory(config)), ["env"], run_dir)
+        workers = start_workers(config, plan(Workload(config), known_inventory(config)), ["env"], run_dir)
         try:
             yield Started(workers, Path(temp_dir), token, had_token)
         finally:
