@@ -362,6 +362,32 @@ FAULTS = (
     ),
     Fault("env worker sends rewards that are NaN", ("env-1.shards", "nan rewards"), r"env/1: it sent a trajectory"),
     Fault(
+        "env worker sends a reward of 1e30 to the actor",
+        ("env-1.shards", "huge rewards"),
+        r"env/1: it sent a trajectory with a reward of 1e\+30",
+    ),
+    Fault(
+        "env worker sends other tokens than were answered",
+        ("env-1.shards", "other tokens"),
+        r"env/1: it sent a trajectory with other frames, tokens",
+    ),
+    Fault(
+        "env worker sends the states of the chunk steps before",
+        ("env-1.shards", "older states"),
+        r"env/1: it sent a trajectory with other frames, tokens",
+    ),
+    Fault(
+        "env worker sends nothing to learn from",
+        ("env-1.shards", "nothing valid"),
+        r"env/1: it sent 0 chunk steps to learn from",
+    ),
+    Fault(
+        "rollout worker answers other actions than those of its tokens, again and again",
+        ("rollout-0.act", "always other actions"),
+        r"rollout/0: it answered other actions than those of its tokens",
+        is_own_run=True,
+    ),
+    Fault(
         "simulator returns a reward that is NaN",
         ("env-1.step_chunk", "nan reward"),
         r"env/1: simulator restarted.*reward is nan at control step \d+ of seed \d+",

@@ -155,11 +155,16 @@ class CollectedCheck:
                 raise wrong_message(sender, what, cause)
 
     def _check_seeds(self, sender: str, step: int, report: Collected, envs: np.ndarray) -> None:
-        """Raise RunError unless each episode has a seed of this step and these rows, and each (env, seed) is one."""
+        """Raise RunError unless each episode has a seed of this step and these rows, and each (env, seed) is one.
+
+        Carried episodes may have begun in any step, and rows count them through the run, so that any seed may be right.
+        """
         algorithm = self._config.algorithm
         ends = [(episode.env, episode.seed) for episode in report.episodes]
         if len(set(ends)) != len(ends):
             raise wrong_message(sender, "it reported an episode twice", f"{len(ends)} reports of {len(set(ends))}")
+        if algorithm.carry_episodes:
+            return
         most = algorithm.horizon + algorithm.filter_groups.max_num_gen_batches + 1  # episodes of a row in an epoch
         numbers = np.arange(most)[:, None]
         seeds = [
@@ -168,8 +173,7 @@ class CollectedCheck:
         ]
         known = {row: set(column) for row, column in zip(envs.tolist(), np.concatenate(seeds).T.tolist(), strict=True)}
         strange = {start.seed for start in report.starts} - set().union(*known.values())
-        if not algorithm.carry_episodes:  # else episodes of earlier steps end in this one
-            strange |= {seed for env, seed in ends if seed not in known[env]}
+        strange |= {seed for env, seed in ends if seed not in known[env]}
         if strange:
             cause = f"such as {min(strange)}; those of its rows follow from the run's seed and step {step}"
             raise wrong_message(sender, "it reported episodes of other seeds than its own", cause)

@@ -26,7 +26,7 @@ FOLDER = os.environ.get("RLRUN_FAULTS", "")
 CALLS = {  # module -> class -> methods in which faults can be injected
     "rlrun.envs.embedded.mujoco_env": {"MujocoVectorEnv": ("__init__", "reset", "step_chunk")},
     "rlrun.workers.env_worker": {"EnvWorker": ("load",)},
-    "rlrun.workers.collector": {"TrajectoryBuilder": ("shards",)},
+    "rlrun.edges.trajectories": {"TrajectoryBuilder": ("shards",)},
     "rlrun.workers.rollout_worker": {"RolloutWorker": ("load", "act", "apply", "join_weight_group")},
     "rlrun.workers.actor_worker": {"ActorWorker": ("join", "load", "update", "pack", "save")},
     "rlrun.observability.console": {"Console": ("workers",)},
@@ -157,19 +157,30 @@ def run_out_of_descriptors(original, *arguments):
     return original(*arguments)
 
 
-def spoil_rewards(original, *arguments):
-    shards = original(*arguments)
-    return {rank: dataclasses.replace(s, rewards=s.rewards * float("nan")) for rank, s in shards.items()}
+def shards(**changes):
+    """Change fields of the trajectories that an env worker sends."""
+
+    def inject(original, *arguments):
+        return {
+            rank: dataclasses.replace(part, **{name: change(getattr(part, name)) for name, change in changes.items()})
+            for rank, part in original(*arguments).items()
+        }
+
+    return inject
 
 
 def diverge(original, worker, *arguments):
     """Let the learner see rewards that are NaN, after they were checked."""
-    update = worker.learner.update
-    worker.learner.update = lambda t, version: update(dataclasses.replace(t, rewards=t.rewards * float("nan")), version)
+    from rlrun.workers import actor_worker
+
+    update = actor_worker.update
+    actor_worker.update = lambda learner, t, *given: update(
+        learner, dataclasses.replace(t, rewards=t.rewards * float("nan")), *given
+    )
     try:
         return original(worker, *arguments)
     finally:
-        del worker.learner.update
+        actor_worker.update = update
 
 
 def answers(**changes):
@@ -202,7 +213,21 @@ def exchange_rows(original, worker, observations):
     turned = [
         dataclasses.replace(one, frames=one.frames.rows(np.arange(len(one.frames))[::-1])) for one in observations
     ]
-    return original(worker, turned)
+    return sealed(original(worker, turned), observations)
+
+
+def other_actions(original, worker, observations):
+    """Answer other actions than those of the tokens."""
+    chunks = [dataclasses.replace(chunk, actions=chunk.actions * -0.5) for chunk in original(worker, observations)]
+    return sealed(chunks, observations)
+
+
+def sealed(chunks, observations):
+    """Seal answers as an honest worker would, with the questions that were asked."""
+    return [
+        dataclasses.replace(chunk, seals=chunk.expected_seals(asked))
+        for chunk, asked in zip(chunks, observations, strict=True)
+    ]
 
 
 def freeze(original, *arguments):
@@ -234,7 +259,7 @@ def acknowledge_only(original, worker, bucket):
 def flip_bit(original, worker, *arguments):
     """Flip an exponent bit of a bucket in shared memory, after its checksum was taken."""
     sent = original(worker, *arguments)
-    worker._memory[1].buffer(sent.bucket.index)[1003] ^= 64
+    worker.outgoing._memory[1].buffer(sent.bucket.index)[1003] ^= 64
     return sent
 
 
@@ -288,7 +313,12 @@ KINDS = {
     "leaves": leave,
     "slow disk": slow_the_disk(15),
     "slower disk": slow_the_disk(1),
-    "nan rewards": spoil_rewards,
+    "nan rewards": shards(rewards=lambda r: r * float("nan")),
+    "huge rewards": shards(rewards=lambda r: r * 0 + 1e30),
+    "other tokens": shards(tokens=lambda t: t * 0 + 255),
+    "nothing valid": shards(valid=lambda v: v & False),
+    "older states": shards(proprio=lambda p: p[[0, *range(len(p) - 1)]]),
+    "always other actions": other_actions,
     "diverges": diverge,
     "nan actions": answers(actions=lambda a: a * float("nan")),
     "nan logprobs": answers(logprobs=lambda a: a * float("nan")),

@@ -14,9 +14,10 @@ from rlrun import load_config
 from rlrun.edges.actions import ActionChunk, AnswerCheck
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.observations import Observation, check_observation
-from rlrun.edges.reports import EpisodeReport, LeftOutEpisode, check_episodes
-from rlrun.edges.seeds import epoch_keys
+from rlrun.edges.reports import Collected, CollectedCheck, EnvTally, EpisodeReport, LeftOutEpisode, check_episodes
+from rlrun.edges.seeds import episode_seeds, epoch_keys
 from rlrun.edges.spaces import Spaces, check_equal_spaces
+from rlrun.edges.starts import EpisodeStart
 from rlrun.edges.trajectories import Trajectory, TrajectoryBuilder, TrajectoryCheck
 from rlrun.edges.wrong_message import WRONG_MESSAGE
 from rlrun.system.errors import ExitStatus, RunError
@@ -300,3 +301,34 @@ def test_simulators_with_other_spaces_than_their_peers() -> None:
     check_equal_spaces({})
     with pytest.raises(RunError, match="simulator of env/1 has other observations or actions"):
         check_equal_spaces({0: SPACES, 1: dataclasses.replace(SPACES, num_proprio=P + 1), 2: SPACES})
+
+
+def collected(env: int, numbers: range, step: int = STEP) -> Collected:
+    """What env worker 1 reports of its row `env`: the episodes of these numbers."""
+    seeds = episode_seeds(CONFIG.seed, step, 0, np.array([env]), np.array(numbers)[:, None]).ravel().tolist()
+    tally = EnvTally(T * B, 0, 0, (), 0.0, ("go",))
+    starts = [EpisodeStart(seed, str(seed)) for seed in seeds]
+    return Collected([episode(env, seed) for seed in seeds], 8, STEP, tally, starts=starts, num_valid=(T * B,))
+
+
+def test_seeds_of_a_step_follow_from_its_rows_unless_episodes_are_carried() -> None:
+    carrying = dataclasses.replace(CONFIG, algorithm=dataclasses.replace(CONFIG.algorithm, carry_episodes=True))
+    right = collected(B, range(T))
+    for config in (CONFIG, carrying):
+        CollectedCheck(config, 1, has_one_episode=False)(1, STEP, right)
+    strange = (collected(B, range(T), STEP - 1), collected(B, range(90, 92)))
+    for report in strange:
+        CollectedCheck(carrying, 1, has_one_episode=False)(1, STEP, report)  # rows count through the run
+        with pytest.raises(RunError, match="env/1: it reported episodes of other seeds than its own"):
+            CollectedCheck(CONFIG, 1, has_one_episode=False)(1, STEP, report)
+    twice = dataclasses.replace(right, episodes=[*right.episodes, *right.episodes])
+    with pytest.raises(RunError, match="env/1: it reported an episode twice"):
+        CollectedCheck(carrying, 1, has_one_episode=False)(1, STEP, twice)
+
+
+def test_every_chunk_step_without_a_fault_is_sent() -> None:
+    few = dataclasses.replace(collected(B, range(T)), num_valid=(T * B - 1,))
+    with pytest.raises(RunError, match="env/1: it sent 11 chunk steps to learn from, and had no fault"):
+        CollectedCheck(CONFIG, 1, has_one_episode=False)(1, STEP, few)
+    CollectedCheck(CONFIG, 1, has_one_episode=False)(1, STEP, dataclasses.replace(few, row_faults=("it broke",)))
+    CollectedCheck(CONFIG, 1, has_one_episode=True)(1, STEP, few)  # rows rest after their episode
