@@ -17,26 +17,31 @@ from pathlib import Path
 from typing import Any
 
 import rlrun
+from rlrun.actor.update_metrics import WeightChange
 from rlrun.edges import buckets
 from rlrun.edges.actions import ActionChunk, AnswerCheck
 from rlrun.edges.incoming_weights import ArrivedWeights
+from rlrun.edges.reports import CollectedCheck
 from rlrun.edges.tally import StepTally
+from rlrun.edges.trajectories import TrajectoryCheck
 from rlrun.envs import restarting_env
 from rlrun.observability.run_files import read_metrics
 from rlrun.training.step_checks import StepChecks
-from rlrun.workers import actor_worker, rollout_worker
+from rlrun.workers import rollout_worker
 
 WARM_UP, STEPS = 2, 10
 CHECKS: dict[str, tuple[tuple[Any, str], ...]] = {
     "observations, at the rollout worker": ((rollout_worker, "check_observation"),),
     "answers, at the env worker": ((AnswerCheck, "__call__"),),
-    "echo of answers, at the rollout worker": ((ActionChunk, "answer"),),
+    "seals of answers, at the rollout worker": ((ActionChunk, "answer"),),
     "results of simulators": ((restarting_env, "check_result"), (restarting_env, "check_frames")),
     "frozen pictures, actions outside": ((StepTally, "add"),),
-    "trajectories, at the actor worker": ((actor_worker, "check_trajectories"),),
+    "trajectories, at the actor worker": ((TrajectoryCheck, "__call__"),),
+    "episodes and counts, at the driver": ((CollectedCheck, "__call__"),),
+    "change of the weights": ((WeightChange, "__init__"), (WeightChange, "norm")),
     "checksums of buckets, at both ends": ((buckets, "checksum"), (buckets, "checksum")),
     "weights in use": ((ArrivedWeights, "add"), (ArrivedWeights, "require")),
-    "finished steps, at the driver": ((StepChecks, "of"),),
+    "finished steps, at the driver": ((StepChecks, "check"),),
 }
 
 
@@ -47,8 +52,8 @@ def main() -> None:
     for name, places in CHECKS.items():
         for owner, attribute in places:
             setattr(owner, attribute, timed(name, owner.__dict__[attribute], spent))
-    judge = StepChecks.of
-    StepChecks.of = lambda *arguments: (judge(*arguments), after.append(spent.copy()))[0]  # type: ignore[method-assign]
+    judge = StepChecks.check
+    StepChecks.check = lambda *arguments: (judge(*arguments), after.append(spent.copy()))[0]  # type: ignore[method-assign]
     own = ["cluster.kind=local", "actor.num_workers=1", f"num_steps={WARM_UP + STEPS}", "evaluation.num_episodes=1"]
     quick = ["demos.num_episodes=8", "sft.num_steps=10", "sft.lr_warmup_steps=1", "logging.tensorboard=false"]
     with tempfile.TemporaryDirectory(prefix="rlrun-checks-") as folder:
