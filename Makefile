@@ -15,7 +15,7 @@ OLD_PROCESSOR := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=C
 # Of tests at a time; on two cores, as one in three waits for others or for deadlines. Whole runs have processes of their
 # own, and slow each other down.
 PROCESSES := 3
-# What a save can break, without networks, ranks, simulators and whole runs: under two minutes on two cores.
+# What a save can break, without networks, ranks, simulators and whole runs: the aim is two minutes on two cores.
 QUICK := $(addprefix tests/unit/, algorithms certification config controller data doctor edges observability pipe rollout \
   serving system watchdog)
 WHOLE_RUNS := -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 $(addprefix tests/, contracts cluster golden gpu \
@@ -36,7 +36,7 @@ help: ## this list
 train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a video
 	$(BIN)/python -m rlrun.train $(ARGS)
 
-quick: $(INSTALLED) ## two minutes of tests, for every save
+quick: $(INSTALLED) ## the tests that cost least, for every save: three minutes
 	$(BIN)/python -m pytest -q -n 2 -m "not ($(DEAR))" $(QUICK) $(ARGS)
 
 test: cheap dear ## the tests that protect a change, cheap ones first
