@@ -50,7 +50,7 @@ def test_help_shows_every_key_group_and_comment(capsys) -> None:
 def test_comments_belong_to_their_key() -> None:
     comments = {key.path: key.comment for key in all_keys()}
     assert comments["env.num_envs"] == "total over all env workers"
-    assert comments["env.physics_hz"] == ""
+    assert comments["env.embedded.physics_hz"] == ""
     assert comments["sft.num_steps"] == "optimizer steps"
 
 

@@ -168,7 +168,7 @@ def test_a_name_stays_below_runs(foreign: Path, name: str, capsys: pytest.Captur
         assert refused.value.key == "name"
 
 
-@pytest.mark.parametrize("key", ["name", "env.activity", "actor.lr", "callbacks", "logging.project"])
+@pytest.mark.parametrize("key", ["name", "env.embedded.activity", "actor.lr", "callbacks", "logging.project"])
 def test_nothing_is_interpolated(foreign: Path, key: str, monkeypatch, capsys) -> None:
     monkeypatch.setenv("A_SECRET", "s3cret")
     value = "${oc.env:A_SECRET}"
@@ -218,12 +218,12 @@ def test_a_copy_of_one_s_own_needs_no_word_and_a_changed_one_does(foreign: Path,
 @pytest.mark.parametrize(
     "changes",
     [
-        {"env.activity": "\x1b]0;title\x07:x", "a\x1b[2J": "x"},
+        {"env.gymnasium.instruction": "\x1b]0;title\x07:x", "a\x1b[2J": "x"},
         {"env.gymnasium.id": "evil\x1b[2J:X"},
         {"env.simulator": "evil:X\x1b[2J"},
         {"name": "${\x1b[2J}"},
         {"a\x1b[2J": "x"},
-        {"env.activity": "x" * 100_000},
+        {"env.gymnasium.instruction": "x" * 100_000},
     ],
 )
 def test_what_is_said_of_it_has_no_control_codes(foreign: Path, changes: dict, capsys) -> None:
