@@ -9,10 +9,12 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from rlrun.config import reference
 from rlrun.config.composition import SHIPPED, compose_config, groups, parse_override, schema_for, yaml_folders
 from rlrun.config.registry import REGISTRIES
+from rlrun.config.schema import RunConfig
 from rlrun.system.errors import RunError
 
 # Sections and keys that programs name as what they read
@@ -126,7 +128,7 @@ def is_read(path: str, reads: Sequence[str]) -> bool:
 def _other_sections(overrides: list[str], extra_folder: Path | None) -> list[str]:
     """Return the sections of kinds that a configuration has not chosen; none of one that cannot be composed."""
     try:
-        composed = compose_config(overrides, extra_folder)
+        composed = cast("RunConfig", compose_config(overrides, extra_folder))
         chosen = {registry.parent: registry.chosen(composed).name for registry in REGISTRIES}
     except RunError:
         return []
