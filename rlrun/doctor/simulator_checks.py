@@ -148,7 +148,7 @@ def spaces(cluster: ClusterState) -> Iterator[Finding]:
             yield Finding(name, Status.failed, node.node, f"the environment cannot be made: {facts.error}", fix)
         elif needs_images(cluster.config) and not facts.num_images:
             cause = f"the environment shows no images, and policy.kind={cluster.config.policy.kind} needs images"
-            fix = "policy.kind=mlp, or env.gymnasium.is_observed_as_pixels=true, which shows a rendered frame"
+            fix = "env.gymnasium.is_observed_as_pixels=true, which shows a rendered frame, or policy.kind=mlp"
             yield Finding(name, Status.failed, node.node, cause, fix)
 
 

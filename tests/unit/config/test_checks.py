@@ -236,6 +236,19 @@ def test_fewer_envs_than_a_group_are_refused_with_a_number_that_is_enough(more: 
     load([*grouped, *counts, "env.num_envs=16"])
 
 
+@pytest.mark.parametrize(
+    ("world", "told", "untold"),
+    [
+        (["env=omnigibson"], "policy.kind=cnn or mlp", "expert"),
+        (["env=libero"], "name an expert in env.libero.expert", "gymnasium"),
+        (["env=gymnasium"], "name an expert in env.gymnasium.expert", "libero"),
+    ],
+)
+def test_who_lacks_demonstrations_is_told_the_key_of_the_world(world: list[str], told: str, untold: str) -> None:
+    remedy = {fault.key: str(fault.remedy) for fault in refuse(world)}["policy.path"]
+    assert told in remedy and untold not in remedy
+
+
 CRITIC_FREE = {
     "grpo": [],
     "rloo": [],
