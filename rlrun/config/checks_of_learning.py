@@ -125,14 +125,14 @@ def demonstrations_have_an_expert(config: RunConfig) -> Faults:
     if is_run and not simulator.world.has_expert(config.env) and _needs_demonstrations(config):
         takes_expert = hasattr(config.env.sections.get(simulator.name), "expert")
         expert = f", name an expert in env.{simulator.name}.expert" if takes_expert else ""
-        others = [spec.name for spec in POLICIES.installed() if not spec.needs_demonstrations]
+        from_scratch = [spec.name for spec in POLICIES.installed() if not spec.needs_demonstrations]
         yield RunError(
             f"A new policy needs demonstrations, and {config.env.simulator} has no expert to make them.",
             key="policy.path",
             value="null",
             cause="demos.path is null, and so is policy.path or algorithm.imitation_coef above 0.",
             remedy=f"Give policy.path (a checkpoint) or demos.path (demonstrations as a LeRobot dataset){expert}, or "
-            f"take a policy that begins from scratch: policy.kind={' or '.join(others)}.",
+            f"take a policy that begins from scratch: policy.kind={' or '.join(from_scratch)}.",
         )
 
 
