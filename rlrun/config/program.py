@@ -105,22 +105,26 @@ def help_text(line: Program, overrides: list[str], extra_folder: Path | None) ->
             "",
             "trust=true: obey the configuration in a folder that no run of yours wrote on this machine.",
         ]
+    return "\n".join(lines + _read_lines(line.reads, overrides, extra_folder))
+
+
+def _read_lines(reads: Sequence[str], overrides: list[str], extra_folder: Path | None) -> list[str]:
+    """Return the keys that a program reads, and the sections of kinds that are not chosen."""
     schema = schema_for(overrides, extra_folder)[0]
-    others = [section for section in _other_sections(overrides, extra_folder) if is_read(section, line.reads)]
+    others = [section for section in _other_sections(overrides, extra_folder) if _is_read(section, reads)]
     keys = [
         key
         for key in reference.all_keys(schema)
-        if is_read(key.path, line.reads) and not any(key.path.startswith(f"{section}.") for section in others)
+        if _is_read(key.path, reads) and not any(key.path.startswith(f"{section}.") for section in others)
     ]
-    lines += ["", "keys:" if not line.reads else "keys that it reads (a configuration may have all others):"]
-    lines += _key_lines(keys)
+    lines = ["", "keys that it reads (a configuration may have all others):" if reads else "keys:", *_key_lines(keys)]
     if others:
         lines += ["", "sections of other kinds (env.simulator=KIND --help and its like list their keys):"]
         lines += textwrap.wrap(", ".join(others), 100, initial_indent="  ", subsequent_indent="  ")
-    return "\n".join(lines)
+    return lines
 
 
-def is_read(path: str, reads: Sequence[str]) -> bool:
+def _is_read(path: str, reads: Sequence[str]) -> bool:
     """Return whether a key or section is among those that a program names, or below one."""
     return not reads or any(path == read or path.startswith(f"{read}.") for read in reads)
 
