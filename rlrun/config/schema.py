@@ -65,6 +65,7 @@ class EnvConfig(KindSection):
     num_envs: int = bounded(16, COUNT)  # total over all env workers
     max_control_steps: int = bounded(60, COUNT)  # time limit of an episode, in control steps
     action_hz: int = bounded(30, COUNT)
+    action_delay: int = bounded(0, NOT_NEGATIVE)  # control steps from an observation to its actions; the old ones go on
     physics_hz: int = bounded(120, COUNT)
     controlled: list[str] = named(["arm_right", "gripper_right"])
     cameras: list[str] = named(["zed_link"])
