@@ -35,6 +35,7 @@ from rlrun.training.session import Session, open_session
 EPISODES = "episodes.jsonl"  # beside the card, for robostats and verdikt-eval
 RULE = "rule.json"  # written before the first episode
 ROLES = ["env", "rollout"]
+DELAYS = (1, 2, 4, 8)  # control steps, of the perturbed worlds with late actions
 
 
 def certify(config: RunConfig) -> Path:
@@ -76,7 +77,7 @@ def certify(config: RunConfig) -> Path:
 
 def _perturbed_worlds(config: RunConfig) -> dict[str, EnvConfig]:
     """Return the chosen perturbed worlds by name. Raises RunError for an unknown one."""
-    there = simulator_spec(config.env).evaluation.perturbations(config.env)
+    there = simulator_spec(config.env).evaluation.perturbations(config.env) | _delayed_worlds(config)
     wanted = config.certify.perturb
     unknown = [name for name in wanted if name != "all" and name not in there]
     if unknown or (wanted and not there):
@@ -87,6 +88,12 @@ def _perturbed_worlds(config: RunConfig) -> dict[str, EnvConfig]:
             remedy=f"It has {', '.join(there)}; all stands for all of them." if there else "It has none: leave it out.",
         )
     return there if "all" in wanted else {name: there[name] for name in wanted}
+
+
+def _delayed_worlds(config: RunConfig) -> dict[str, EnvConfig]:
+    """Return the world with actions that come later than in the world at hand, by name."""
+    delays = range(config.env.action_delay + 1, config.policy.num_action_chunks)
+    return {f"delay_{delay}": replace(config.env, action_delay=delay) for delay in delays if delay in DELAYS}
 
 
 def _write_rule(session: Session) -> dict[str, Any]:

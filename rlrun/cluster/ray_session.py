@@ -31,7 +31,7 @@ os.environ.setdefault(NICENESS, "0")
 import ray
 
 from rlrun.cluster import ray_address
-from rlrun.cluster.membership import admits, no_head
+from rlrun.cluster.membership import admits, is_listening, no_head
 from rlrun.cluster.ray_address import NamedCluster
 from rlrun.cluster.ray_nodes import HealthCheck, RayNode, ray_nodes
 from rlrun.cluster.waits import warn_if_slow
@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 
 _OWN_TIMEOUT = "timed out during startup"
 _JOIN_S = 60.0  # Ray's own limit
+_HEAD_WAIT = "RAY_gcs_server_port_wait_time_s"  # how long Ray waits for its head's port: 30 s by default
 _RETRY_S = 1.0
 _WORKS_S = 0.1  # seconds of computing or of waiting for a core in which a process that starts makes progress
 _MAX_SOCKET_PATH = 107  # bytes in the path of a Unix socket
@@ -177,49 +178,82 @@ def _not_joined(address: str, cause: str) -> RunError:
 
 
 def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
-    """Start a private Ray. Its processes get the deadline in time in which they can run. Raises RunError."""
+    """Start a private Ray. Its processes get the deadline in time in which they can run. Raises RunError.
+
+    Ray gives its node up after 30 s and leaves the processes: they are joined when they are ready. Ray starts anew
+    once, and only if its head has ended meanwhile.
+    """
     ray_address.use_new()
     limit_s = config.cluster.start_deadline_s
+    os.environ.setdefault(_HEAD_WAIT, str(int(limit_s)))
+    deadline = _StartDeadline(limit_s)
+    options = {
+        "include_dashboard": False,
+        "num_gpus": len(find_accelerators().devices),
+        "object_store_memory": config.cluster.object_store_bytes,
+        "_temp_dir": temp_dir,
+        **quiet,
+    }
     with warn_if_slow("start of Ray on this machine", limit_s), _alive_while_children_work():
-        try:
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                num_gpus=len(find_accelerators().devices),
-                object_store_memory=config.cluster.object_store_bytes,
-                _temp_dir=temp_dir,
-                **quiet,
-            )
-        except Exception as error:  # Ray raises Exception itself
-            if _OWN_TIMEOUT in str(error) and _join_starting(temp_dir, limit_s, quiet):
+        for is_last in (False, True):
+            try:
+                ray.init(address="local", **options)
                 return
-            end_processes(temp_dir)
-            raise RunError(
-                "Ray did not start on this machine.",
-                key="cluster.start_deadline_s",
-                value=limit_s,
-                cause=f"{type(error).__name__}: {error}",
-                remedy="Look at the machine's load, memory and disks (`python -m rlrun.doctor`). If it is only busy, "
-                "set cluster.kind=local, which needs no Ray, or raise cluster.start_deadline_s.",
-                exit_status=ExitStatus.stalled,
-            ) from error
+            except Exception as error:  # Ray raises Exception itself
+                if _OWN_TIMEOUT in str(error) and _join_starting(temp_dir, deadline, quiet):
+                    return
+                may_start_anew = _head_has_ended(temp_dir) and not is_last and not deadline.is_over()
+                end_processes(temp_dir)
+                if not may_start_anew:
+                    raise _not_started(limit_s, error) from error
+                logger.warning("the head of Ray ended while it started, and Ray starts anew: %s", error)
 
 
-def _join_starting(temp_dir: str, limit_s: float, quiet: dict) -> bool:
-    """Join a private Ray whose processes still start. Returns False if they end, or could run for `limit_s`."""
-    queue_time = QueueTime()
-    began = time.monotonic()
-    while (address := gcs_address(temp_dir)) is not None:
+def _not_started(limit_s: float, error: Exception) -> RunError:
+    return RunError(
+        "Ray did not start on this machine.",
+        key="cluster.start_deadline_s",
+        value=limit_s,
+        cause=f"{type(error).__name__}: {error}",
+        remedy="Look at the machine's load, memory and disks (`python -m rlrun.doctor`). If it is only busy, "
+        "set cluster.kind=local, which needs no Ray, or raise cluster.start_deadline_s.",
+        exit_status=ExitStatus.stalled,
+    )
+
+
+class _StartDeadline:
+    """The deadline of a start, in time in which the processes of Ray could run."""
+
+    def __init__(self, limit_s: float):
+        self._limit_s = limit_s
+        self._began_s = time.monotonic()
+        self._queue_time = QueueTime()
+
+    def is_over(self) -> bool:
+        now_s = time.monotonic()
+        passed_s = now_s - self._began_s
+        queued_s = self._queue_time.within("start", passed_s, now_s, lambda: queue_seconds([os.getpid()]))
+        return passed_s - queued_s > self._limit_s
+
+
+def _join_starting(temp_dir: str, deadline: _StartDeadline, quiet: dict) -> bool:
+    """Join a private Ray whose processes still start. Returns False if its head has ended, or at the deadline."""
+    while (address := gcs_address(temp_dir)) is not None and not _head_has_ended(temp_dir):
         try:
             ray.init(address=address, **quiet)
             return True
         except Exception as error:  # Ray raises Exception itself
             logger.info("Ray at %s is not ready: %s", address, error)
-        now = time.monotonic()
-        if now - began - queue_time.within("start", now - began, now, lambda: queue_seconds([os.getpid()])) > limit_s:
+        if deadline.is_over():
             return False
         time.sleep(_RETRY_S)
     return False
+
+
+def _head_has_ended(temp_dir: str) -> bool:
+    """Return whether nothing listens where the private Ray's raylet knows its head, which listens from its start on."""
+    address = gcs_address(temp_dir)
+    return address is not None and is_listening(address) is False
 
 
 @contextmanager

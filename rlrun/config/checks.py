@@ -31,6 +31,7 @@ from rlrun.config.checks_of_learning import (
     warm_start_warms_up,
 )
 from rlrun.config.checks_of_machines import (
+    actions_arrive_within_a_chunk,
     backend_serves_the_policy,
     envs_divide_among_workers,
     interpreter_has_a_process,
@@ -55,6 +56,7 @@ from rlrun.config.sections import KindSection, Range, Section, as_yaml, bounds_o
 from rlrun.system.errors import RunError, RunErrors
 
 CHECKS: tuple[Check, ...] = (
+    actions_arrive_within_a_chunk,
     envs_divide_among_workers,
     envs_divide_among_ranks,
     rollout_workers_have_work,

@@ -26,6 +26,19 @@ def envs_divide_among_workers(config: RunConfig) -> Faults:
     yield from not_multiple("env.num_envs", config.env.num_envs, "env.num_workers", config.env.num_workers)
 
 
+def actions_arrive_within_a_chunk(config: RunConfig) -> Faults:
+    """While a policy computes, the robot has actions of the chunk before."""
+    delay = config.env.action_delay
+    if delay >= config.policy.num_action_chunks:
+        yield RunError(
+            "Actions arrive later than a chunk lasts, and the robot would have none meanwhile.",
+            key="env.action_delay",
+            value=delay,
+            cause=f"a chunk has {config.policy.num_action_chunks} control steps (policy.num_action_chunks)",
+            remedy=f"Take at most {config.policy.num_action_chunks - 1}, or longer chunks.",
+        )
+
+
 def rollout_workers_have_work(config: RunConfig) -> Faults:
     """Each env worker uses one rollout worker, so rollout workers beyond the number of env workers would be idle."""
     if config.rollout.num_workers > config.env.num_workers:

@@ -56,6 +56,7 @@ class EnvConfig(KindSection):
     num_envs: int = bounded(16, COUNT)  # total over all env workers
     max_control_steps: int = bounded(60, COUNT)  # time limit of an episode, in control steps
     action_hz: int = bounded(30, COUNT)
+    action_delay: int = bounded(0, NOT_NEGATIVE)  # control steps from an observation to its actions; the old ones go on
     image_size: int = bounded(64, Range(16))  # width and height of a frame, in pixels
     max_abs_reward: float | None = bounded(1e6, POSITIVE)  # per control step; a larger one is an infra fault
     renderer: Renderer = Renderer.auto

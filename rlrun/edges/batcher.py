@@ -186,7 +186,7 @@ def _policy_error(worker: str, failure: Exception) -> RunError:
 def split_into_groups(members: Collection[int], num_groups: int) -> list[list[int]]:
     """Return groups of consecutive members, of sizes that differ by at most one; no group is empty.
 
-    Example: groups_of({0, 1, 2}, 2) == [[0, 1], [2]]
+    Example: split_into_groups({0, 1, 2}, 2) == [[0, 1], [2]]
     """
     groups = np.array_split(sorted(members), min(num_groups, max(1, len(members))))
     return [group.tolist() for group in groups]

@@ -6,7 +6,7 @@ The header is one msgpack value with two extensions:
     2  an object, [name of its type, map of its fields]
 
 The channel between env workers and policy servers sends large arrays as frames of their own
-(rlrun/channel/connection.py), the pipe to a simulator puts them into shared memory (rlrun/pipe/wire.py).
+(rlrun/edges/connection.py), the pipe to a simulator puts them into shared memory (rlrun/pipe/wire.py).
 Needs Python 3.10, numpy and msgpack.
 """
 

@@ -7,7 +7,7 @@ A message on the socket::
     2 bytes  0
     4 bytes  length of the header
     8 bytes  length of the arrays that follow the header
-    header   a map in the format of rlrun/data/message_format.py; a large array in it names its offset
+    header   a map in the format of rlrun/edges/message_format.py; a large array in it names its offset
     arrays   of the end that does not write to the shared memory; the other end's large arrays lie there
 
 The shared memory has no name, so the kernel frees it when both processes have ended. Needs Python 3.10, numpy and

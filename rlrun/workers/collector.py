@@ -26,6 +26,7 @@ from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.timeline import CallProfile
 from rlrun.system.telemetry import Telemetry
 from rlrun.workers.group_filter import GroupFilter
+from rlrun.workers.late_actions import LateActions
 
 CollectedEpisodes = tuple[list[EpisodeReport], TrajectoryBuilder]
 SeedsOf = Callable[["EpisodeLedger", np.ndarray], np.ndarray]  # of rows (int [R]), by their episodes so far
@@ -45,6 +46,7 @@ class Collector:
         self._telemetry = telemetry
         self.rule = rollout_rule(config.algorithm)
         self.profile: CallProfile | None = None  # of the simulator's calls in the present training step
+        self._late = LateActions(config.env.action_delay, len(envs))
         self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch continues
         self._starts: list[EpisodeStart] = []  # of episodes that began since the last call of `drain_starts`
         is_filtered = config.algorithm.filter_groups.enable
@@ -59,6 +61,7 @@ class Collector:
         """Start new episodes in `rows` (int [R]) with `seeds` (int [R])."""
         with self._telemetry.span("reset"), self._profiled():
             frames = self._env().reset(rows, seeds)
+        self._late.begin(rows)
         self._starts += starts_of(frames, seeds)
         return frames
 
@@ -74,6 +77,9 @@ class Collector:
 
     def step(self, rows: np.ndarray, actions: np.ndarray) -> ChunkResult:
         """Simulate one chunk in `rows` (int [R]); actions: float32 [R, C, A]. Other rows do not change."""
+        return self._late.step(rows, actions, self._simulate)
+
+    def _simulate(self, rows: np.ndarray, actions: np.ndarray) -> ChunkResult:
         active = np.zeros(len(self.envs), bool)
         active[rows] = True
         all_actions = np.zeros((len(self.envs),) + actions.shape[1:], np.float32)

@@ -116,7 +116,7 @@ class EnvWorker:
         """Collect `rollout_epochs` x `horizon` chunk steps for training step `step`.
 
         policy_version: the oldest version that may choose actions. Returns `Collected`, then the shard of each actor
-        rank that owns rows here (`data.shards.ranks_of`). Each part is sent separately, to the process that needs it.
+        rank that owns rows here (`edges.seeds.actor_ranks_of`). Each part is sent separately, to the process that needs it.
         """
         return self._checked(self._collect(step, policy_version))
 

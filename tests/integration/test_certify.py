@@ -165,12 +165,12 @@ def test_cards_of_the_command_line_and_their_verification(tmp_path):
 
     done = rlrun("train", "run=debug", "policy.kind=cnn", "cluster.kind=local", "output_dir=run", "num_steps=1")
     assert done.returncode == 0, done.stderr
-    perturb = "certify.perturb=[wording,delay]"
+    perturb = "certify.perturb=[wording,delay_1]"
     done = rlrun("certify", "run", "cluster.kind=local", "certify.num_episodes=3", perturb, "output_dir=card")
     assert done.returncode == 0, done.stderr
     assert "on held-out test starts" in done.stdout
     card = read_card(tmp_path / "card" / "card.json")
-    assert [row["perturbation"] for row in card["perturbed"]] == ["wording", "delay"]
+    assert [row["perturbation"] for row in card["perturbed"]] == ["wording", "delay_1"]
     assert rlrun("certify", "card/card.json").returncode == 0
     file = tmp_path / "card" / "card.json"
     file.write_text(file.read_text().replace('"steps": 1,', '"steps": 100,'))

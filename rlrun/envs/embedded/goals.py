@@ -29,7 +29,6 @@ class Row:
     grasp_anchors: dict[int, np.ndarray] = field(default_factory=dict)  # equality id -> its eq_data while held
     satisfied_fraction: float = 0.0
     shaping: float = 0.0
-    delayed: np.ndarray | None = None  # the action of the next control step, where actions are delayed
 
     def restart(self, model: mujoco.MjModel, seed: int) -> None:
         """Reset to the model's start state, with nothing left of the last episode."""
@@ -40,7 +39,6 @@ class Row:
         self.toggled_on.clear()
         self.held.clear()
         self.grasp_anchors.clear()
-        self.delayed = None
 
     def is_broken(self) -> bool:
         """Return whether MuJoCo warned about a bad state (it then resets the data itself) or a number is not finite."""

@@ -61,7 +61,6 @@ class MujocoVectorEnv(VectorEnv):
         is_reworded = own.perturbation is Perturbation.wording
         self._instruction = WORDINGS[own.activity] if is_reworded else self.activity.instruction
         self._spread = own.reset_spread * (POSE_SPREAD if own.perturbation is Perturbation.pose else 1.0)
-        self._is_delayed = own.perturbation is Perturbation.delay
         self.spaces = Spaces(
             num_actions=len(self._controllers.names),
             num_choices=None,
@@ -111,10 +110,7 @@ class MujocoVectorEnv(VectorEnv):
         """Run row `i` for actions [C, A]; stop where the episode ends."""
         row = self._rows[i]
         for k, action in enumerate(actions):
-            if self._is_delayed:
-                action, row.delayed = row.delayed, action
-            if action is not None:  # else the servos hold the start pose
-                self._controllers.apply(row.data, action)
+            self._controllers.apply(row.data, action)
             self._grasping.lend_anchors(row)
             mujoco.mj_step(self.model, row.data, nstep=self._substeps)
             if row.is_broken():
@@ -122,8 +118,7 @@ class MujocoVectorEnv(VectorEnv):
                 chunk.fail(i, f"the physics diverged at control step {row.num_steps + 1}")
                 return
             row.num_steps += 1
-            if action is not None:
-                self._grasping.update(row, action)
+            self._grasping.update(row, action)
             self.activity.observe(row)
             status = self._goal.status(row)
             parts = self._reward_parts(row, status)

@@ -30,7 +30,6 @@ class Perturbation(Enum):
     texture = "texture"  # floor, walls and table have other colours
     pose = "pose"  # start poses from 1.5 times the range
     wording = "wording"  # the instruction in other words
-    delay = "delay"  # each action is executed one control step later
 
 
 @dataclass

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ray.exceptions import RaySystemError
 
 from rlrun.cluster import ray_session as connection
 from rlrun.config.schema import RunConfig
@@ -52,19 +53,23 @@ def test_the_variable_that_names_a_folder_for_ray_is_told(monkeypatch, tmp_path)
 def start(monkeypatch, tmp_path):
     """Call with the results of ray.init in turn (None: it starts), and whether Ray's processes wait for a core.
 
-    Returns the addresses that were given to ray.init.
+    ends: the calls of ray.init after which its head does not listen. Returns the addresses that were given
+    to ray.init.
     """
     config = RunConfig()
     config.cluster.start_deadline_s = 60.0
 
-    def call(*outcomes, waits_for_core=True):
-        pending, addresses, ticks = list(outcomes), [], count(0, 31)
+    def call(*outcomes, waits_for_core=True, ends=()):
+        pending = list(outcomes)
+        addresses = []
+        ticks = count(0, 31)
         now = [0.0]
         monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: None))
         queued = lambda pids: {"1/1": 0.95 * now[0] if waits_for_core else 0.0}  # noqa: E731
         monkeypatch.setattr(connection, "queue_seconds", queued)
         monkeypatch.setattr(connection, "end_processes", lambda folder: [])
         monkeypatch.setattr(connection, "gcs_address", lambda folder: "127.0.0.1:6379")
+        monkeypatch.setattr(connection, "is_listening", lambda address: len(addresses) not in ends)
 
         def init(address, **_):
             addresses.append(address)
@@ -89,6 +94,20 @@ def test_processes_of_ray_that_could_run_and_are_not_ready_are_given_up_without_
         start(TIMEOUT, *[ConnectionError("not ready")] * 20, waits_for_core=False)
     assert raised.value.exit_status is ExitStatus.stalled and "timed out" in raised.value.cause
     assert "cluster.kind=local" in raised.value.remedy
+
+
+def test_ray_starts_anew_if_its_head_has_ended_while_it_started(start):
+    not_ready = ConnectionError("Failed to connect to Ray cluster")
+    addresses = start(TIMEOUT, not_ready, TIMEOUT, not_ready, None, ends=(2,))
+    assert addresses == ["local", "127.0.0.1:6379", "local", "127.0.0.1:6379", "127.0.0.1:6379"]
+
+
+def test_ray_starts_anew_once_if_its_head_ends(start):
+    lost = RaySystemError("Failed to connect to GCS")
+    assert start(lost, None, ends=(1,)) == ["local", "local"]
+    with pytest.raises(RunError, match="Ray did not start on this machine") as raised:
+        start(lost, lost, None, ends=(1, 2))
+    assert raised.value.exit_status is ExitStatus.stalled
 
 
 def test_other_failures_are_errors_at_once(start):

@@ -44,21 +44,7 @@ def test_it_looks_different(name, worlds):
     assert np.abs(plain - perturbed).mean() > 1.0  # grey levels
 
 
-@pytest.mark.parametrize("name", ["wording", "delay"])
-def test_it_looks_the_same(name, worlds):
-    plain, perturbed = (worlds[one].reset(ROW, SEED) for one in ("none", name))
+def test_other_words_look_the_same(worlds):
+    plain, perturbed = (worlds[one].reset(ROW, SEED) for one in ("none", "wording"))
     assert np.array_equal(plain.images, perturbed.images)
-    assert (plain.instructions != perturbed.instructions) == (name == "wording")
-
-
-def test_a_delayed_action_is_executed_one_control_step_later(worlds):
-    plain, delayed = worlds["none"], worlds["delay"]
-    actions = np.random.default_rng(0).uniform(-0.5, 0.5, (1, 6, plain.spaces.num_actions)).astype(np.float32)
-    states = []
-    for world, first in ((plain, 0), (delayed, 1)):
-        world.reset(ROW, SEED)
-        after = [world.step_chunk(actions[:, k : k + 1]).frames.proprio[0] for k in range(6)]
-        states.append(np.stack(after[first:]))
-    still = plain.reset(ROW, SEED).proprio[0]
-    moved = np.abs(states[0][:5] - still).max()
-    assert np.abs(states[1] - states[0][:5]).max() < 0.2 * moved  # the arm stood still for one step before
+    assert plain.instructions != perturbed.instructions
