@@ -8,6 +8,7 @@ import sys
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
+from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.envs.make import make_env
 from rlrun.envs.vector_env import VectorEnv
 
@@ -48,7 +49,8 @@ def main(arguments: list[str]) -> None:
         parser.error(f"unknown key {', '.join(unknown)}; known: {', '.join(settings)}")
     settings |= given
     activity = settings["activity"]
-    config = EnvConfig(activity=activity, max_control_steps=MAX_CONTROL_STEPS.get(activity, 240))
+    world = EmbeddedConfig(activity=activity)
+    config = EnvConfig(sections={"embedded": world}, max_control_steps=MAX_CONTROL_STEPS.get(activity, 240))
     env = make_env(config, NUM_ENVS)
     success, num_steps = expert_episodes(
         env, int(settings["episodes"]), int(settings["seed"]), float(settings["noise"])

@@ -63,7 +63,6 @@ def settings(asked: str, scenes: str, size: int = 128, kind=None, **own):
     return EnvConfig(
         simulator=section.section_name,
         sections={section.section_name: section},
-        cameras=["agentview", "robot0_eye_in_hand"],
         image_size=size,
         action_hz=20,
         max_control_steps=10_000,

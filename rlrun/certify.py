@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlrun.config.loader import entry_point
+from rlrun.config.program import OF_A_POLICY, OF_A_RUN, OF_MACHINES
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import ExitStatus, RunError, indent
 
@@ -16,6 +17,7 @@ from rlrun.system.errors import ExitStatus, RunError, indent
     positional="evaluation.checkpoint",
     aliases={"checkpoint": "evaluation.checkpoint"},
     uses_policy=True,
+    reads=(*OF_A_RUN, *OF_MACHINES, *OF_A_POLICY, "env", "evaluation", "certify", "seed"),
 )
 def certify(config: RunConfig) -> ExitStatus:
     from rlrun.certification.card import read_card

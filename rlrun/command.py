@@ -1,4 +1,4 @@
-"""The console command `rlrun`: `rlrun NAME …` runs the module rlrun.NAME, or rlrun.testing.NAME for `check-…`."""
+"""The console command `rlrun`: `rlrun NAME …` runs the module rlrun.NAME."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ def commands() -> dict[str, Path]:
     (folder,) = map(Path, rlrun.__path__)
     files = {file.stem: file for file in folder.glob("*.py") if file.stem not in NO_COMMANDS}
     files |= {file.parent.name: file for file in folder.glob("*/__main__.py")}
-    files |= {file.stem: file for file in folder.glob("testing/check_*.py")}
     return {name.replace("_", "-"): files[name] for name in sorted(files)}
 
 
 def module_of(file: Path) -> str:
-    """Return the module of a command's file. Example: "rlrun.testing.check_policy"."""
+    """Return the module of a command's file. Example: "rlrun.check_policy"."""
     (folder,) = map(Path, rlrun.__path__)
     return ".".join(("rlrun", *file.relative_to(folder).with_suffix("").parts))
 

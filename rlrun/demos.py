@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from rlrun.config.loader import entry_point
+from rlrun.config.program import OF_A_RUN, OF_MACHINES
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import ExitStatus
 
 
-@entry_point("Record demonstrations of the scripted expert as a LeRobot dataset.")
+@entry_point(
+    "Record demonstrations of the scripted expert as a LeRobot dataset.",
+    reads=(*OF_A_RUN, *OF_MACHINES, "env", "demos", "seed", "cache_dir"),
+)
 def main(config: RunConfig) -> ExitStatus:
     from rlrun.cluster.launch import Machines
     from rlrun.training.policy_folders import demonstrations

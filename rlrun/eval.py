@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlrun.config.loader import entry_point
+from rlrun.config.program import OF_A_POLICY, OF_A_RUN, OF_MACHINES
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import ExitStatus
 
@@ -11,6 +12,7 @@ from rlrun.system.errors import ExitStatus
     "Evaluate a policy on seeded episodes, from a folder or behind a policy server.",
     aliases={"checkpoint": "evaluation.checkpoint", "server": "evaluation.server"},
     uses_policy=True,
+    reads=(*OF_A_RUN, *OF_MACHINES, *OF_A_POLICY, "env", "evaluation", "seed"),
 )
 def main(config: RunConfig) -> ExitStatus:
     from rlrun.cluster.launch import Machines

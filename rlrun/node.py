@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
         positional="node.command",
         aliases={"address": "cluster.address"},
         resumes=True,
+        reads=("node", "cluster", "placement"),
     )
     def program(config: RunConfig) -> ExitStatus | int:
         from rlrun.cluster.node_service import StatusFile, start_node, stop_node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlrun.config.loader import entry_point
+from rlrun.config.program import OF_A_POLICY, OF_LEARNING
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import ExitStatus
 
@@ -12,6 +13,7 @@ from rlrun.system.errors import ExitStatus
     aliases={"inventory": "placement.inventory", "details": "plan.details"},
     resumes=True,
     reads_inputs=False,
+    reads=("plan", "cluster", "placement", "env", *OF_A_POLICY, *OF_LEARNING, "evaluation", "record", "python_path"),
 )
 def main(config: RunConfig) -> ExitStatus:
     """Plan for `placement.inventory`, else for the running cluster of `cluster.address`, else for this machine."""

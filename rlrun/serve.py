@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from rlrun.config.loader import entry_point
+from rlrun.config.program import OF_A_POLICY, OF_A_RUN
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import ExitStatus
 
@@ -13,6 +14,7 @@ from rlrun.system.errors import ExitStatus
     "Serve a policy to openpi's clients, to the BEHAVIOR evaluator, or to vla-eval's runner.",
     aliases={"checkpoint": "evaluation.checkpoint", "port": "serve.port"},
     uses_policy=True,
+    reads=(*OF_A_RUN, *OF_A_POLICY, "env", "serve", "evaluation.checkpoint", "evaluation.temperature", "seed"),
 )
 def main(config: RunConfig) -> ExitStatus:
     from rlrun.policies.spec import CONFIG_FILE, policy_spec

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from rlrun.config.loader import entry_point
+from rlrun.config.program import OF_A_POLICY, OF_A_RUN, OF_MACHINES
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import ExitStatus
 
 
-@entry_point("Train a policy by imitation of demonstrations.")
+@entry_point(
+    "Train a policy by imitation of demonstrations.",
+    reads=(*OF_A_RUN, *OF_MACHINES, *OF_A_POLICY, "env", "actor", "demos", "sft", "seed"),
+)
 def main(config: RunConfig) -> ExitStatus:
     from rlrun.cluster.launch import Machines
     from rlrun.training.policy_folders import demonstrations, imitate

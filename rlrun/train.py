@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlrun.config.loader import entry_point
+from rlrun.config.program import OF_A_RUN, OF_MACHINES, OF_TRAINING
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import ExitStatus
 
@@ -46,6 +47,7 @@ def sweep(request: SweepRequest, script: str | None) -> int:
     aliases={"replay": "replay.path"},
     resumes=True,
     sweep=sweep,
+    reads=(*OF_A_RUN, *OF_MACHINES, *OF_TRAINING),
 )
 def main(config: RunConfig) -> ExitStatus:
     if config.replay.path is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlrun.config.loader import entry_point
+from rlrun.config.program import OF_A_RUN, OF_MACHINES, OF_TRAINING
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import freeze
 from rlrun.system.errors import ExitStatus, RunError
@@ -45,7 +46,10 @@ def _check(config: RunConfig) -> None:
 
 
 @entry_point(
-    "Train like rlrun.train, but collect while learning: batches are one update old.", resumes=True, sweep=sweep
+    "Train like rlrun.train, but collect while learning: batches are one update old.",
+    resumes=True,
+    sweep=sweep,
+    reads=(*OF_A_RUN, *OF_MACHINES, *OF_TRAINING),
 )
 def main(config: RunConfig) -> ExitStatus:
     return train_async(config)

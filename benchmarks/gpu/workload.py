@@ -18,6 +18,7 @@ from rlrun.edges.actions import ActionChunk
 from rlrun.edges.frames import Frames
 from rlrun.edges.observations import Observation
 from rlrun.edges.trajectories import Trajectory
+from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.policies.compilation import chosen_backend, prepare_blocks
 from rlrun.policies.openvla_oft.config import OFFICIAL_TOWERS, OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
@@ -68,8 +69,9 @@ def workload(
     run.policy.path, run.policy.num_action_chunks, run.policy.use_proprio = "random weights", CHUNK, False
     own = OpenVLAOFTSettings(max_prompt_length=50, has_action_queries=False)
     run.policy.value_hidden_sizes, run.policy.sections = [512, 128], {"openvla_oft": own}
-    run.env.image_size, run.env.cameras = 224, [f"camera_{i}" for i in range(num_images)]
-    run.env.controlled = ["arm_right"] if num_actions == 7 else list(_WHOLE_BODY)
+    parts = ["arm_right"] if num_actions == 7 else list(_WHOLE_BODY)
+    world = EmbeddedConfig(cameras=[f"camera_{i}" for i in range(num_images)], controlled=parts)
+    run.env.image_size, run.env.sections = 224, {"embedded": world}
     run.actor.num_workers, run.actor.micro_batch_size = 1, micro_batch
     run.actor.param_precision = run.actor.reduce_precision = run.rollout.precision = Precision.bf16
     run.actor.optimizer_precision = Precision.fp32 if lora or num_layers < NUM_LAYERS else Precision.bf16
@@ -92,7 +94,7 @@ def _model_config(run: RunConfig, num_actions: int, is_small: bool, num_layers: 
         unnorm_key="rlrun",
         num_actions=num_actions,
         num_action_chunks=CHUNK,
-        num_images=len(run.env.cameras),
+        num_images=len(run.env.section(EmbeddedConfig).cameras),
         value_hidden_sizes=list(run.policy.value_hidden_sizes),
         has_stop_token=False,
         space_token_id=3,  # of the tokenizer below, whose few words stand for Llama's

@@ -91,7 +91,7 @@ class RlpdConfig(SacConfig):
 
 def _check_steerable(config: RunConfig) -> Iterator[RunError]:
     """Only a policy whose first noise is chosen can be steered."""
-    kind = config.policy.kind
+    kind = POLICIES.get(config.policy.kind).name
     sampling = getattr(config.policy.sections.get(kind), "sampling", None)
     if sampling is None or sampling.value != "dsrl":
         yield RunError(
@@ -106,12 +106,12 @@ def _check_steerable(config: RunConfig) -> Iterator[RunError]:
 def _check_squashed(config: RunConfig) -> Iterator[RunError]:
     """Only a policy of states, whose actions are a differentiable function of noise within their limits, can learn."""
     name = config.algorithm.name
-    kind = config.policy.kind
+    kind = POLICIES.get(config.policy.kind).name
     section = config.policy.sections.get(kind)
     distribution = getattr(section, "distribution", None)
-    if "images" in POLICIES.get(kind).observes or not hasattr(section, "distribution"):
+    if "images" in POLICIES.get(config.policy.kind).observes or not hasattr(section, "distribution"):
         cause = f"policy.kind={kind} chooses tokens, or steps of a flow, or observes pictures"
-        remedy = "Take policy.kind=mlp policy.mlp.distribution=squashed."
+        remedy = _trained_otherwise(config, hasattr(section, "sampling"))
     elif getattr(distribution, "value", None) != "squashed":
         cause = f"policy.{kind}.distribution={getattr(distribution, 'value', distribution)}"
         remedy = f"Take policy.{kind}.distribution=squashed."
@@ -124,6 +124,13 @@ def _check_squashed(config: RunConfig) -> Iterator[RunError]:
         cause=cause,
         remedy=remedy,
     )
+
+
+def _trained_otherwise(config: RunConfig, is_flow: bool) -> str:
+    """Return the remedy of a policy that critics of states cannot train: other algorithms for it come first."""
+    steered = f" To learn off-policy, steer it: {take_sampling(config, 'dsrl')}" if is_flow else ""
+    states = "policy.kind=mlp policy.mlp.distribution=squashed"
+    return f"Take algorithm.name=ppo, which trains this policy.{steered} In a world of states, take {states}."
 
 
 def _check_demonstrated(config: RunConfig) -> Iterator[RunError]:

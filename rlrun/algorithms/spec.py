@@ -231,16 +231,23 @@ def _check_episodes(name: str, section: type[GroupSection], least: int) -> Calla
 
 
 def take_sampling(config: RunConfig, sampling: str) -> str:
-    """Return the remedy of a policy that samples otherwise: a file for the kind at hand, or for one that can."""
-    file = POLICIES.get(config.policy.kind).shipped_as(config)
+    """Return the remedy of a policy that samples otherwise: a file or keys of its kind, or an algorithm for it."""
+    spec = POLICIES.get(config.policy.kind)
+    file = spec.shipped_as(config)
     if file is not None:
         return f"Take policy={file}_{sampling}."
-    return f"Take a flow policy: policy=smolvla_{sampling}, or that of another kind in configs/policy."
+    if hasattr(config.policy.sections.get(spec.name), "sampling"):
+        noise = f" policy.{spec.name}.first_noise=drawn" if sampling == "nft" else ""
+        return f"Set policy.{spec.name}.sampling={sampling}{noise}."
+    return (
+        f"Take algorithm.name=ppo, which trains policy.kind={config.policy.kind}; {sampling} needs a flow policy, "
+        f"such as those of configs/policy/*_{sampling}.yaml."
+    )
 
 
 def _check_nft(config: RunConfig) -> Iterator[RunError]:
     yield from _check_episodes("nft", NftConfig, least=2)(config)
-    kind = config.policy.kind
+    kind = POLICIES.get(config.policy.kind).name
     settings = config.policy.sections.get(kind)
     sampling = getattr(settings, "sampling", None)
     noise = getattr(settings, "first_noise", None)

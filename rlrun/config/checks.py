@@ -33,7 +33,6 @@ from rlrun.config.checks_of_learning import (
 from rlrun.config.checks_of_machines import (
     actions_arrive_within_a_chunk,
     backend_serves_the_policy,
-    cameras_exist,
     envs_divide_among_workers,
     interpreter_has_a_process,
     local_cluster_has_no_address,
@@ -65,7 +64,6 @@ CHECKS: tuple[Check, ...] = (
     batch_divides_among_ranks,
     micro_batches_fill_a_rank,
     minibatches_hold_whole_episodes,
-    cameras_exist,
     interpreter_has_a_process,
     attention_has_a_policy,
     demonstrations_have_an_expert,

@@ -121,15 +121,18 @@ def demonstrations_have_an_expert(config: RunConfig) -> Faults:
     """A new policy that starts from demonstrations needs a dataset, or a simulator with an expert."""
     others = (config.placement.inventory, config.evaluation.checkpoint, config.evaluation.server)
     is_run = all(one is None for one in others)  # a plan needs no policy
-    if is_run and not simulator_spec(config.env).world.has_expert(config.env) and _needs_demonstrations(config):
+    simulator = simulator_spec(config.env)
+    if is_run and not simulator.world.has_expert(config.env) and _needs_demonstrations(config):
+        takes_expert = hasattr(config.env.sections.get(simulator.name), "expert")
+        expert = f", name an expert in env.{simulator.name}.expert" if takes_expert else ""
+        from_scratch = [spec.name for spec in POLICIES.installed() if not spec.needs_demonstrations]
         yield RunError(
             f"A new policy needs demonstrations, and {config.env.simulator} has no expert to make them.",
             key="policy.path",
             value="null",
             cause="demos.path is null, and so is policy.path or algorithm.imitation_coef above 0.",
-            remedy="Give policy.path (a checkpoint) or demos.path (demonstrations as a LeRobot dataset), name an "
-            "expert if the world's own section has that key, or take a policy that begins from scratch, such as "
-            "policy.kind=mlp (states) or policy.kind=cnn (pixels).",
+            remedy=f"Give policy.path (a checkpoint) or demos.path (demonstrations as a LeRobot dataset){expert}, or "
+            f"take a policy that begins from scratch: policy.kind={' or '.join(from_scratch)}.",
         )
 
 

@@ -51,13 +51,6 @@ def rollout_workers_have_work(config: RunConfig) -> Faults:
         )
 
 
-def cameras_exist(config: RunConfig) -> Faults:
-    """The simulator has all named cameras, and each is named once."""
-    known = simulator_spec(config.env).world.cameras
-    if known is not None:
-        yield from wrong_names("env.cameras", config.env.cameras, known)
-
-
 def interpreter_has_a_process(config: RunConfig) -> Faults:
     """A simulator without its own process uses the interpreter of its worker."""
     named = [name for name, group in config.placement.nodes.items() if group and group.get("python")]

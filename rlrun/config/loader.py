@@ -6,7 +6,7 @@ import functools
 import logging
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -110,6 +110,7 @@ def entry_point(
     uses_policy: bool = False,
     reads_inputs: bool = True,
     sweep: StartSweep | None = None,
+    reads: Sequence[str] = (),
 ) -> Callable[[Callable[[RunConfig], ExitStatus | int | None]], Callable[..., None]]:
     """Make `main(config)` the program `python -m rlrun.<name> key=value …`.
 
@@ -129,7 +130,7 @@ def entry_point(
     def decorate(main: Callable[[RunConfig], ExitStatus | int | None]) -> Callable[..., None]:
         @functools.wraps(main)
         def program(arguments: list[str] | None = None) -> None:
-            options = (description, positional, aliases or {}, resumes, uses_policy, reads_inputs, sweep)
+            options = (description, positional, aliases or {}, resumes, uses_policy, reads_inputs, sweep, reads)
             line = CommandLine(_name(main), *options)
             process_io.protect_standard_streams()
             sys.excepthook = _show_exception

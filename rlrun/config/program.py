@@ -9,11 +9,20 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from rlrun.config import reference
-from rlrun.config.composition import SHIPPED, groups, parse_override, schema_for, yaml_folders
+from rlrun.config.composition import SHIPPED, compose_config, groups, parse_override, schema_for, yaml_folders
+from rlrun.config.registry import REGISTRIES
+from rlrun.config.schema import RunConfig
 from rlrun.system.errors import RunError
 
+# Sections and keys that programs name as what they read
+OF_A_RUN = ("name", "output_dir", "python_path", "logging")
+OF_MACHINES = ("cluster", "placement", "recovery", "watchdog", "doctor")
+OF_A_POLICY = ("policy", "rollout", "checkpoint.verify", "cache_dir")
+OF_LEARNING = ("seed", "actor", "algorithm", "weight_sync", "demos", "sft", "checkpoint", "num_steps", "max_minutes")
+OF_TRAINING = ("env", *OF_A_POLICY, *OF_LEARNING, "evaluation", "record", "replay", "callbacks")
 MAX_RUNS = 1_000
 MAX_LABEL = 120  # characters; a longer one ends with the number of the run
 
@@ -54,10 +63,14 @@ class Program:
     uses_policy: bool  # it only uses evaluation.checkpoint, whose run's configuration the arguments change
     reads_inputs: bool  # False: missing policies and datasets are no fault
     sweep: StartSweep | None  # starts the runs of `-m key=a,b`; None: the program has no -m
+    reads: Sequence[str] = ()  # sections and keys that have an effect on it, for --help; (): all
 
 
 def help_text(line: Program, overrides: list[str], extra_folder: Path | None) -> str:
-    """Return usage, groups with their files, and every key with type, default and comment."""
+    """Return usage, groups with their files, and every key that the program reads with type, default and comment.
+
+    Of kinds that are not chosen it names the sections only.
+    """
     positional = line.positional
     argument = f" [{positional.rsplit('.', 1)[-1].upper()}]" if positional else ""
     lines = [
@@ -92,14 +105,50 @@ def help_text(line: Program, overrides: list[str], extra_folder: Path | None) ->
             "",
             "trust=true: obey the configuration in a folder that no run of yours wrote on this machine.",
         ]
-    return "\n".join(lines + ["", "keys:"] + _key_lines(schema_for(overrides, extra_folder)[0]))
+    return "\n".join(lines + _read_lines(line.reads, overrides, extra_folder))
 
 
-def _key_lines(schema: reference.Schema) -> list[str]:
+def _read_lines(reads: Sequence[str], overrides: list[str], extra_folder: Path | None) -> list[str]:
+    """Return the keys that a program reads, and the sections of kinds that are not chosen."""
+    schema = schema_for(overrides, extra_folder)[0]
+    others = [section for section in _other_sections(overrides, extra_folder) if _is_read(section, reads)]
+    keys = [
+        key
+        for key in reference.all_keys(schema)
+        if _is_read(key.path, reads) and not any(key.path.startswith(f"{section}.") for section in others)
+    ]
+    lines = ["", "keys that it reads (a configuration may have all others):" if reads else "keys:", *_key_lines(keys)]
+    if others:
+        lines += ["", "sections of other kinds (env.simulator=KIND --help and its like list their keys):"]
+        lines += textwrap.wrap(", ".join(others), 100, initial_indent="  ", subsequent_indent="  ")
+    return lines
+
+
+def _is_read(path: str, reads: Sequence[str]) -> bool:
+    """Return whether a key or section is among those that a program names, or below one."""
+    return not reads or any(path == read or path.startswith(f"{read}.") for read in reads)
+
+
+def _other_sections(overrides: list[str], extra_folder: Path | None) -> list[str]:
+    """Return the sections of kinds that a configuration has not chosen; none of one that cannot be composed."""
+    try:
+        composed = cast("RunConfig", compose_config(overrides, extra_folder))
+        chosen = {registry.parent: registry.chosen(composed).name for registry in REGISTRIES}
+    except RunError:
+        return []
+    return [
+        f"{registry.parent}.{spec.name}"
+        for registry in REGISTRIES
+        for spec in registry.installed()
+        if spec.section is not None and spec.name != chosen[registry.parent]
+    ]
+
+
+def _key_lines(keys: Sequence[reference.Key]) -> list[str]:
     width = max(100, min(160, shutil.get_terminal_size((120, 20)).columns))
     lines: list[str] = []
     section = ""
-    for key in reference.all_keys(schema):
+    for key in keys:
         head = key.path.rpartition(".")[0]
         if head != section:
             section = head

@@ -60,6 +60,14 @@ def can_mark() -> bool:
     return _secret(is_made=True) is not None
 
 
+def why_unmarked() -> str:
+    """Return the reason why this user has no secret. Example: "No writable home folder"."""
+    with suppress(OSError, RuntimeError):
+        if key_file().exists():
+            return f"{key_file()} is damaged, or another user may read it"
+    return "No writable home folder"
+
+
 def marked(text: str) -> str:
     """Return `text` with the mark before it; without, where the home folder cannot hold a secret."""
     secret = _secret(is_made=True)

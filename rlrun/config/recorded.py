@@ -12,6 +12,7 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from rlrun.config import provenance
+from rlrun.config.former_keys import moved, without_harmless
 from rlrun.config.provenance import CHECKPOINTS, POLICY_CONFIG, Author, Origin, copy_of, origin_of
 from rlrun.config.registry import POLICIES, REGISTRIES, SIMULATORS, schema_with
 from rlrun.config.sections import AUTO, Section, auto_names, names_of
@@ -21,8 +22,7 @@ from rlrun.system.text import first_of
 
 OF_A_POLICY = {
     *("name", "rollout.precision", "evaluation.temperature", "serve.instruction", "serve.replan_steps"),
-    *("env.simulator", "env.activity", "env.controlled", "env.cameras", "env.image_size", "env.proprio"),
-    *("env.max_control_steps", "env.action_hz", "env.physics_hz", "env.reward", "env.reward_potential", "env.renderer"),
+    *("env.simulator", "env.image_size", "env.max_control_steps", "env.action_hz", "env.renderer"),
     *("policy.kind", "policy.num_action_chunks", "policy.use_proprio", "policy.value_hidden_sizes"),
 }
 _BEGAN_WITH = "policy.path"
@@ -93,22 +93,6 @@ def of_policy(
         elif leaf.is_reported:
             left_out.append(leaf.path)
     return kept, _sentence(file, left_out)
-
-
-def _present(section: type[Section], tree: dict[str, Any]) -> dict[str, Any]:
-    """Return a tree without the removed keys of a section and of those below it, if their values are harmless."""
-    hints = get_type_hints(section)
-    kept: dict[str, Any] = {}
-    for key, value in tree.items():
-        removed = section.removed.get(key)
-        if removed is not None and value in removed.harmless:
-            continue
-        hint = hints.get(key)
-        if isinstance(hint, type) and issubclass(hint, Section) and isinstance(value, dict):
-            kept[key] = _present(hint, value)
-        else:
-            kept[key] = value
-    return kept
 
 
 def _put(tree: dict[str, Any], path: str, value: Any) -> None:
@@ -235,7 +219,7 @@ class RecordedConfig:
         Of the user's own run, or if it is trusted, all keys that do not concern training only; else see `of_policy`.
         Removed keys are left out, if the policy acts the same without them.
         """
-        present = _present(schema_with(), self.tree)
+        present = without_harmless(schema_with(), self.tree)
         if self.author is not Author.own and not is_trusted:
             tree, remark = of_policy(self.file, present, folder, given)
             return replace(self, tree=tree, remark=remark)
@@ -346,6 +330,7 @@ def read_config(file: Path) -> RecordedConfig:
         tree = parse_yaml(text)
         if not isinstance(tree, dict):
             raise ValueError("It is no mapping of keys.")
+        tree = moved(tree)
         unresolved = next(_unresolved(tree), None)
     except (OSError, ValueError) as error:
         raise RunError(

@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from rlrun.config.registry import schema_with
+from rlrun.config.registry import REGISTRIES, schema_with
 from rlrun.config.sections import AUTO, NO_KEY, Section, as_yaml, auto_names
 from rlrun.system.errors import RunError
 
@@ -82,10 +82,14 @@ def suggestion(path: str, schema: Schema = None) -> str | None:
     Example: "Did you mean 'actor.lr' or 'sft.lr'?" for lr; the keys of the section for algorithm.foo.
     """
     parent, _, name = path.rpartition(".")
-    removed = dict(_section_types(schema or schema_with(), "")).get(parent, Section).removed
+    removed = _type_of(parent, schema).removed
     if name in removed:
         return removed[name].remedy
     keys = [key.path for key in all_keys(schema)]
+    if name in getattr(_type_of(parent, schema), "to_kinds", ()):
+        now = [known for known in keys if re.fullmatch(rf"{parent}\.\w+\.{name}", known)]
+        noun = next(registry.noun for registry in REGISTRIES if registry.parent == parent)
+        return f"It belongs to the {noun}: write {' or '.join(now)}."
     ending = [known for known in keys if known.endswith(f".{path}")]
     if ending:
         return f"Did you mean {' or '.join(f'{known!r}' for known in ending[:6])}?"
@@ -95,6 +99,10 @@ def suggestion(path: str, schema: Schema = None) -> str | None:
     section = path.rpartition(".")[0]
     inside = [known.removeprefix(f"{section}.") for known in keys if known.startswith(f"{section}.")]
     return f"The keys of {section} are {', '.join(inside)}." if section and inside else None
+
+
+def _type_of(section: str, schema: Schema) -> type[Section]:
+    return dict(_section_types(schema or schema_with(), "")).get(section, Section)
 
 
 def _nearest(path: str, known: list[str]) -> str | None:
@@ -254,7 +262,7 @@ def _remedy(text: str, fault: Exception, schema: Schema) -> str:
 
 
 def _interpolations(content: Any, prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield key and text of each value with an interpolation. Example: ("env.cameras[0]", "${camera}")."""
+    """Yield key and text of each value with an interpolation. Example: ("env.libero.cameras[0]", "${camera}")."""
     if isinstance(content, dict):
         for name, value in content.items():
             yield from _interpolations(value, f"{prefix}.{name}" if prefix else str(name))

@@ -38,16 +38,6 @@ EVALUATION_SEEDS = Range(2_000_000, 2**31 - 1)
 VLA_EVAL_PATH = "/vla-eval"  # of an address at which rlrun speaks vla-eval's protocol; vla-eval's servers take any
 
 
-class ProprioLayout(Enum):
-    full_256 = "full_256"  # OmniGibson's R1Pro vector of 2025
-    local_61 = "local_61"  # without the global pose, as the 2026 track requires
-
-
-class RewardMode(Enum):
-    potential = "potential"  # r_potential * change of the fraction of satisfied goal literals
-    dense = "dense"  # the potential plus shaping towards the next literal
-
-
 class Renderer(Enum):
     auto = "auto"  # EGL, else OSMesa, else ray casting
     egl = "egl"
@@ -59,20 +49,15 @@ class Renderer(Enum):
 class EnvConfig(KindSection):
     """Settings that all simulators share; those of one kind are in `env.<kind>`, defined beside its class."""
 
+    to_kinds = ("activity", "physics_hz", "controlled", "cameras", "proprio", "reward", "reward_potential")
+
     simulator: str = "embedded"  # name of an installed kind, or module:ATTRIBUTE of its spec; see docs/extending.md
-    activity: str = named("turning_on_radio")  # BDDL activity
     num_workers: int = bounded(2, COUNT, auto=True)  # null: 1 with cluster.kind=local, else 2 if they divide num_envs
     num_envs: int = bounded(16, COUNT)  # total over all env workers
     max_control_steps: int = bounded(60, COUNT)  # time limit of an episode, in control steps
     action_hz: int = bounded(30, COUNT)
     action_delay: int = bounded(0, NOT_NEGATIVE)  # control steps from an observation to its actions; the old ones go on
-    physics_hz: int = bounded(120, COUNT)
-    controlled: list[str] = named(["arm_right", "gripper_right"])
-    cameras: list[str] = named(["zed_link"])
     image_size: int = bounded(64, Range(16))  # width and height of a frame, in pixels
-    proprio: ProprioLayout = ProprioLayout.local_61
-    reward: RewardMode = RewardMode.dense
-    reward_potential: float = bounded(1.0, POSITIVE)  # r_potential
     max_abs_reward: float | None = bounded(1e6, POSITIVE)  # per control step; a larger one is an infra fault
     renderer: Renderer = Renderer.auto
     restart_limit: int = bounded(8, NOT_NEGATIVE)  # simulator restarts per env worker and run; one more ends the run
@@ -403,7 +388,7 @@ class ServeConfig(Section):
 
     host: str = "127.0.0.1"  # address to listen at; every client that reaches it may use it, without a password
     port: int = bounded(8000, Range(0, 65535))  # 0: any free port
-    instruction: str | None = named(None)  # for requests without a prompt; None: an R1Pro's sentence of env.activity
+    instruction: str | None = named(None)  # for requests without a prompt; None: an R1Pro's sentence of its activity
     replan_steps: int | None = bounded(None, COUNT)  # control steps per pass, for clients that want one action; None: C
     allowed_origins: list[str] = field(default_factory=list)  # web pages that may connect, as http://HOST:PORT
     max_clients: int = bounded(64, COUNT)

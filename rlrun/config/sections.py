@@ -64,6 +64,8 @@ class KindSection(Section):
     Example: EnvConfig(simulator="libero", sections={"libero": LiberoConfig(task_ids=[0])})
     """
 
+    to_kinds: ClassVar[tuple[str, ...]] = ()  # its keys in earlier versions that the sections of kinds have now
+
     sections: dict[str, Any] = field(default_factory=dict, metadata={NO_KEY: True})  # by name of the kind
 
     def section(self, kind: type[SectionType]) -> SectionType:

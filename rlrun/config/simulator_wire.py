@@ -38,8 +38,7 @@ class Conventions:
 class WireSpec:
     """What a simulator's pictures and numbers are called over a wire. Read by `rlrun serve` and by remote policies.
 
-    Example: WireSpec(image_names=lambda env: ["front", "wrist"])
+    Example: WireSpec(lambda env: Conventions(cameras={"zed_link": "head"}))
     """
 
     conventions: Callable[[EnvConfig], Conventions] = lambda env: Conventions()  # names and formats in vla-eval
-    image_names: Callable[[EnvConfig], list[str] | None] = lambda env: None  # of images that `cameras` does not name

@@ -27,12 +27,11 @@ class PlannedSpaces:
 class WorldSpec:
     """What a simulator shows and takes, known before it runs. Read by the checks of the configuration and by policies.
 
-    Example: WorldSpec(lambda env: PlannedSpaces(num_images=1, num_proprio=2, num_actions=2), cameras=("front",))
+    Example: WorldSpec(lambda env: PlannedSpaces(num_images=1, num_proprio=2, num_actions=2))
     """
 
     planned_spaces: Callable[[EnvConfig], PlannedSpaces]  # exact, or an upper bound if only a running env knows
-    is_r1pro: bool = False  # env.controlled, env.cameras and env.proprio describe its robot
-    cameras: tuple[str, ...] | None = None  # names for env.cameras; None: the key is not read
+    is_r1pro: bool = False  # its section, which extends rlrun.envs.r1pro_keys.R1ProConfig, describes the robot
     # (EnvConfig) -> whether `expert_action` works, so that demonstrations can be recorded
     has_expert: Callable[[EnvConfig], bool] = lambda env: False
     # (EnvConfig) -> control steps after which an episode ends as published or registered; None: unknown

@@ -148,7 +148,7 @@ class Startup:
                     f"The policy in {policy_folder} does not fit the simulator: {found} {what} against {has}.",
                     key="env",
                     value=self._config.env.simulator,
-                    remedy="Set env (controlled, proprio, or the task) as the policy was trained with; config.yaml in "
+                    remedy="Set the simulator's section of env as the policy was trained with; config.yaml in "
                     "its run folder says. Or take another policy.",
                     exit_status=ExitStatus.bad_input,
                 )

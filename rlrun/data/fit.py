@@ -30,7 +30,7 @@ MAX_SHOWN = 3  # sentences and names in a message
 _COUNT_REMEDY = "Take the world that the data was recorded in, or name the right feature in demos.keys."
 _CAMERA_REMEDY = (
     "List the data set's cameras in the order of the world's, as demos.keys.images=[…], or let the world show what was "
-    "recorded (env.cameras, or the simulator's own key for its pictures)."
+    "recorded (the simulator's own key for its pictures)."
 )
 
 
@@ -215,7 +215,7 @@ def match_policy_cameras(
             value=dict(renamed),
             cause=f"{error}.",
             remedy="Say which is which, as policy.cameras={POLICY_CAMERA: SIMULATOR_CAMERA}, or let the simulator "
-            "show what the policy was trained with (env.cameras, or the simulator's own key for its pictures).",
+            "show what the policy was trained with (the simulator's own key for its pictures).",
             exit_status=ExitStatus.bad_input,
         ) from error
 

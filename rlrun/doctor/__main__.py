@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlrun.config.loader import entry_point
+from rlrun.config.program import OF_A_RUN, OF_MACHINES, OF_TRAINING
 from rlrun.config.schema import ReportFormat, RunConfig
 from rlrun.system.errors import ExitStatus
 
@@ -11,6 +12,7 @@ from rlrun.system.errors import ExitStatus
     "Check the machines of a run before it starts; changes nothing. format=json also prints the measurements.",
     aliases={"format": "doctor.format", "inventory": "placement.inventory"},
     resumes=True,
+    reads=(*OF_A_RUN, *OF_MACHINES, *OF_TRAINING),
 )
 def main(config: RunConfig) -> ExitStatus:
     """Check all nodes of a running Ray cluster, or this machine if no cluster runs."""

@@ -84,6 +84,9 @@ def optional_packages(cluster: ClusterState) -> Iterator[Finding]:
         if facts.is_late:
             cause = f"{wanted.package}, which {wanted.key} needs, was not imported within {LIMIT_S:.0f} s"
             yield Finding("optional packages", Status.warning, where, cause, f"{wanted.python} -c '{wanted.statement}'")
+        elif not facts.is_started:
+            fix = f"{wanted.key}=<the path of a Python on this node>"
+            yield Finding("optional packages", Status.failed, where, f"{wanted.key}: {facts.error}", fix)
         elif facts.error:
             cause = f"{wanted.package}, which {wanted.key} needs, cannot be imported in {wanted.python}: {facts.error}"
             yield Finding("optional packages", Status.failed, where, cause, wanted.fix)

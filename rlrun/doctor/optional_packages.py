@@ -49,6 +49,7 @@ class PackageFacts:
     request: PackageRequest
     error: str  # "" if it can be imported
     is_late: bool = False  # the import was not finished in time
+    is_started: bool = True  # False: there is no such interpreter, or it is no program
 
 
 def needed_packages(
@@ -123,7 +124,8 @@ def interpreter_environment(python: str) -> dict[str, str]:
 def _opened(python: str, requests: list[PackageRequest], limit_s: float) -> list[PackageFacts]:
     answer = ask(python, _PROGRAM, [json.dumps([request.statement for request in requests])], limit_s)
     faults = answer.value if isinstance(answer.value, list) else [answer.error] * len(requests)
-    return [PackageFacts(request, fault, answer.is_late) for request, fault in zip(requests, faults, strict=True)]
+    told = answer.is_late, answer.is_started
+    return [PackageFacts(request, fault, *told) for request, fault in zip(requests, faults, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ class Answer:
     value: Any = None  # of the JSON in its last line
     error: str = ""  # why there is none; "" if there is one, or none in time
     is_late: bool = False
+    is_started: bool = True  # False: there is no such interpreter, or it is no program
 
 
 def ask(
@@ -157,7 +160,7 @@ def ask(
             start_new_session=True,
         )
     except OSError as error:
-        return Answer(error=f"{python} does not start: {error.strerror}")
+        return Answer(error=f"{python} does not start: {error.strerror}", is_started=False)
     try:
         output, errors = child.communicate(timeout=local_load_factor() * limit_s)
     except subprocess.TimeoutExpired:

@@ -32,6 +32,7 @@ found.add_package("rlrun", package)
 importlib.import_module("rlrun.doctor.simulator_trials").main(question)
 """
 PACKAGES = "apt-get install libegl1 libgl1-mesa-dri libopengl0 libgl1"
+ANOTHER_PYTHON = "placement.nodes.<group>.python=<the path of a Python on this node>"
 _SOFTWARE = ("llvmpipe", "softpipe", "swrast")  # names of Mesa's renderers on the CPU
 
 
@@ -58,6 +59,7 @@ class RendererFacts:
     warning: str  # a faster renderer, and why it does not work; "" if there is none
     error: str  # why no image was rendered; "" if one was
     remedy: str = ""  # this simulator's own, beside the packages of OpenGL
+    is_started: bool = True  # False: the interpreter that should draw is missing
 
 
 def measure_world_renderer(request: SimulatorRequest, limit_s: float = LIMIT_S) -> RendererFacts:
@@ -78,14 +80,14 @@ def _renderer(request: SimulatorRequest, trial: str, remedy: str, limit_s: float
     warning = f"no image within {limit_s:.0f} s: the graphics driver hangs, or the node is very busy"
     error = f"the renderer gave no image: {outcome.error}"
     late = outcome.is_late
-    return RendererFacts("", "", 0.0, warning if late else "", "" if late else error, remedy)
+    return RendererFacts("", "", 0.0, warning if late else "", "" if late else error, remedy, outcome.is_started)
 
 
 def renderer(cluster: ClusterState) -> Iterator[Finding]:
     """Check that OpenGL renders the cameras, on a GPU if the node has one."""
     for node, facts in cluster.simulators(RendererFacts):
         if facts.error:
-            fix = f"{PACKAGES}; {facts.remedy}"
+            fix = f"{PACKAGES}; {facts.remedy}" if facts.is_started else ANOTHER_PYTHON
             yield Finding("renderer", Status.failed, node.node, facts.error, fix)
         elif facts.warning:
             fix = PACKAGES if facts.device else f"nvidia-smi; dmesg | tail; {facts.remedy}"
@@ -121,13 +123,16 @@ class SpacesFacts:
     error: str  # why the environment could not be made; "" if it could
     is_late: bool = False  # it was not there in time
     images_per_second: float = 0.0  # of one environment, with its simulation; 0: it has no images
+    is_started: bool = True  # False: the interpreter that should make it is missing
 
 
 def measure_spaces(request: SimulatorRequest, limit_s: float = LONGEST_S) -> SpacesFacts:
     """Make one environment in the interpreter of the env workers."""
     path = [folder for folder in sys.path if folder] if request.python == sys.executable else []
     trial = run_trial(request, "make_environment", {"env": to_dict(request.env), "path": path}, limit_s)
-    return SpacesFacts(**trial.value) if trial.value else SpacesFacts(0, 0, "", trial.error, trial.is_late)
+    if trial.value:
+        return SpacesFacts(**trial.value)
+    return SpacesFacts(0, 0, "", trial.error, trial.is_late, is_started=trial.is_started)
 
 
 def needs_images(config: RunConfig) -> bool:
@@ -145,10 +150,11 @@ def spaces(cluster: ClusterState) -> Iterator[Finding]:
             yield Finding(name, Status.warning, node.node, cause, fix)
         elif facts.error:
             fix = "repair env.gymnasium.id, its kwargs or its package; rlrun check-simulator repeats it"
+            fix = fix if facts.is_started else ANOTHER_PYTHON
             yield Finding(name, Status.failed, node.node, f"the environment cannot be made: {facts.error}", fix)
         elif needs_images(cluster.config) and not facts.num_images:
             cause = f"the environment shows no images, and policy.kind={cluster.config.policy.kind} needs images"
-            fix = "policy.kind=mlp, or env.gymnasium.is_observed_as_pixels=true, which shows a rendered frame"
+            fix = "env.gymnasium.is_observed_as_pixels=true, which shows a rendered frame, or policy.kind=mlp"
             yield Finding(name, Status.failed, node.node, cause, fix)
 
 

@@ -51,11 +51,12 @@ def render_world(renderer: str, image_size: int) -> dict[str, Any]:
 
     from rlrun.envs.embedded.mujoco_env import ACTIVITIES, build_model
     from rlrun.envs.embedded.renderer import open_renderer, overview_camera
+    from rlrun.envs.embedded.spec import EmbeddedConfig
 
     warnings = _Warnings()
     logging.getLogger("rlrun.envs").addHandler(warnings)
     config = EnvConfig()
-    activity = ACTIVITIES[config.activity](config)
+    activity = ACTIVITIES[config.section(EmbeddedConfig).activity](config)
     model = build_model(activity, config)
     try:
         opened = open_renderer(model, Renderer(renderer))

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+from rlrun.config.former_keys import moved
 from rlrun.edges.reports import EnvTally, EpisodeReport, GroupTally, WorkerLoss
 from rlrun.edges.starts import EpisodeStart, Split, split_of
 from rlrun.observability import run_files
@@ -363,7 +364,7 @@ def read_run(folder: Path) -> RunRecord:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no run directory")
     record = RunRecord(folder)
-    record.config = _read_mapping(record, run_files.CONFIG) or {}
+    record.config = moved(_read_mapping(record, run_files.CONFIG) or {})
     diff = folder / run_files.CONFIG_DIFF
     record.config_diff = diff.read_text(encoding="utf-8") if diff.exists() else None
     record.plan = _read_mapping(record, run_files.PLAN)

@@ -384,7 +384,7 @@ def _check_kept(host: HostBudget, algorithm: str) -> None:
             cause=f"It keeps {host.algorithm_bytes / GIGABYTE:.1f} GB between steps on the actor ranks there, other "
             f"buffers take {(buffers - host.algorithm_bytes) / GIGABYTE:.1f} GB; the node has "
             f"{node.memory_bytes / GIGABYTE:.1f} GB.",
-            remedy=f"Let it keep less by the keys of algorithm.{algorithm}, as algorithm.dsrl.replay_size, or choose a "
+            remedy=f"Let it keep less by the keys of algorithm.{algorithm}, such as a smaller replay_size, or choose a "
             "node with more memory.",
         )
     if host.offloaded_bytes:

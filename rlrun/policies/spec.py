@@ -140,12 +140,14 @@ def require_observations(spec: PolicySpec, spaces: Spaces) -> None:
     absent = [name for name, count in (("images", spaces.num_images), ("proprio", spaces.num_proprio)) if not count]
     missing = [name for name in spec.observes if name in absent]
     if missing:
+        fitting = [other.name for other in POLICIES.installed() if not set(other.observes) & set(absent)]
+        instead = f", or take policy.kind={' or '.join(fitting)}, which does without" if fitting else ""
         raise RunError(
             f"The policy {spec.name} needs {' and '.join(missing)}, which the simulator does not show.",
             key="policy.kind",
             value=spec.name,
             cause=f"It shows {spaces.num_images} images and {spaces.num_proprio} proprioceptive numbers.",
-            remedy="Take another kind of policy, or make the simulator show it.",
+            remedy=f"Make the simulator show it{instead}.",
         )
 
 

@@ -161,7 +161,7 @@ class EvaluatorClient:
         """Connect. Raises RunError if no server of this protocol answers in time."""
         remedy = (
             "Check that it runs (GET /healthz), the address, and that it takes this robot's cameras and proprioception "
-            "(env.cameras, env.proprio). A server of vla-eval's protocol is named as ws://host:port/vla-eval."
+            "(the keys of its section of env). A server of vla-eval's protocol is named as ws://host:port/vla-eval."
         )
         self._connection = ServerConnection(address, timeout_s, remedy, progress)
         self._robot = robot

@@ -197,8 +197,7 @@ class SimulatorWire:
 
 def camera_names(env: EnvConfig, num_images: int) -> list[str]:
     """Return the simulator's names of a policy's cameras; image_0 … if it gives none."""
-    spec = simulator_spec(env)
-    named = list(env.cameras) if spec.world.cameras is not None else list(spec.wire.image_names(env) or ())
+    named = list(simulator_spec(env).world.planned_spaces(env).cameras)
     return named if len(named) == num_images else [f"image_{index}" for index in range(num_images)]
 
 

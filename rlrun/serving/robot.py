@@ -5,15 +5,16 @@ Shape legend: B rows, N cameras, H x W pixels, P proprioception, C control steps
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rlrun.config.schema import EnvConfig, ProprioLayout
+from rlrun.config.schema import EnvConfig
 from rlrun.edges.frames import Frames
 from rlrun.envs import r1pro
 from rlrun.envs.r1pro import instruction_of
+from rlrun.envs.r1pro_keys import ProprioLayout, R1ProConfig
 from rlrun.serving.formats import OpenpiNames, describe_image, read_images, read_numbers, read_prompts, require_finite
 from rlrun.serving.wire import WireError
 
@@ -30,16 +31,21 @@ def camera_key(camera: str) -> str:
 class RobotWire:
     """Conversion between the evaluator's messages and rlrun's, for one robot configuration."""
 
-    def __init__(self, env: EnvConfig, instruction: str | None = None):
-        """instruction: for requests without a prompt; None: the sentence of `env.activity`."""
-        self._env = env
-        self.instruction: str | None = instruction or instruction_of(env.activity)
-        parts = [where for part, where in r1pro.ACTION_PARTS.items() if part in env.controlled]
+    def __init__(self, env: EnvConfig, instruction: str | None = None, cameras: Sequence[str] | None = None):
+        """cameras: in the policy's order; None: as configured. instruction: for requests without a prompt; None: the
+        activity's.
+        """
+        own = env.section(R1ProConfig)
+        self._image_size = env.image_size
+        self._cameras = tuple(own.cameras if cameras is None else cameras)
+        self._wanted = LAYOUTS[own.proprio]
+        self.instruction: str | None = instruction or instruction_of(own.activity)
+        parts = [where for part, where in r1pro.ACTION_PARTS.items() if part in own.controlled]
         self._controlled = np.concatenate([np.arange(where.start, where.stop) for where in parts])
         self.num_actions = len(self._controlled)  # A
         self.num_client_actions = r1pro.NUM_ACTIONS
-        self.num_proprio = _width(LAYOUTS[env.proprio])  # P
-        self.names = OpenpiNames({camera: camera_key(camera) for camera in env.cameras}, PROPRIO)
+        self.num_proprio = _width(self._wanted)  # P
+        self.names = OpenpiNames({camera: camera_key(camera) for camera in self._cameras}, PROPRIO)
 
     # --- the server's side ------------------------------------------------------------------
 
@@ -50,11 +56,10 @@ class RobotWire:
     def frames(self, request: Mapping[Any, Any]) -> Frames:
         """Return B rows in the format of training. Raises WireError naming a missing or mis-shaped entry."""
         proprio = np.atleast_2d(read_numbers(request, PROPRIO))
-        wanted = LAYOUTS[self._env.proprio]
-        if proprio.shape[1] != _width(wanted):
-            proprio = np.concatenate([proprio[:, where] for where in self._sources(proprio, wanted)], axis=1)
+        if proprio.shape[1] != self.num_proprio:
+            proprio = np.concatenate([proprio[:, where] for where in self._sources(proprio, self._wanted)], axis=1)
         require_finite(proprio, PROPRIO)
-        pixels = np.stack([self._images(request, camera, len(proprio)) for camera in self._env.cameras], axis=1)
+        pixels = np.stack([self._images(request, camera, len(proprio)) for camera in self._cameras], axis=1)
         return Frames(pixels, proprio.astype(np.float32), read_prompts(request, self.instruction, len(proprio)))
 
     def held_pose(self, request: Mapping[Any, Any]) -> np.ndarray:
@@ -89,15 +94,15 @@ class RobotWire:
 
     def _images(self, request: Mapping[Any, Any], camera: str, num_rows: int) -> np.ndarray:
         key = camera_key(camera)
-        pixels = read_images(request, key, self._env.image_size)
+        pixels = read_images(request, key, self._image_size)
         if len(pixels) != num_rows:
             raise WireError(f"{key} has {len(pixels)} rows, {PROPRIO} has {num_rows}")
         return pixels
 
     def describe_observation(self) -> dict[str, dict[str, Any]]:
         """Return the expected entries: key -> type, shape, and further names."""
-        size = self._env.image_size
-        keys = [camera_key(camera) for camera in self._env.cameras]
+        size = self._image_size
+        keys = [camera_key(camera) for camera in self._cameras]
         entries = {key: describe_image([size, size, 3], self.names.other_names(key)) for key in keys}
         return entries | {
             PROPRIO: {"dtype": "float32", "shape": [self.num_proprio], "names": self.names.other_names(PROPRIO)}
@@ -108,7 +113,7 @@ class RobotWire:
     def request(self, frames: Frames, row: int) -> dict[str, Any]:
         """Return one row in the evaluator's format: RGBA images, proprioception."""
         message: dict[str, Any] = {PROPRIO: frames.proprio[row]}
-        for index, camera in enumerate(self._env.cameras):
+        for index, camera in enumerate(self._cameras):
             picture = frames.images[row, index]
             message[camera_key(camera)] = np.concatenate([picture, np.full_like(picture[:, :, :1], 255)], axis=-1)
         return message

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -28,6 +28,7 @@ from rlrun.data.fit import match_cameras, short_name
 from rlrun.edges.actions import ActionChunk
 from rlrun.edges.observations import Observation
 from rlrun.edges.spaces import PolicySpaces
+from rlrun.envs.r1pro_keys import R1ProConfig
 from rlrun.serving.formats import SimulatorWire, Wire, camera_names
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.session import OpenpiSession, PolicySession, Session
@@ -201,13 +202,14 @@ def make_wire(config: RunConfig, policy: ServedPolicy) -> Wire:
     env = config.env
     instruction = config.serve.instruction
     spaces = policy.spaces
+    planned = simulator_spec(env).world.planned_spaces(env)
     if simulator_spec(env).world.is_r1pro:
-        robot = RobotWire(replace(env, cameras=_policy_cameras(config, env.cameras, spaces.cameras)), instruction)
+        robot = RobotWire(env, instruction, _policy_cameras(config, planned.cameras, spaces.cameras))
         _check_fit(config, robot, spaces.num_actions, spaces.num_proprio)
         return robot
     num_images = policy.num_images
     if num_images is None:
-        num_images = len(spaces.cameras) or simulator_spec(env).world.planned_spaces(env).num_images
+        num_images = len(spaces.cameras) or planned.num_images
     cameras = _policy_cameras(config, camera_names(env, num_images), spaces.cameras)
     sizes = spaces.num_proprio, spaces.num_actions
     return SimulatorWire(env, cameras, *sizes, instruction or (None if policy.is_instructed else ""))
@@ -228,13 +230,14 @@ def _policy_cameras(config: RunConfig, there: Sequence[str], named: Sequence[str
 
 
 def _check_fit(config: RunConfig, robot: RobotWire, num_actions: int, num_proprio: int) -> None:
+    own = config.env.section(R1ProConfig)
     if (num_actions, num_proprio or robot.num_proprio) != (robot.num_actions, robot.num_proprio):
         raise RunError(
             f"The policy has {num_actions} actions and {num_proprio} proprioceptive values; the robot of this "
             f"configuration has {robot.num_actions} and {robot.num_proprio}.",
-            key="env.controlled",
-            value=list(config.env.controlled),
-            remedy="Set env.controlled, env.cameras and env.proprio as in the run that trained it (its config.yaml).",
+            key=own.key("controlled"),
+            value=list(own.controlled),
+            remedy=f"Set {own.key('controlled')}, cameras and proprio as in the run that trained it (its config.yaml).",
             exit_status=ExitStatus.bad_input,
         )
 

@@ -148,7 +148,7 @@ class VlaEvalClient:
         pictures = [name for name, entry in wanted.items() if _map(entry).get("format") == RGB]
         if len(pictures) > len(there):
             cause = f"It takes the pictures {', '.join(pictures)}, and the world shows {', '.join(there) or 'none'}."
-            raise self._unfit(cause, "Show it as many cameras (env.cameras, or the simulator's own key for pictures).")
+            raise self._unfit(cause, "Show it as many cameras (the simulator's own key for pictures).")
         if STATE in wanted and not formats.num_proprio:
             raise self._unfit("It takes a state, and the world has none.", "Take a world with proprioception.")
         for name, value in self._parameters.items():

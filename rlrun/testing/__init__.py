@@ -1,4 +1,4 @@
-"""Contracts of simulators, policies and algorithms, as checks for the tests of your own, and their commands."""
+"""Contracts of simulators, policies and algorithms, as checks for the tests of your own."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.algorithms.spec import num_epochs
 from rlrun.config import provenance
+from rlrun.config.former_keys import moved
 from rlrun.config.provenance import changes, format_value, selected
 from rlrun.config.schema import RunConfig
 from rlrun.controller.workers import WorkerGroup
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 
 # Keys that decide on the shapes of what is learned from; only with equal values can results be compared.
 _NEEDED = (
-    *("env.num_envs", "env.num_workers", "env.controlled", "env.cameras", "env.image_size", "env.proprio"),
+    *("env.num_envs", "env.num_workers", "env.image_size"),
     *("policy.num_action_chunks", "actor.num_workers"),
     *("algorithm.name", "algorithm.horizon", "algorithm.rollout_epochs"),
 )
+_NEEDED_OF_KINDS = ("controlled", "cameras", "proprio")  # in the section of a simulator that has them
 # Other keys that decide on the results: a difference is reported, and may be the purpose of the replay.
 _COMPARED = ("actor", "algorithm", "seed", "rollout.precision", "rollout.temperature")
 _SHOWN = 10  # lines of differences of a kind and step
@@ -81,7 +83,7 @@ def open_recorded(config: RunConfig) -> RecordedRun:
         )
     try:
         manifest = recording.manifest()
-        was = manifest["config"]
+        was = moved(manifest["config"])
         now = provenance.as_tree(config)
         _require_shapes(was, now)
         found = recording.start()
@@ -105,7 +107,9 @@ def open_recorded(config: RunConfig) -> RecordedRun:
 
 
 def _require_shapes(was: dict[str, Any], now: dict[str, Any]) -> None:
-    wrong = [key for key in _NEEDED if selected(was, key) != selected(now, key)]
+    kinds = [name for name, value in now["env"].items() if isinstance(value, dict)]
+    needed = [*_NEEDED, *(f"env.{kind}.{name}" for kind in kinds for name in _NEEDED_OF_KINDS)]
+    wrong = [key for key in needed if selected(was, key) != selected(now, key)]
     if wrong:
         raise RunError(
             f"The recording is of another run: {wrong[0]} was {format_value(selected(was, wrong[0]))}.",

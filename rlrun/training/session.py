@@ -179,7 +179,7 @@ def _start_console(
     console: Console, run_dir: Path, machines: Machines, former: str | None, choices: Sequence[str]
 ) -> None:
     if not provenance.can_mark():
-        console.note("~/.rlrun cannot hold a secret of yours: what this run writes is yours only with trust=true")
+        console.note(f"{provenance.why_unmarked()}: resuming this run, or using its policy, will need trust=true")
     console.note(f"run folder: {run_dir}")
     for doubt in machines.inventory.doubts:
         console.warning(doubt)

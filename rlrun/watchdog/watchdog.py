@@ -81,8 +81,11 @@ class Watchdog:
             return
         known = self.budgets.summary()
         known = f"{known}; more on a loaded node" if known else "no timings learned yet"
-        bound = f"alarms after at most {self.budgets.bound_s():.0f} s in which a worker could run and made no progress"
-        self.note(f"watchdog: {bound} ({known})")
+        worker = f"at most {self.budgets.bound_s():.0f} s in which a worker could run and made no progress"
+        driver = (
+            f"{self.budgets.floor_s:.0f} s, more on a loaded node, in which the driver could run and did not answer"
+        )
+        self.note(f"watchdog: alarms after {worker} ({known}), and after {driver}")
 
     def expectations(self) -> dict[str, str]:
         """Learn from the board, and return the usual and the longest allowed silence of each worker's phase.

@@ -191,7 +191,7 @@ def painter_of(scene: str, model: mujoco.MjModel, detail: float | None) -> Scene
 SPEC = SimulatorSpec(
     "robosuite_world",
     make_in_robosuite,
-    WorldSpec(libero.planned_spaces, cameras=libero.CAMERAS, own_limit=libero.own_limit),
+    WorldSpec(libero.planned_spaces, own_limit=libero.own_limit),
     RobosuiteConfig,
     libero.checks,
     ResourceSpec(

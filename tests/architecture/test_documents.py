@@ -13,6 +13,7 @@ import pytest
 from rlrun.config.loader import load
 from rlrun.config.reference import is_known, sections
 from rlrun.config.registry import REGISTRIES
+from rlrun.envs.r1pro_keys import R1ProConfig
 from tests.architecture.source import ROOT, assert_no_breach
 
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -120,7 +121,8 @@ def test_example_of_a_file_is_accepted(page: str, tmp_path: Path) -> None:
     )
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "two_cameras.yaml").write_text(text, encoding="utf-8")
-    assert load(["run=two_cameras"], str(tmp_path)).env.cameras == ["zed_link", "right_realsense_link"]
+    world = load(["run=two_cameras"], str(tmp_path)).env.section(R1ProConfig)
+    assert world.cameras == ["zed_link", "right_realsense_link"]
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])

@@ -27,6 +27,7 @@ from rlrun.edges.frames import Frames
 from rlrun.edges.incoming_weights import ArrivedWeights
 from rlrun.edges.observations import Observation
 from rlrun.edges.weights import WeightBucket
+from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.policies.distributions import token_logprobs
 from rlrun.policies.opening import open_unfilled
 from rlrun.policies.openvla_oft.policy import VlaPolicy, save_policy
@@ -131,7 +132,8 @@ def engine(implementation: Implementation, folder: Path) -> Iterator[Engine | No
 
 
 def run_config(rollout: RolloutConfig) -> RunConfig:
-    return RunConfig(env=EnvConfig(image_size=SIZE, cameras=["camera_0"]), policy=small_config(), rollout=rollout)
+    env = EnvConfig(image_size=SIZE, sections={"embedded": EmbeddedConfig(cameras=["camera_0"])})
+    return RunConfig(env=env, policy=small_config(), rollout=rollout)
 
 
 @pytest.fixture(scope="module")

@@ -20,18 +20,16 @@ import numpy as np
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.config.schema import (
-    EnvConfig,
-    ProprioLayout,
-    RewardMode,
-)
+from rlrun.config.schema import EnvConfig
 from rlrun.edges.frames import Frames
 from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
+from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.libero.libero_env import LiberoVectorEnv
 from rlrun.envs.libero.spec import LiberoConfig
 from rlrun.envs.make import make_env
 from rlrun.envs.omnigibson.spec import OmniGibsonConfig
+from rlrun.envs.r1pro_keys import ProprioLayout, RewardMode
 from rlrun.envs.remote_env import RemoteEnv
 from rlrun.envs.rows import RowsEnv
 from rlrun.envs.vector_env import VectorEnv
@@ -125,17 +123,25 @@ def _break_standin(env: VectorEnv, row: int) -> None:
 NUM_INSTANCES = 9
 
 
+def _embedded(**own: Any) -> EnvConfig:
+    return EnvConfig(max_control_steps=TIME_LIMIT, sections={"embedded": EmbeddedConfig(**own)})
+
+
 def _behavior() -> EnvConfig:
     """The adapter's configuration, with small pictures and instances that this test makes."""
-    own = OmniGibsonConfig(instance_ids=list(range(NUM_INSTANCES)), instance_dir=str(_INSTANCES), head_resolution=96)
-    own.wrist_resolution = 80
-    return EnvConfig(
-        simulator="omnigibson",
-        max_control_steps=TIME_LIMIT,
+    own = OmniGibsonConfig(
+        instance_ids=list(range(NUM_INSTANCES)),
+        instance_dir=str(_INSTANCES),
+        head_resolution=96,
+        wrist_resolution=80,
         controlled=["base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right"],
         cameras=["zed_link", "right_realsense_link"],
         proprio=ProprioLayout.full_256,
         reward=RewardMode.potential,
+    )
+    return EnvConfig(
+        simulator="omnigibson",
+        max_control_steps=TIME_LIMIT,
         sections={"omnigibson": own},
     )
 
@@ -158,7 +164,6 @@ def _libero(**own: Any) -> EnvConfig:
     return EnvConfig(
         simulator="libero",
         sections={"libero": LiberoConfig(**own)},
-        cameras=["agentview", "robot0_eye_in_hand"],
         action_hz=20,
         max_control_steps=TIME_LIMIT,
     )
@@ -189,12 +194,11 @@ atexit.register(shutil.rmtree, _SCENES, ignore_errors=True)
 IMPLEMENTATIONS = {
     "embedded-radio": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_mujoco),
     "embedded-trash": Implementation(
-        EnvConfig(activity="picking_up_trash", max_control_steps=TIME_LIMIT, proprio=ProprioLayout.full_256),
+        _embedded(activity="picking_up_trash", proprio=ProprioLayout.full_256),
         _break_mujoco,
     ),
     "embedded-all-parts": Implementation(
-        EnvConfig(
-            max_control_steps=TIME_LIMIT,
+        _embedded(
             controlled=["base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right"],
             cameras=["zed_link", "left_realsense_link", "right_realsense_link"],
         ),

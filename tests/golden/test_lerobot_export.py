@@ -66,7 +66,7 @@ def theirs(
 
 
 def saved(kind: str, place: Path) -> FlowPolicy:
-    policy = new_policy(kind, "env.cameras=[zed_link,left_realsense_link]")
+    policy = new_policy(kind, "env.embedded.cameras=[zed_link,left_realsense_link]")
     policy.save(place / kind)
     return policy
 

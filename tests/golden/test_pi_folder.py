@@ -181,7 +181,7 @@ def test_all_tensors_of_their_class_are_written(kind: str, written: Path) -> Non
     assert set(HEADS) <= found
 
 
-SEEN = ("policy.use_proprio=true", "env.cameras=[zed_link,left_realsense_link]")
+SEEN = ("policy.use_proprio=true", "env.embedded.cameras=[zed_link,left_realsense_link]")
 
 
 def test_the_plan_leaves_out_what_the_network_does_not_have(kind: str, written: Path, of_openpi: Path) -> None:

@@ -15,6 +15,7 @@ from rlrun.config.recorded import POLICY_CONFIG
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.edges.spaces import Spaces
+from rlrun.envs.libero.spec import LiberoConfig
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import ExitStatus
 
@@ -30,7 +31,7 @@ def with_configuration(folder: Path, config: RunConfig) -> Path:
 def save_libero_policy(folder: Path) -> Path:
     """A new network for LIBERO's spaces, exported with the configuration of its run; it needs no LIBERO."""
     config = load(["run=single_process", *LOCAL, "env=libero", "policy.kind=cnn", "env.image_size=64"])
-    cameras = len(config.env.cameras)
+    cameras = len(config.env.section(LiberoConfig).cameras)
     begin = POLICIES.part(policy_spec(config), "from_scratch")
     policy = begin(config, Spaces(7, None, (-1.0,) * 7, (1.0,) * 7, num_proprio=8, num_images=cameras))
     folder.mkdir()

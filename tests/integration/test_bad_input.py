@@ -50,7 +50,9 @@ def test_missing_policy(tmp_path):
 
 
 def test_policy_of_other_shapes(finished, tmp_path):
-    answer = run("train", f"output_dir={tmp_path}", f"policy.path={finished}/run/policy", "env.controlled=[arm_right]")
+    answer = run(
+        "train", f"output_dir={tmp_path}", f"policy.path={finished}/run/policy", "env.embedded.controlled=[arm_right]"
+    )
     refused(answer, ExitStatus.bad_input, "7", "8")
 
 

@@ -29,7 +29,7 @@ def rlrun(command: str, *words: str, environment: dict[str, str], cwd: Path) -> 
 
 
 def test_it_is_found_and_explained(outside: dict[str, str], tmp_path: Path) -> None:
-    told = rlrun("train", "--help", environment=outside, cwd=tmp_path).stdout
+    told = rlrun("train", "env=reach", "--help", environment=outside, cwd=tmp_path).stdout
     assert "env.reach.goal_radius=0.2" in told and "of the target, in a plane of 2 by 2" in told
     wrong = rlrun("train", "env=reach", "env.reach.gaol_radius=1", environment=outside, cwd=tmp_path)
     assert wrong.returncode == 2 and "Did you mean 'env.reach.goal_radius'?" in wrong.stderr
@@ -38,7 +38,7 @@ def test_it_is_found_and_explained(outside: dict[str, str], tmp_path: Path) -> N
 
 
 def test_it_keeps_the_contract(outside: dict[str, str], tmp_path: Path) -> None:
-    done = rlrun("testing.check_simulator", "reach", "env.image_size=32", environment=outside, cwd=tmp_path)
+    done = rlrun("check_simulator", "reach", "env.image_size=32", environment=outside, cwd=tmp_path)
     assert done.returncode == 0 and "the contract holds" in done.stdout, done.stdout + done.stderr
 
 
@@ -61,5 +61,5 @@ def test_a_file_beside_the_yaml(tmp_path: Path) -> None:
     """The same world without a package, as module:ATTRIBUTE, also in the simulator's own process."""
     shutil.copytree(EXAMPLE / "rlrun_reach", tmp_path / "conf" / "rlrun_reach")
     words = ["rlrun_reach.spec:SPEC", "--config-dir", "conf", "env.own_process=true"]
-    done = rlrun("testing.check_simulator", *words, environment=dict(os.environ), cwd=tmp_path)
+    done = rlrun("check_simulator", *words, environment=dict(os.environ), cwd=tmp_path)
     assert done.returncode == 0 and "the contract holds" in done.stdout, done.stdout + done.stderr

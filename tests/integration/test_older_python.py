@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.config.schema import EnvConfig, RewardMode
+from rlrun.config.schema import EnvConfig
 from rlrun.envs import r1pro
 from rlrun.envs.make import make_env
 from rlrun.envs.omnigibson.spec import OmniGibsonConfig
+from rlrun.envs.r1pro_keys import RewardMode
 from rlrun.envs.remote_env import RemoteEnv
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -42,14 +43,17 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_episode_under_python_3_10(python: Path) -> None:
-    own = OmniGibsonConfig(head_resolution=48, wrist_resolution=32)
-    config = EnvConfig(
-        simulator="omnigibson",
+    own = OmniGibsonConfig(
+        head_resolution=48,
+        wrist_resolution=32,
         controlled=list(r1pro.ACTION_PARTS),
         cameras=list(r1pro.CAMERAS),
+        reward=RewardMode.potential,
+    )
+    config = EnvConfig(
+        simulator="omnigibson",
         image_size=32,
         max_control_steps=6,
-        reward=RewardMode.potential,
         sections={"omnigibson": own},
     )
     env = make_env(config, 2, python=str(python))

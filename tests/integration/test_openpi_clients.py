@@ -12,6 +12,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.envs import r1pro
+from rlrun.envs.r1pro_keys import R1ProConfig
 from rlrun.policies.openvla_oft.policy import new_policy, save_policy
 from rlrun.policies.spec import DemonstratedTask
 from tests.integration.openpi import OpenpiClient
@@ -25,14 +26,15 @@ def robot_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new policy of the R1Pro's right arm, exported with the configuration of its run."""
     config = load(["run=debug", *LOCAL, "actor.num_workers=1", "env.max_control_steps=8", "env.renderer=raycast"])
     low, high = r1pro.action_limits()
-    driven = [i for part in config.env.controlled for i in range(23)[r1pro.ACTION_PARTS[part]]]
+    world = config.env.section(R1ProConfig)
+    driven = [i for part in world.controlled for i in range(23)[r1pro.ACTION_PARTS[part]]]
     stats = {
         "action": {"q01": low[driven].tolist(), "q99": high[driven].tolist()},
         "proprio": {"q01": [-1.0] * 61, "q99": [1.0] * 61},
     }
     folder = tmp_path_factory.mktemp("robot") / "policy"
     folder.mkdir()
-    task = DemonstratedTask(len(driven), 61, stats, ("turn on the radio",), tuple(config.env.cameras))
+    task = DemonstratedTask(len(driven), 61, stats, ("turn on the radio",), tuple(world.cameras))
     save_policy(folder, *new_policy(config.policy, config.env, task, seed=0))
     return with_configuration(folder, config)
 

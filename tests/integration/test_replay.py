@@ -86,7 +86,7 @@ def test_a_crash_in_the_update_can_be_had_again(again, copied):
     [
         ("env.num_envs=8", "Give the recorded run's: env.num_envs=4"),
         ("algorithm.horizon=12", "algorithm.horizon=6"),
-        ("env.cameras=[zed_link,left_realsense_link]", "env.cameras=[zed_link]"),
+        ("env.embedded.cameras=[zed_link,left_realsense_link]", "env.embedded.cameras=[zed_link]"),
     ],
 )
 def test_a_recording_of_another_configuration_is_refused(again, override, words):

@@ -16,6 +16,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.envs import r1pro
+from rlrun.envs.r1pro_keys import R1ProConfig
 from rlrun.policies.openvla_oft.policy import new_policy, save_policy
 from rlrun.policies.spec import DemonstratedTask
 from rlrun.system.errors import ExitStatus
@@ -38,12 +39,13 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new policy of the default robot, with actions near the reset pose."""
     config = load(SMALL)
     low, high = r1pro.action_limits()
-    driven = [i for part in config.env.controlled for i in range(23)[r1pro.ACTION_PARTS[part]]]
+    world = config.env.section(R1ProConfig)
+    driven = [i for part in world.controlled for i in range(23)[r1pro.ACTION_PARTS[part]]]
     stats = {
         "action": {"q01": low[driven].tolist(), "q99": high[driven].tolist()},
         "proprio": {"q01": [-1.0] * 61, "q99": [1.0] * 61},
     }
-    task = DemonstratedTask(len(driven), 61, stats, ("turn on the radio",), tuple(config.env.cameras))
+    task = DemonstratedTask(len(driven), 61, stats, ("turn on the radio",), tuple(world.cameras))
     folder = tmp_path_factory.mktemp("policy")
     save_policy(folder, *new_policy(config.policy, config.env, task, seed=0))
     return folder
@@ -143,6 +145,14 @@ def test_a_missing_server_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_policy_of_another_robot_is_refused(policy: Path) -> None:
-    command = [sys.executable, "-m", "rlrun.serve", f"checkpoint={policy}", "port=0", *SMALL, "env.controlled=[base]"]
+    command = [
+        sys.executable,
+        "-m",
+        "rlrun.serve",
+        f"checkpoint={policy}",
+        "port=0",
+        *SMALL,
+        "env.embedded.controlled=[base]",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == ExitStatus.bad_input and "env.controlled" in done.stderr
+    assert done.returncode == ExitStatus.bad_input and "env.embedded.controlled" in done.stderr

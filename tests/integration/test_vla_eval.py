@@ -181,7 +181,7 @@ def compare(folder: Path, overrides: list[str], names: list[str], num_episodes: 
 
 ROBOT = [
     *("run=debug", *LOCAL, "actor.num_workers=1", "env.max_control_steps=6", "env.renderer=raycast"),
-    *("env.image_size=32", "env.cameras=[zed_link,right_realsense_link]", "evaluation.num_episodes=3"),
+    *("env.image_size=32", "env.embedded.cameras=[zed_link,right_realsense_link]", "evaluation.num_episodes=3"),
 ]
 NAMES = ["head", "right_wrist"]
 

@@ -16,22 +16,21 @@ TOLD = "TOLD "
 
 def make(num_envs: int, max_control_steps: int = 100, **own: Any):
     """Return the adapter over the real classes and faked physics."""
-    from rlrun.config.schema import EnvConfig, RewardMode
+    from rlrun.config.schema import EnvConfig
     from rlrun.envs import r1pro
     from rlrun.envs.omnigibson import launch
     from rlrun.envs.omnigibson.omnigibson_env import OmniGibsonVectorEnv
     from rlrun.envs.omnigibson.spec import OmniGibsonConfig
+    from rlrun.envs.r1pro_keys import RewardMode
     from tests.omnigibson_source import fake_physics
 
     fake_physics.install()
     launch._apply_settings = lambda own: None  # Kit's settings
+    robot = {"controlled": list(r1pro.ACTION_PARTS), "cameras": list(r1pro.CAMERAS)}
     config = EnvConfig(
         simulator="omnigibson",
-        controlled=list(r1pro.ACTION_PARTS),
-        cameras=list(r1pro.CAMERAS),
-        reward=RewardMode.potential,
         max_control_steps=max_control_steps,
-        sections={"omnigibson": OmniGibsonConfig(**own)},
+        sections={"omnigibson": OmniGibsonConfig(**robot, reward=RewardMode.potential, **own)},
     )
     return OmniGibsonVectorEnv(config, num_envs)
 

@@ -59,7 +59,7 @@ def test_robot_configuration(checkout: Path) -> None:
     """Unknown keys are dropped in silence, so that nothing else would tell."""
     source = read(checkout)
     accepted = source.all_parameters(robot_class(source))
-    config = configuration.robot_config(EnvConfig(cameras=["zed_link"]))
+    config = configuration.robot_config(EnvConfig(sections={"omnigibson": OmniGibsonConfig(cameras=["zed_link"])}))
     assert set(config) <= accepted
     for name in ("set_position_orientation", "get_position_orientation"):
         assert "frame" in (source.parameters(robot_class(source), name) or ())

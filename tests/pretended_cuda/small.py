@@ -14,6 +14,7 @@ from rlrun.edges.buckets import lay_out, pack
 from rlrun.edges.frames import Frames
 from rlrun.edges.observations import Observation
 from rlrun.edges.trajectories import Trajectory
+from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.policies.openvla_oft.policy import VlaPolicy, new_policy
 from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
 from rlrun.policies.spec import DemonstratedTask
@@ -42,7 +43,9 @@ def policy(run: RunConfig, device: str) -> VlaPolicy:
     ends = [
         {"q01": [-1.0] * n, "q99": [1.0] * n, "min": [-1.0] * n, "max": [1.0] * n, "mask": [True] * n} for n in (A, P)
     ]
-    task = DemonstratedTask(A, P, {"action": ends[0], "proprio": ends[1]}, SENTENCES, tuple(run.env.cameras))
+    task = DemonstratedTask(
+        A, P, {"action": ends[0], "proprio": ends[1]}, SENTENCES, tuple(run.env.section(EmbeddedConfig).cameras)
+    )
     model, processor = new_policy(run.policy, run.env, task, seed=3)
     return VlaPolicy(model.to(device), processor)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -19,6 +20,11 @@ def test_every_command_has_a_line(capsys: pytest.CaptureFixture) -> None:
     assert set(commands()) >= NAMES | {"check-policy", "check-simulator", "check-algorithm"}
     assert all(name in text and summary(file) in text for name, file in commands().items())
     assert all(summary(file) for file in commands().values())
+
+
+def test_every_command_is_a_module_of_its_name() -> None:
+    """As docs/reference/commands.md says: `python -m rlrun.check_policy` is `rlrun check-policy`."""
+    assert [name for name in commands() if find_spec(f"rlrun.{name.replace('-', '_')}") is None] == []
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def control_time(env: EnvConfig) -> SimulatorTime:
 
 def device_memory(env: EnvConfig) -> SimulatorMemory:
     """Return the accelerator memory of an env worker: Warp's arrays and pictures, as they are allocated."""
-    pictures = len(env.cameras) * env.image_size**2 * PIXEL_BYTES
+    pictures = len(env.section(LiberoWarpConfig).cameras) * env.image_size**2 * PIXEL_BYTES
     return SimulatorMemory(FIRST_BYTES + ROW_BYTES + pictures, ROW_BYTES + pictures)
 
 
@@ -57,7 +57,7 @@ def splits(env: EnvConfig) -> Splits:
 SPEC = SimulatorSpec(
     "libero_warp",
     "rlrun_libero_warp.start:make_with_warp",
-    WorldSpec(libero.planned_spaces, cameras=libero.CAMERAS, own_limit=libero.own_limit),
+    WorldSpec(libero.planned_spaces, own_limit=libero.own_limit),
     LiberoWarpConfig,
     libero.checks,
     ResourceSpec(

@@ -81,7 +81,7 @@ class Activity(ABC):
     def driven_arm(self) -> ArmKinematics:
         """Return the right arm, which an expert moves. Raises NotImplementedError if it is not driven."""
         if self.kinematics is None:
-            raise NotImplementedError("the expert works with the right arm: env.controlled must name arm_right")
+            raise NotImplementedError("the expert needs arm_right in env.embedded.controlled")
         return self.kinematics
 
     def fingertip(self, row: Row) -> np.ndarray:

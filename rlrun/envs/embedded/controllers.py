@@ -150,7 +150,7 @@ class RightArmExpert(Expert):
         missing = sorted({"arm_right", "gripper_right"} - set(controllers.driven))
         if missing:
             raise NotImplementedError(
-                f"the scripted expert needs {', '.join(missing)} in env.controlled; add it, or give demos.path"
+                f"the scripted expert needs {', '.join(missing)} in env.embedded.controlled; add it, or give demos.path"
             )
         self._kinematics = kinematics
         self._controllers = controllers

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import mujoco
 import numpy as np
 
-from rlrun.config.schema import EnvConfig, Renderer, RewardMode
+from rlrun.config.schema import EnvConfig, Renderer
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.spaces import Spaces
 from rlrun.envs import r1pro
@@ -21,6 +21,7 @@ from rlrun.envs.embedded.perturbations import POSE_SPREAD, WORDINGS, perturb_mod
 from rlrun.envs.embedded.renderer import MAX_PIXELS, fixed_camera, open_renderer, overview_camera
 from rlrun.envs.embedded.robot import AssistedGrasping, Proprioception, RobotModel, write_welds
 from rlrun.envs.embedded.spec import EmbeddedConfig, Perturbation
+from rlrun.envs.r1pro_keys import RewardMode
 from rlrun.envs.vector_env import ChunkBuilder, VectorEnv
 
 ACTIVITIES: dict[str, Callable[[EnvConfig], Activity]] = {
@@ -33,35 +34,32 @@ class MujocoVectorEnv(VectorEnv):
     """B rows that share one model and one renderer. The seed alone determines how an episode starts."""
 
     def __init__(self, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None):
-        _check(config)
+        self._own = own = config.section(EmbeddedConfig)
+        _check(config, own)
         self.config = config
         self.num_envs = num_envs
-        self.activity = ACTIVITIES[config.activity](config)
+        self.activity = ACTIVITIES[own.activity](config)
         self.model = build_model(self.activity, config)
         self.activity.bind(self.model)
         progress()
-        self._controllers = Controllers(self.model, tuple(config.controlled))
+        self._controllers = Controllers(self.model, tuple(own.controlled))
         self._grasping = AssistedGrasping(self.model, self.activity.graspable, self._controllers)
-        self._proprioception = Proprioception(self.model, self.activity.start_pose, config.proprio)
-        self._goal = Goal(config.activity, self.activity.bddl_objects, self.activity.predicates())
+        self._proprioception = Proprioception(self.model, self.activity.start_pose, own.proprio)
+        self._goal = Goal(own.activity, self.activity.bddl_objects, self.activity.predicates())
         self._rows = [Row(mujoco.MjData(self.model)) for _ in range(num_envs)]
         progress()
         self._renderer = open_renderer(self.model, config.renderer)
-        if (
-            config.section(EmbeddedConfig).perturbation is Perturbation.light
-            and self._renderer.kind is Renderer.raycast
-        ):
+        if own.perturbation is Perturbation.light and self._renderer.kind is Renderer.raycast:
             raise ValueError(
                 "env.embedded.perturbation=light has no effect on ray casting: set env.renderer=egl or osmesa"
             )
         progress()
-        self._cameras = [fixed_camera(self.model, name) for name in config.cameras]
-        self._substeps = config.physics_hz // config.action_hz
+        self._cameras = [fixed_camera(self.model, name) for name in own.cameras]
+        self._substeps = own.physics_hz // config.action_hz
         self._start_qpos = _start_qpos(self.model, self.activity)
         self._expert: Expert | None = None
-        self._own = own = config.section(EmbeddedConfig)
         is_reworded = own.perturbation is Perturbation.wording
-        self._instruction = WORDINGS[config.activity] if is_reworded else self.activity.instruction
+        self._instruction = WORDINGS[own.activity] if is_reworded else self.activity.instruction
         self._spread = own.reset_spread * (POSE_SPREAD if own.perturbation is Perturbation.pose else 1.0)
         self.spaces = Spaces(
             num_actions=len(self._controllers.names),
@@ -69,14 +67,14 @@ class MujocoVectorEnv(VectorEnv):
             action_low=tuple(self._controllers.low.tolist()),
             action_high=tuple(self._controllers.high.tolist()),
             num_proprio=self._proprioception.size,
-            num_images=len(config.cameras),
-            cameras=tuple(config.cameras),
+            num_images=len(own.cameras),
+            cameras=tuple(own.cameras),
             action_names=self._controllers.names,
             control_hz=float(config.action_hz),
             instructions=(self._instruction,),
         )
         self.fingerprint = {"renderer": self._renderer.drawn_by, "model": model_digest(self.model)}
-        self.largest_reward = config.reward_potential + self._own.reward_shaping  # goal and shaping in one step
+        self.largest_reward = own.reward_potential + own.reward_shaping  # goal and shaping in one step
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
         if not self._rows:
@@ -134,9 +132,9 @@ class MujocoVectorEnv(VectorEnv):
 
     def _reward_parts(self, row: Row, status: GoalStatus) -> dict[str, float]:
         """Return the reward by part. Each is a difference of a potential, so detours and oscillations earn nothing."""
-        parts = {"potential": self.config.reward_potential * (status.q_score - row.satisfied_fraction)}
+        parts = {"potential": self._own.reward_potential * (status.q_score - row.satisfied_fraction)}
         row.satisfied_fraction = status.q_score
-        if self.config.reward is RewardMode.dense:
+        if self._own.reward is RewardMode.dense:
             shaping = self.activity.shaping(row)
             parts["shaping"] = self._own.reward_shaping * (shaping - row.shaping)
             row.shaping = shaping
@@ -190,12 +188,13 @@ def step_info(num_steps: int, status: GoalStatus, truncated: bool, reward_parts:
 
 def build_model(activity: Activity, config: EnvConfig) -> mujoco.MjModel:
     """Return the compiled model of the room, the activity's objects and the robot."""
-    root = room.document(config.physics_hz)
+    own = config.section(EmbeddedConfig)
+    root = room.document(own.physics_hz)
     activity.write_scene(root)
-    RobotModel(root, activity.start_pose, tuple(config.controlled)).write()
-    write_welds(root, activity.graspable, tuple(config.controlled))
+    RobotModel(root, activity.start_pose, tuple(own.controlled)).write()
+    write_welds(root, activity.graspable, tuple(own.controlled))
     model = mujoco.MjModel.from_xml_string(ElementTree.tostring(root, encoding="unicode"))
-    perturb_model(model, config.section(EmbeddedConfig).perturbation)
+    perturb_model(model, own.perturbation)
     return model
 
 
@@ -216,18 +215,19 @@ def _start_qpos(model: mujoco.MjModel, activity: Activity) -> np.ndarray:
     return qpos
 
 
-def _check(config: EnvConfig) -> None:
+def _check(config: EnvConfig, own: EmbeddedConfig) -> None:
     """Refuse settings that the embedded world does not support, by key."""
-    _require_known_names("activity", [config.activity], ACTIVITIES)
-    _require_known_names("controlled", config.controlled, r1pro.ACTION_PARTS)
-    _require_known_names("cameras", config.cameras, r1pro.CAMERAS)
+    _require_known_names(own.key("activity"), [own.activity], ACTIVITIES)
+    _require_known_names(own.key("controlled"), own.controlled, r1pro.ACTION_PARTS)
+    _require_known_names(own.key("cameras"), own.cameras, r1pro.CAMERAS)
     if not 1 <= config.image_size <= MAX_PIXELS:
         raise ValueError(f"env.image_size={config.image_size}: the embedded world draws 1 to {MAX_PIXELS} pixels")
-    if config.physics_hz % config.action_hz:
-        raise ValueError(f"env.physics_hz={config.physics_hz} must be a multiple of env.action_hz={config.action_hz}")
+    if own.physics_hz % config.action_hz:
+        given = f"{own.key('physics_hz')}={own.physics_hz}"
+        raise ValueError(f"{given} must be a multiple of env.action_hz={config.action_hz}")
 
 
 def _require_known_names(key: str, values: list[str], known: Collection[str]) -> None:
     unknown = [value for value in values if value not in known]
     if unknown or not values:
-        raise ValueError(f"env.{key}: {unknown or 'empty'} is not among {', '.join(known)}")
+        raise ValueError(f"{key}: {unknown or 'empty'} is not among {', '.join(known)}")

@@ -8,10 +8,10 @@ from xml.etree.ElementTree import Element, SubElement
 import mujoco
 import numpy as np
 
-from rlrun.config.schema import ProprioLayout
 from rlrun.envs import r1pro
 from rlrun.envs.embedded.controllers import Controllers
 from rlrun.envs.embedded.goals import Row
+from rlrun.envs.r1pro_keys import ProprioLayout
 
 # Collision bits: the robot touches fixtures and movables, never itself.
 ROBOT_BITS = {"contype": "1", "conaffinity": "0"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rlrun.config.schema import EnvConfig, RunConfig
-from rlrun.config.sections import NOT_NEGATIVE, SHARE, Section, bounded
+from rlrun.config.sections import NOT_NEGATIVE, SHARE, bounded
 from rlrun.config.simulator_evaluation import EvaluationSpec
 from rlrun.config.simulator_process import ProcessSpec
 from rlrun.config.simulator_resources import ResourceSpec, SimulatorTime
@@ -33,8 +33,10 @@ class Perturbation(Enum):
 
 
 @dataclass
-class EmbeddedConfig(Section):
+class EmbeddedConfig(r1pro_keys.R1ProConfig):
     """Settings for env.simulator=embedded."""
+
+    section_name = "embedded"
 
     reward_shaping: float = bounded(0.5, NOT_NEGATIVE)  # total for start to goal, under reward=dense
     reset_spread: float = bounded(1.0, SHARE)  # 0: every episode starts alike; 1: the full range of start poses
@@ -45,11 +47,12 @@ class EmbeddedConfig(Section):
 def checks(config: RunConfig) -> Iterator[RunError]:
     """Yield an error for each setting that the embedded world does not support."""
     yield from r1pro_keys.checks(config)
-    if config.env.activity not in ACTIVITIES:
+    own = config.env.section(EmbeddedConfig)
+    if own.activity not in ACTIVITIES:
         yield RunError(
-            f"The embedded world has no activity '{config.env.activity}'.",
-            key="env.activity",
-            value=config.env.activity,
+            f"The embedded world has no activity '{own.activity}'.",
+            key=own.key("activity"),
+            value=own.activity,
             cause=f"It has {' and '.join(ACTIVITIES)}.",
             remedy="Take one of them, or env.simulator=omnigibson.",
         )
@@ -73,7 +76,6 @@ SPEC = SimulatorSpec(
     WorldSpec(
         r1pro_keys.planned_spaces,
         is_r1pro=True,
-        cameras=r1pro_keys.CAMERAS,
         has_expert=lambda env: True,
     ),
     EmbeddedConfig,

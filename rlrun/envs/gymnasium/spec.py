@@ -13,7 +13,6 @@ from rlrun.config.simulator_evaluation import EvaluationSpec, Splits
 from rlrun.config.simulator_process import ProcessSpec
 from rlrun.config.simulator_resources import ResourceSpec
 from rlrun.config.simulator_spec import SimulatorSpec
-from rlrun.config.simulator_wire import WireSpec
 from rlrun.config.simulator_world import PlannedSpaces, WorldSpec
 from rlrun.envs import opengl
 from rlrun.system.errors import RunError
@@ -143,5 +142,4 @@ SPEC = SimulatorSpec(
         meaning_of_success=lambda env: meaning_of_success(env.section(GymnasiumConfig)),
         splits=splits,
     ),
-    WireSpec(image_names=lambda env: env.section(GymnasiumConfig).image_keys),
 )

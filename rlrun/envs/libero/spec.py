@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from rlrun.config.faults import wrong_names
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import NOT_NEGATIVE, Range, RemovedKey, Section, bounded, named
 from rlrun.config.simulator_evaluation import EvaluationSpec, Splits
@@ -50,6 +51,7 @@ class SuiteConfig(Section):
 
     section_name = "libero"  # below env
 
+    cameras: list[str] = named(list(CAMERAS))
     suite: str = named("libero_spatial")  # libero_object, libero_goal, libero_10, libero_90, or one of LIBERO-PRO
     task_ids: list[int] = bounded([], NOT_NEGATIVE)  # tasks of the suite, cycled by reset seed; empty: all
     # starts of each split: "sampled" by LIBERO's reset when the task was exported, or a range of the published ones
@@ -88,7 +90,8 @@ class LiberoConfig(SuiteConfig):
 
 def planned_spaces(env: EnvConfig) -> PlannedSpaces:
     """Return the sizes: hand position, axis-angle and two fingers; six increments of the hand and the gripper."""
-    return PlannedSpaces(len(env.cameras), 8, 7, tuple(env.cameras), float(env.action_hz))
+    cameras = tuple(env.section(SuiteConfig).cameras)
+    return PlannedSpaces(len(cameras), 8, 7, cameras, float(env.action_hz))
 
 
 def control_time(env: EnvConfig) -> SimulatorTime:
@@ -117,8 +120,9 @@ def start_texts(own: SuiteConfig) -> dict[Split, str]:
 
 
 def checks(config: RunConfig) -> Iterator[RunError]:
-    """Yield an error for a range of starts that is none."""
+    """Yield an error for cameras that LIBERO has not, and for a range of starts that is none."""
     own = config.env.section(SuiteConfig)
+    yield from wrong_names(own.key("cameras"), own.cameras, CAMERAS)
     for split, text in start_texts(own).items():
         try:
             start_range(text)
@@ -237,7 +241,6 @@ SPEC = SimulatorSpec(
     "rlrun.envs.libero.libero_env:make_libero",
     WorldSpec(
         planned_spaces,
-        cameras=CAMERAS,
         has_expert=lambda env: env.section(LiberoConfig).expert is not None,
         own_limit=own_limit,
     ),

@@ -85,16 +85,17 @@ def start_of(seed: int, num_tasks: int, num_published: int, num_sampled: int, se
 
 def spaces_of(config: EnvConfig) -> Spaces:
     """Return the observation and action spaces of LIBERO's robot."""
+    own = config.section(SuiteConfig)
     high = (1.0,) * len(ACTION_NAMES)
-    low = (*[-1.0] * (len(ACTION_NAMES) - 1), 0.0 if config.section(SuiteConfig).has_openness else -1.0)
+    low = (*[-1.0] * (len(ACTION_NAMES) - 1), 0.0 if own.has_openness else -1.0)
     return Spaces(
         num_actions=len(ACTION_NAMES),
         num_choices=None,
         action_low=low,
         action_high=high,
         num_proprio=NUM_PROPRIO,
-        num_images=len(config.cameras),
-        cameras=tuple(config.cameras),
+        num_images=len(own.cameras),
+        cameras=tuple(own.cameras),
         action_names=ACTION_NAMES,
         control_hz=float(config.action_hz),
     )

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.schema import EnvConfig, ProprioLayout, RewardMode
+from rlrun.config.schema import EnvConfig
 from rlrun.envs import r1pro
 from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig
 from rlrun.envs.r1pro import instruction_of
+from rlrun.envs.r1pro_keys import ProprioLayout, RewardMode
 from rlrun.system.errors import RunError
 
 ROBOT = "robot_r1"
@@ -102,7 +103,7 @@ def environment_config(config: EnvConfig, robot_kind: dict[str, str], num_envs: 
     env: dict[str, Any] = {
         "action_frequency": config.action_hz,
         "rendering_frequency": config.action_hz,  # a headless simulator refuses any other
-        "physics_frequency": config.physics_hz,
+        "physics_frequency": settings.physics_hz,
         "device": "cpu",
         "automatic_reset": False,
         "flatten_action_space": False,
@@ -124,7 +125,7 @@ def scene_config(config: EnvConfig) -> dict[str, Any]:
     settings = config.section(OmniGibsonConfig)
     rooms = settings.load_room_types
     if rooms is None:
-        rooms = rooms_of(settings.scene, config.activity, needed_rooms(config.activity, settings.definition_id))
+        rooms = rooms_of(settings.scene, settings.activity, needed_rooms(settings.activity, settings.definition_id))
     optional = {
         "load_room_types": sorted({*rooms, *settings.extra_room_types}) if rooms else [],
         "load_room_instances": list(settings.load_room_instances),
@@ -151,7 +152,7 @@ def needed_rooms(activity: str, definition: int) -> list[str]:
     if not file.is_file():
         raise RunError(
             f"BEHAVIOR has no activity '{activity}' with definition {definition}.",
-            key="env.activity",
+            key="env.omnigibson.activity",
             value=activity,
             cause=f"There is no {file}.",
             remedy="Take a name of bddl's activity_definitions, and env.omnigibson.definition_id of its problem files.",
@@ -174,13 +175,13 @@ def task_config(config: EnvConfig) -> dict[str, Any]:
     """Return the BehaviorTask. rlrun applies the time limit itself, first: OmniGibson's allows one step more."""
     settings = config.section(OmniGibsonConfig)
     is_online = settings.instances is Instances.online
-    reward: dict[str, Any] = {"r_potential": config.reward_potential}
-    if config.reward is RewardMode.dense:
+    reward: dict[str, Any] = {"r_potential": settings.reward_potential}
+    if settings.reward is RewardMode.dense:
         reward |= {"reward_mode": "combined"}
         reward |= {"task_specific_reward_name": settings.task_reward} if settings.task_reward else {}
     return {
         "type": "BehaviorTask",
-        "activity_name": config.activity,
+        "activity_name": settings.activity,
         "activity_definition_id": settings.definition_id,
         "activity_instance_id": 0,
         "online_object_sampling": is_online,
@@ -196,8 +197,8 @@ def robot_config(config: EnvConfig) -> dict[str, Any]:
     """Return the R1Pro as the challenge drives it: base velocities, absolute joint targets, smooth grippers."""
     settings = config.section(OmniGibsonConfig)
     side = settings.head_resolution
-    unused = [link for link in r1pro.CAMERAS if link not in config.cameras]  # else rendered in every frame
-    fields = r1pro.PROPRIO_256 if config.proprio is ProprioLayout.full_256 else r1pro.PROPRIO_61
+    unused = [link for link in r1pro.CAMERAS if link not in settings.cameras]  # else rendered in every frame
+    fields = r1pro.PROPRIO_256 if settings.proprio is ProprioLayout.full_256 else r1pro.PROPRIO_61
     joints = {
         "name": "JointController",
         "motor_type": "position",
@@ -240,7 +241,8 @@ def robot_config(config: EnvConfig) -> dict[str, Any]:
 
 def instruction(config: EnvConfig) -> str:
     """Return the instruction of the policy."""
-    return config.section(OmniGibsonConfig).instruction or instruction_of(config.activity)
+    settings = config.section(OmniGibsonConfig)
+    return settings.instruction or instruction_of(settings.activity)
 
 
 def to_numpy(value: Any) -> np.ndarray:

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.schema import EnvConfig, RewardMode
+from rlrun.config.schema import EnvConfig
 from rlrun.envs.omnigibson.configuration import ROBOT, ROBOT_CLASS, ROBOT_MODEL, environment_config, to_numpy, to_tensor
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
+from rlrun.envs.r1pro_keys import RewardMode
 from rlrun.system.errors import ExitStatus, RunError
 
 logger = logging.getLogger(__name__)
@@ -248,7 +250,7 @@ class SeveralScenes(Simulation):
 def open_simulation(og: ModuleType, config: EnvConfig, num_envs: int) -> Simulation:
     """Load `num_envs` rows in the installed generation. Raises RunError if this build lacks a requested feature."""
     kind = robot_kind(og.REGISTERED_ROBOTS)
-    if config.reward is RewardMode.dense:
+    if config.section(OmniGibsonConfig).reward is RewardMode.dense:
         _check_staged_rewards()
     is_batched = "env_indices" in inspect.signature(og.Environment.reset).parameters
     return (SeveralScenes if is_batched else SeveralEnvironments)(og, config, num_envs, kind)
@@ -275,10 +277,10 @@ def _check_staged_rewards() -> None:
     if "reward_mode" not in task.default_reward_config:
         raise RunError(
             "This OmniGibson has no staged rewards.",
-            key="env.reward",
+            key="env.omnigibson.reward",
             value="dense",
             cause=f"Its BehaviorTask takes {', '.join(task.default_reward_config)} only.",
-            remedy="Take env.reward=potential, or a build with `reward_mode` (the RLinf/v3.7.2 branch).",
+            remedy="Take env.omnigibson.reward=potential, or a build with `reward_mode` (the RLinf/v3.7.2 branch).",
         )
 
 

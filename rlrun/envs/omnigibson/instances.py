@@ -36,7 +36,7 @@ class Pose:
 
 
 class InstanceLoader:
-    """Loads the instance files of `env.activity`, and records which instance and pose each row holds."""
+    """Loads the instance files of `env.omnigibson.activity`, and records which instance and pose each row holds."""
 
     def __init__(self, simulation: Simulation, config: EnvConfig):
         self._simulation = simulation
@@ -191,7 +191,7 @@ def _pose(entry: Any) -> Pose:
 def instance_files(config: EnvConfig) -> dict[int, Path]:
     """Return instance -> file, of the configured folder, else the dataset's. Empty: only the loaded scene exists."""
     settings = config.section(OmniGibsonConfig)
-    stem = f"{settings.scene}_task_{config.activity}_{settings.definition_id}_"
+    stem = f"{settings.scene}_task_{settings.activity}_{settings.definition_id}_"
     if settings.instance_dir is not None:
         paths = list(Path(settings.instance_dir).glob(f"{stem}*_template-tro_state.json"))
         if not paths:
@@ -211,7 +211,7 @@ def _challenge_files(stem: str, config: EnvConfig) -> list[Path]:
     settings = config.section(OmniGibsonConfig)
     gm = importlib.import_module("omnigibson.macros").gm
     data = Path(str(dict.get(gm, "DATA_PATH") or dict.get(gm, "DATASET_PATH") or "."))
-    inner = f"{settings.scene}/json/{settings.scene}_task_{config.activity}_instances/{stem}*_template-tro_state.json"
+    inner = f"{settings.scene}/json/{settings.scene}_task_{settings.activity}_instances/{stem}*_template-tro_state.json"
     by_folder: dict[Path, list[Path]] = {}
     for folder in (data, *sorted(path for path in data.glob("*") if path.is_dir())):
         if settings.instance_year is not None and not folder.name.startswith(f"{settings.instance_year}-"):
@@ -250,10 +250,11 @@ def _short(ids: list[int]) -> str:
 
 
 def _no_instances(cause: str, config: EnvConfig) -> RunError:
+    settings = config.section(OmniGibsonConfig)
     return RunError(
-        f"The instances of {config.activity} are not there.",
+        f"The instances of {settings.activity} are not there.",
         key="env.omnigibson.instance_dir",
-        value=config.section(OmniGibsonConfig).instance_dir,
+        value=settings.instance_dir,
         cause=cause,
         remedy="Download the task instances (docs/omnigibson.md), or correct instance_dir, _year and _ids.",
         exit_status=ExitStatus.bad_input,

@@ -148,7 +148,7 @@ _RESOURCES = (
             _RENDERING, r"Unable to allocate descriptor sets|DescriptorSet for pool|Failed to allocate ParameterBlock"
         ),
         "the simulator has more cameras than the renderer has descriptor sets",
-        "put fewer envs into each simulator (about 8 with three cameras are possible), or take fewer env.cameras",
+        "put fewer envs into each simulator (about 8 with three cameras are possible), or fewer cameras",
     ),
     KnownLine(
         _error(_GRAPHICS, "ERROR_OUT_OF_HOST_MEMORY"),

@@ -59,7 +59,7 @@ def launch(config: EnvConfig, progress: Callable[[], None]) -> ModuleType:
     disable_rules(settings.disabled_transition_rules)
     with turn_to_start(root, progress):
         og.launch(
-            physics_dt=1.0 / config.physics_hz,
+            physics_dt=1.0 / settings.physics_hz,
             rendering_dt=1.0 / config.action_hz,
             sim_step_dt=1.0 / config.action_hz,
             device="cpu",

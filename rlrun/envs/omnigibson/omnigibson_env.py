@@ -96,6 +96,7 @@ class OmniGibsonVectorEnv(VectorEnv):
 
     def __init__(self, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None):
         self.config = config
+        self._own = own = config.section(OmniGibsonConfig)
         self.num_envs = num_envs
         og = launch(config, progress)
         self._simulation: Simulation | None = open_simulation(og, config, num_envs)
@@ -106,18 +107,18 @@ class OmniGibsonVectorEnv(VectorEnv):
         progress()
         self._rows = [Row() for _ in range(num_envs)]
         self._size = config.image_size
-        parts = tuple(part for part in r1pro.ACTION_PARTS if part in config.controlled)
+        parts = tuple(part for part in r1pro.ACTION_PARTS if part in own.controlled)
         self._driven = np.concatenate([np.arange(r1pro.NUM_ACTIONS)[r1pro.ACTION_PARTS[part]] for part in parts])
         low, high = r1pro.action_limits()
-        fields = r1pro.PROPRIO_256 if config.proprio.value == "full_256" else r1pro.PROPRIO_61
+        fields = r1pro.PROPRIO_256 if own.proprio.value == "full_256" else r1pro.PROPRIO_61
         self.spaces = Spaces(
             num_actions=len(self._driven),
             num_choices=None,
             action_low=tuple(low[self._driven].tolist()),
             action_high=tuple(high[self._driven].tolist()),
             num_proprio=max(where.stop for where in fields.values()),
-            num_images=len(config.cameras),
-            cameras=tuple(config.cameras),
+            num_images=len(own.cameras),
+            cameras=tuple(own.cameras),
             action_names=r1pro.action_names(parts),
             control_hz=float(config.action_hz),
             instructions=(instruction(config),),
@@ -136,7 +137,7 @@ class OmniGibsonVectorEnv(VectorEnv):
         for row in range(self.num_envs):
             robot = self.simulation.robot(row)
             with self.simulation.editing_usd():
-                for link in self.config.cameras:
+                for link in self._own.cameras:
                     sensor = robot.sensors[CAMERA_KEY.format(link=link)]
                     side = settings.head_resolution if link == HEAD_LINK else settings.wrist_resolution
                     sensor.image_height = side
@@ -243,7 +244,7 @@ class OmniGibsonVectorEnv(VectorEnv):
             raise SimulatorFault(f"no row can be looked at: {blind[rows[0]]}")
 
     def _blank(self, num_rows: int) -> Frames:
-        images = np.zeros((num_rows, len(self.config.cameras), self._size, self._size, 3), np.uint8)
+        images = np.zeros((num_rows, len(self._own.cameras), self._size, self._size, 3), np.uint8)
         proprio = np.zeros((num_rows, self.spaces.num_proprio), np.float32)
         return Frames(images, proprio, (instruction(self.config),) * num_rows)
 
@@ -271,9 +272,7 @@ class OmniGibsonVectorEnv(VectorEnv):
                 blind[row] = f"row {row}: proprioception holds NaN or infinity"
             else:
                 frames.proprio[at] = felt
-                frames.images[at] = [
-                    to_rgb(self._picture(observation, link), self._size) for link in self.config.cameras
-                ]
+                frames.images[at] = [to_rgb(self._picture(observation, link), self._size) for link in self._own.cameras]
         return frames, blind
 
     def _observed(self, rows: Sequence[int]) -> tuple[list[dict[str, Any]], list[list[str]]]:
@@ -281,10 +280,10 @@ class OmniGibsonVectorEnv(VectorEnv):
         observations = self.simulation.observe(rows)
         black = []
         for observation in observations:
-            for link in self.config.cameras:
+            for link in self._own.cameras:
                 camera = observation[ROBOT][CAMERA_KEY.format(link=link)]
                 camera["rgb"] = to_numpy(camera["rgb"])
-            black.append([link for link in self.config.cameras if not self._picture(observation, link)[..., :3].any()])
+            black.append([link for link in self._own.cameras if not self._picture(observation, link)[..., :3].any()])
         return observations, black
 
     @staticmethod
@@ -298,7 +297,7 @@ class OmniGibsonVectorEnv(VectorEnv):
         picture = np.zeros((height, width, 3), np.uint8)
         top = (height - side) // 2
         left = (width - side) // 2
-        picture[top : top + side, left : left + side] = to_rgb(self._picture(observation, self.config.cameras[0]), side)
+        picture[top : top + side, left : left + side] = to_rgb(self._picture(observation, self._own.cameras[0]), side)
         return picture
 
     def expert_action(self, env_ids: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from rlrun.config.schema import EnvConfig
-from rlrun.config.sections import COUNT, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Range, Section, bounded, named
+from rlrun.config.sections import COUNT, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Range, bounded, named
 from rlrun.config.simulator_evaluation import EvaluationSpec, Splits
 from rlrun.config.simulator_process import Decided, ProcessSpec, Setting, Variable
 from rlrun.config.simulator_resources import ResourceSpec, SimulatorMemory, SimulatorTime
@@ -50,8 +50,10 @@ class Grasping(Enum):
 
 
 @dataclass
-class OmniGibsonConfig(Section):
+class OmniGibsonConfig(r1pro_keys.R1ProConfig):
     """Settings of OmniGibson; docs/omnigibson.md compares their names with OmniGibson's own."""
+
+    section_name = "omnigibson"
 
     scene: str = named("house_double_floor_lower")  # OmniGibson's scene_model
     scene_type: str = named("InteractiveTraversableScene")
@@ -166,7 +168,7 @@ def _deviations(settings: OmniGibsonConfig) -> Iterator[str]:
 SPEC = SimulatorSpec(
     "omnigibson",
     "rlrun.envs.omnigibson.omnigibson_env:OmniGibsonVectorEnv",
-    WorldSpec(r1pro_keys.planned_spaces, is_r1pro=True, cameras=r1pro_keys.CAMERAS),
+    WorldSpec(r1pro_keys.planned_spaces, is_r1pro=True),
     OmniGibsonConfig,
     r1pro_keys.checks,
     ResourceSpec(

@@ -57,7 +57,7 @@ class FlowProcessor(ABC):
         """
         cameras = self.config.cameras
         if cameras and images.shape[1] != len(cameras):
-            raise ValueError(f"{images.shape[1]} images per row; the policy takes {len(cameras)} (env.cameras)")
+            raise ValueError(f"{images.shape[1]} images per row; the policy takes {len(cameras)}")
         shown = torch.ones(images.shape[:2], dtype=torch.bool, device=device)
         state = self._state(proprio, len(images))
         tokens, token_masks = self._tokens(instructions, state[:, : self.num_proprio])
@@ -102,9 +102,7 @@ class FlowProcessor(ABC):
         if not self.num_proprio:
             return state
         if proprio.shape != (num_rows, self.num_proprio):
-            raise ValueError(
-                f"proprioception: got {proprio.shape}, the policy takes [{num_rows}, {self.num_proprio}] (env.proprio)"
-            )
+            raise ValueError(f"proprioception: got {proprio.shape}, the policy takes [{num_rows}, {self.num_proprio}]")
         normalizer = self.statistics.state
         state[:, : self.num_proprio] = proprio if normalizer is None else normalizer.normalize(proprio)
         return state

@@ -222,12 +222,12 @@ def flow_spec(
     trained_whole: tuple[str, ...] = ("action_in_proj", "action_out_proj"),
     cameras: Callable[[Path], tuple[str, ...]] = cameras_in,
     check_own: Callable[[RunConfig], Faults] = no_faults,
-    shipped_as: Callable[[RunConfig], str] | None = None,
+    shipped_as: Callable[[RunConfig], str | None] = lambda config: None,
 ) -> PolicySpec:
     """Return the spec of a kind; arguments as of PolicySpec.
 
     vlm_parts, expert_part, projections: modules of its network, by the names that actor.lora takes. trained_whole: of
-    the projections, those beside adapters. check_own: checks beside those of all kinds. shipped_as: None: by its name.
+    the projections, those beside adapters. check_own: checks beside those of all kinds.
     """
 
     def check(config: RunConfig) -> Faults:
@@ -259,5 +259,5 @@ def flow_spec(
         cameras=cameras,
         to_lerobot=to_lerobot,
         learned_by=learned_by,
-        shipped_as=shipped_as or (lambda config: name),
+        shipped_as=shipped_as,
     )

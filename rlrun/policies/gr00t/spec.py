@@ -194,4 +194,5 @@ SPEC = flow_spec(
     trained_whole=("action_encoder", "action_decoder"),
     cameras=cameras_in_prompt,
     check_own=check_new,
+    shipped_as=lambda config: "gr00t",
 )

@@ -201,7 +201,7 @@ class Processor:
         """Convert uint8 [B, N, H, W, 3] -> [B, 6*N, S, S], on their device."""
         batch, num_images = images.shape[:2]
         if num_images != self.config.num_images:
-            raise ValueError(f"{num_images} images per row; the policy takes {self.config.num_images} (env.cameras)")
+            raise ValueError(f"{num_images} images per row; the policy takes {self.config.num_images}")
         raw = images.flatten(0, 1).permute(0, 3, 1, 2)
         height, width = size = tuple(self.config.image_sizes)
         if raw.shape[-2:] != size:
@@ -228,9 +228,7 @@ class Processor:
             return None
         if proprio is None or proprio.shape != (num_rows, self.config.num_proprio):
             got = "none" if proprio is None else tuple(proprio.shape)
-            raise ValueError(
-                f"proprioception: got {got}, the policy takes [{num_rows}, {self.config.num_proprio}] (env.proprio)"
-            )
+            raise ValueError(f"proprioception: got {got}, the policy takes [{num_rows}, {self.config.num_proprio}]")
         raw = proprio.cpu().numpy() if isinstance(proprio, Tensor) else proprio
         return torch.from_numpy(self._proprio_bounds.normalize(raw))
 

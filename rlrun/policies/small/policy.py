@@ -105,9 +105,7 @@ class SmallPolicy(ImitationPolicy):
 
     def _shown(self, images: np.ndarray) -> np.ndarray:
         if images.shape[1] != self.config.num_images:
-            raise ValueError(
-                f"{images.shape[1]} images per row; the policy takes {self.config.num_images} (env.cameras)"
-            )
+            raise ValueError(f"{images.shape[1]} images per row; the policy takes {self.config.num_images}")
         return images
 
     def _resized(self, images: Tensor) -> Tensor:
@@ -124,7 +122,5 @@ class SmallPolicy(ImitationPolicy):
         if self._proprio_bounds is None:
             return []
         if proprio.shape != (num_rows, self.num_proprio):
-            raise ValueError(
-                f"proprioception: got {proprio.shape}, the policy takes [{num_rows}, {self.num_proprio}] (env.proprio)"
-            )
+            raise ValueError(f"proprioception: got {proprio.shape}, the policy takes [{num_rows}, {self.num_proprio}]")
         return [torch.from_numpy(self._proprio_bounds.normalize(proprio).astype(np.float32))]

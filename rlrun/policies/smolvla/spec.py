@@ -104,4 +104,5 @@ SPEC = flow_spec(
     projections=("state_proj", "action_in_proj", "action_out_proj", "action_time_mlp_in", "action_time_mlp_out"),
     num_parameters=num_parameters,
     to_lerobot="rlrun.policies.smolvla.folder:export_folder",
+    shipped_as=lambda config: "smolvla",
 )

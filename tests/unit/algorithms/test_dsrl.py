@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rlrun.algorithms.algorithm import ChunkSteps, UpdateContext
 from rlrun.algorithms.dsrl import Dsrl, transitions
 from rlrun.algorithms.off_policy_spec import DsrlConfig
+from rlrun.check_algorithm import _contract
 from rlrun.config.loader import load
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import AlgorithmConfig
@@ -21,7 +22,6 @@ from rlrun.policies.flow.dsrl import NoiseAction, NoiseDistribution
 from rlrun.policies.flow.method import ChunkShape
 from rlrun.policies.flow.model import NoiseActor
 from rlrun.system.errors import RunError
-from rlrun.testing.check_algorithm import _contract
 from rlrun.testing.off_policy import OffPolicyContract, SampledPolicy, one_rank, weights
 
 WIDTH, A = 4, 2

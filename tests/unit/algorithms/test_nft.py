@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -364,7 +365,7 @@ UNFILTERED = ["policy=smolvla_nft", "algorithm.filter_groups.enable=false"]
     ("keys", "key", "words"),
     [
         (["policy.kind=cnn", "algorithm.name=nft"], "algorithm.name", "policy.kind=cnn"),
-        (["policy.kind=openvla_oft", "algorithm.name=nft"], "algorithm.name", "policy=smolvla_nft"),
+        (["policy.kind=openvla_oft", "algorithm.name=nft"], "algorithm.name", "Take algorithm.name=ppo, which"),
         (["policy=smolvla", "algorithm.name=nft"], "algorithm.name", "policy.smolvla.sampling=flow_sde"),
         (["policy=smolvla_nft", "policy.smolvla.first_noise=fixed"], "policy.smolvla.first_noise", "is an ODE"),
         ([*UNFILTERED, "algorithm.name=ppo"], "algorithm.name", "no log-probabilities"),
@@ -376,10 +377,36 @@ UNFILTERED = ["policy=smolvla_nft", "algorithm.filter_groups.enable=false"]
             for file in ("smolvla", "pi0", "pi05", "gr00t")
             for name in ("nft", "dsrl")
         ),
-        (["policy.kind=cnn", "algorithm.name=dsrl"], "algorithm.name", "policy=smolvla_dsrl"),
+        (["policy.kind=cnn", "algorithm.name=dsrl"], "algorithm.name", "Take algorithm.name=ppo, which"),
+        (["policy=gr00t", "algorithm.name=sac"], "algorithm.name", "steer it: Take policy=gr00t_dsrl."),
+        (["policy.kind=openvla_oft", "algorithm.name=sac"], "algorithm.name", "Take algorithm.name=ppo, which"),
     ],
 )
 def test_what_it_cannot_train_is_refused(keys: list[str], key: str, words: str) -> None:
     with pytest.raises(RunError) as refused:
         load(keys)
     assert refused.value.key == key and words in str(refused.value)
+
+
+def remedies(keys: list[str]) -> dict[str | None, str | None]:
+    """The remedies of a configuration's faults by their keys."""
+    try:
+        load(keys)
+    except RunError as error:
+        return {fault.key: fault.remedy for fault in getattr(error, "errors", [error])}
+    return {}
+
+
+@pytest.mark.parametrize("name", ["nft", "dsrl"])
+def test_a_flow_policy_of_one_s_own_is_told_its_own_keys(name: str, tmp_path: Path, monkeypatch) -> None:
+    """No file is shipped for it, and its section has the name of its spec, not the one by which it is chosen."""
+    module = tmp_path / f"own_{name}.py"
+    module.write_text(
+        "from dataclasses import replace\nfrom rlrun.policies.smolvla.spec import SPEC as FLOW\n"
+        "SPEC = replace(FLOW, name='mine', shipped_as=lambda config: None)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    keys = [f"policy.kind=own_{name}:SPEC", f"algorithm.name={name}"]
+    remedy = {"nft": "policy.mine.sampling=nft policy.mine.first_noise=drawn", "dsrl": "policy.mine.sampling=dsrl"}
+    assert remedies(keys)["algorithm.name"] == f"Set {remedy[name]}."
+    assert "algorithm.name" not in remedies([*keys, *remedy[name].split()])

@@ -13,11 +13,11 @@ from rlrun.algorithms.algorithm import DemonstratedSteps
 from rlrun.algorithms.off_policy_spec import RlpdConfig
 from rlrun.algorithms.replay_buffer import Transitions
 from rlrun.algorithms.rlpd import Rlpd
+from rlrun.check_algorithm import _contract
 from rlrun.config.loader import load
 from rlrun.config.schema import AlgorithmConfig, RunConfig
 from rlrun.data.lerobot import DemoDataset, DemoFeatures, DemoWriter, Episode
 from rlrun.system.errors import RunError
-from rlrun.testing.check_algorithm import _contract
 from rlrun.testing.off_policy import one_rank
 from rlrun.workers.demonstrations import demonstrated_steps
 from tests.unit.algorithms.test_sac import SQUASHED, A, P, drawn, new_policy

@@ -15,13 +15,13 @@ from rlrun.algorithms.algorithm import ChunkSteps, UpdateContext
 from rlrun.algorithms.off_policy_spec import SacConfig
 from rlrun.algorithms.replay_buffer import Transitions
 from rlrun.algorithms.sac import Sac, transitions
+from rlrun.check_algorithm import _contract
 from rlrun.config.loader import load
 from rlrun.config.schema import AlgorithmConfig
 from rlrun.edges.spaces import Spaces
 from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.system.errors import RunError
-from rlrun.testing.check_algorithm import _contract
 from rlrun.testing.off_policy import one_rank
 from tests.numerics import assert_norm_close, rounding
 

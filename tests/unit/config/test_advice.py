@@ -41,8 +41,12 @@ def remedy(*overrides: str) -> str:
             "Leave it out: env and rollout workers authenticate by a token, and encrypt nothing; use a VPN "
             "where a network is not trusted.",
         ),
+        (
+            "env.controlled=[base]",
+            "It belongs to the simulator: write env.embedded.controlled or env.omnigibson.controlled.",
+        ),
         ("cluster.kind=lcal", "Did you mean local?"),
-        ("env.cameras=zed_link", "Write env.cameras=[zed_link]."),
+        ("env.embedded.cameras=zed_link", "Write env.embedded.cameras=[zed_link]."),
     ],
 )
 def test_an_argument_is_told_what_to_write(override: str, expected: str) -> None:

@@ -25,7 +25,6 @@ CASES = {
     "batch_divides_among_ranks": (["actor.num_workers=3", "env.num_envs=48"], "algorithm.global_batch_size"),
     "micro_batches_fill_a_rank": (["actor.micro_batch_size=48"], "actor.micro_batch_size"),
     "minibatches_hold_whole_episodes": (["algorithm.minibatch_of=episodes"], "algorithm.minibatch_of"),
-    "cameras_exist": (["env.cameras=[]"], "env.cameras"),
     "interpreter_has_a_process": (
         ["env.own_process=false", "placement.nodes={sim: {python: /opt/simulator/bin/python}}"],
         "env.own_process",
@@ -121,13 +120,14 @@ def test_check_refuses(check: str, repository, monkeypatch) -> None:
         (["policy.openvla_oft.llm_num_heads=3"], "policy.openvla_oft.llm_hidden_size"),
         (["run=cartpole", "policy.mlp.hidden_sizes=[]"], "policy.mlp.hidden_sizes"),
         (["run=debug", "policy.kind=cnn", "env.image_size=20"], "env.image_size"),
-        (["env.cameras=[zed_link,zed_link]"], "env.cameras"),
-        (["env=libero", "policy.kind=cnn", "env.cameras=[zed_link]"], "env.cameras"),
+        (["env.embedded.cameras=[]"], "env.embedded.cameras"),
+        (["env.embedded.cameras=[zed_link,zed_link]"], "env.embedded.cameras"),
+        (["env=libero", "policy.kind=cnn", "env.libero.cameras=[zed_link]"], "env.libero.cameras"),
         (["env.simulator=gymnasium"], "policy.path"),
-        (["env.controlled=[arm_right,tail]"], "env.controlled"),
-        (["env.controlled=[]"], "env.controlled"),
-        (["env.activity=washing_dishes"], "env.activity"),
-        (["env.physics_hz=100"], "env.physics_hz"),
+        (["env.embedded.controlled=[arm_right,tail]"], "env.embedded.controlled"),
+        (["env.embedded.controlled=[]"], "env.embedded.controlled"),
+        (["env.embedded.activity=washing_dishes"], "env.embedded.activity"),
+        (["env.embedded.physics_hz=100"], "env.embedded.physics_hz"),
         (["run=cartpole", "env.gymnasium.maker_task=a/0"], "env.gymnasium.maker_task"),
         (
             ["run=cartpole", "env.gymnasium.maker=m:f", "env.gymnasium.vectorization=vector_entry_point"],
@@ -164,8 +164,8 @@ def test_missing_input_has_its_own_status() -> None:
 
 
 def test_all_faults_are_told_together() -> None:
-    assert {error.key for error in refuse(["env.physics_hz=100", "actor.betas=[0.9]"])} == {
-        "env.physics_hz",
+    assert {error.key for error in refuse(["env.embedded.physics_hz=100", "actor.betas=[0.9]"])} == {
+        "env.embedded.physics_hz",
         "actor.betas",
     }
 
@@ -234,6 +234,19 @@ def test_fewer_envs_than_a_group_are_refused_with_a_number_that_is_enough(more: 
     assert told["algorithm.grpo.group_size"].startswith("Take env.num_envs=16,")
     assert not more or told["env.num_workers"].startswith("Take env.num_envs=8,")
     load([*grouped, *counts, "env.num_envs=16"])
+
+
+@pytest.mark.parametrize(
+    ("world", "told", "untold"),
+    [
+        (["env=omnigibson"], "policy.kind=cnn or mlp", "expert"),
+        (["env=libero"], "name an expert in env.libero.expert", "gymnasium"),
+        (["env=gymnasium"], "name an expert in env.gymnasium.expert", "libero"),
+    ],
+)
+def test_who_lacks_demonstrations_is_told_the_key_of_the_world(world: list[str], told: str, untold: str) -> None:
+    remedy = {fault.key: str(fault.remedy) for fault in refuse(world)}["policy.path"]
+    assert told in remedy and untold not in remedy
 
 
 CRITIC_FREE = {

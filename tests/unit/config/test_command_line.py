@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,17 @@ import yaml
 
 from rlrun.config.loader import entry_point, load
 from rlrun.config.reference import all_keys
+from rlrun.config.registry import REGISTRIES
 from rlrun.config.schema import RunConfig
+from rlrun.config.sections import Section
 from rlrun.system.errors import ExitStatus, RunError
 
 ROOT = Path(__file__).resolve().parents[3]
+COMMANDS = [
+    "rlrun.doctor.__main__" if path.parent.name == "doctor" else f"rlrun.{path.stem}"
+    for path in sorted((ROOT / "rlrun").glob("*.py")) + [ROOT / "rlrun" / "doctor" / "__main__.py"]
+    if "@entry_point(" in path.read_text(encoding="utf-8")
+]
 HEAVY = ("torch", "ray", "mujoco", "transformers")
 PROGRAMS = sorted(
     path.stem for path in (ROOT / "rlrun").glob("*.py") if "@entry_point(" in path.read_text(encoding="utf-8")
@@ -34,11 +43,23 @@ def program(config: RunConfig) -> None:
     print(config.output_dir, config.evaluation.checkpoint, config.seed)
 
 
+def helped(capsys, name: str, *arguments: str) -> str:
+    """What a command prints as its help."""
+    assert run(import_module(name).main, *arguments, "--help") == 0
+    return capsys.readouterr().out
+
+
+def listed(text: str) -> set[str]:
+    """The keys of a help."""
+    return {key.path for key in all_keys() if f"\n  {key.path}={key.default}" in text}
+
+
 def test_help_shows_every_key_group_and_comment(capsys) -> None:
     assert run(program, "--help") == 0
     text = capsys.readouterr().out
-    for key in all_keys():
-        assert f"  {key.path}={key.default}" in text
+    others = text.rpartition("sections of other kinds")[2].replace(",", "").split()
+    assert {"env.omnigibson", "policy.cnn", "algorithm.sac"} <= set(others)
+    assert listed(text) == {key.path for key in all_keys() if key.path.rpartition(".")[0] not in others}
     assert "run=behavior_2026 | behavior_ppo_openvla_oft | cartpole | debug | halfcheetah | " in text
     files = "gr00t gr00t_dsrl gr00t_nft pi0 pi05 pi05_dsrl pi05_nft pi0_dsrl pi0_nft small smolvla smolvla_dsrl"
     assert f"policy={files.replace(' ', ' | ')} | smolvla_nft\n" in text
@@ -47,10 +68,64 @@ def test_help_shows_every_key_group_and_comment(capsys) -> None:
     assert "time limit of an episode" in text
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_lists_what_the_command_reads(capsys, name: str) -> None:
+    keys = listed(helped(capsys, name))
+    assert 0 < len(keys) < 250 and not any(key.startswith("env.gymnasium.") for key in keys)
+    assert any(key.startswith("node.") for key in keys) == (name == "rlrun.node")
+    assert any(key.startswith("certify.") for key in keys) == (name == "rlrun.certify")
+    assert any(key.startswith("serve.") for key in keys) == (name == "rlrun.serve")
+
+
+def test_every_key_is_in_the_help_of_a_command(capsys) -> None:
+    kinds = {f"{registry.parent}.{spec.name}" for registry in REGISTRIES for spec in registry.installed()}
+    known = set().union(*(listed(helped(capsys, name)) for name in COMMANDS))
+    missing = {key.path for key in all_keys()} - known
+    assert {key for key in missing if key.rpartition(".")[0] not in kinds} == set()
+
+
+def test_help_has_the_keys_of_the_kinds_that_are_chosen(capsys) -> None:
+    keys = listed(helped(capsys, "rlrun.check_policy", "cnn", "env.simulator=gymnasium"))
+    assert {"env.gymnasium.id", "policy.cnn.conv_channels"} <= keys
+    assert not any(key.startswith(("env.embedded.", "policy.openvla_oft.", "actor.", "node.")) for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("rlrun.check_policy", ["mlp", "run=cartpole"]),
+        ("rlrun.check_algorithm", ["ppo", "run=cartpole"]),
+        ("rlrun.check_simulator", ["gymnasium", "run=cartpole"]),
+        ("rlrun.plan", ["run=cartpole", "inventory=configs/inventory_example.yaml"]),
+    ],
+)
+def test_a_command_reads_no_key_that_its_help_lacks(capsys, monkeypatch, name: str, arguments: list[str]) -> None:
+    """Reads by checks, which look at the whole configuration, do not count."""
+    place = {type(getattr(RunConfig(), entry.name)): f"{entry.name}." for entry in fields(RunConfig)}
+    place[RunConfig] = ""
+    read: set[str] = set()
+
+    def noted(self: Section, attribute: str) -> object:
+        value = object.__getattribute__(self, attribute)
+        reader = sys._getframe(1).f_globals["__name__"]
+        is_check = reader.startswith("rlrun.config.") or reader.endswith(".spec")
+        if type(self) in place and reader.startswith("rlrun.") and not is_check:
+            read.add(place[type(self)] + attribute)
+        return value
+
+    shown = listed(helped(capsys, name, *arguments))
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(Section, "__getattribute__", noted, raising=False)
+    run(import_module(name).main, *arguments)
+    monkeypatch.undo()
+    keys = {key.path for key in all_keys()}
+    assert len(read & keys) > 3 and read & keys <= shown
+
+
 def test_comments_belong_to_their_key() -> None:
     comments = {key.path: key.comment for key in all_keys()}
     assert comments["env.num_envs"] == "total over all env workers"
-    assert comments["env.physics_hz"] == ""
+    assert comments["env.embedded.physics_hz"] == ""
     assert comments["sft.num_steps"] == "optimizer steps"
 
 

@@ -168,7 +168,7 @@ def test_a_name_stays_below_runs(foreign: Path, name: str, capsys: pytest.Captur
         assert refused.value.key == "name"
 
 
-@pytest.mark.parametrize("key", ["name", "env.activity", "actor.lr", "callbacks", "logging.project"])
+@pytest.mark.parametrize("key", ["name", "env.embedded.activity", "actor.lr", "callbacks", "logging.project"])
 def test_nothing_is_interpolated(foreign: Path, key: str, monkeypatch, capsys) -> None:
     monkeypatch.setenv("A_SECRET", "s3cret")
     value = "${oc.env:A_SECRET}"
@@ -218,12 +218,12 @@ def test_a_copy_of_one_s_own_needs_no_word_and_a_changed_one_does(foreign: Path,
 @pytest.mark.parametrize(
     "changes",
     [
-        {"env.activity": "\x1b]0;title\x07:x", "a\x1b[2J": "x"},
+        {"env.gymnasium.instruction": "\x1b]0;title\x07:x", "a\x1b[2J": "x"},
         {"env.gymnasium.id": "evil\x1b[2J:X"},
         {"env.simulator": "evil:X\x1b[2J"},
         {"name": "${\x1b[2J}"},
         {"a\x1b[2J": "x"},
-        {"env.activity": "x" * 100_000},
+        {"env.gymnasium.instruction": "x" * 100_000},
     ],
 )
 def test_what_is_said_of_it_has_no_control_codes(foreign: Path, changes: dict, capsys) -> None:
@@ -261,7 +261,7 @@ def test_a_run_of_another_is_resumed_after_one_question(at_home, tmp_path: Path,
 def test_a_home_that_cannot_be_written(at_home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HOME", str(tmp_path / "file"))  # no folder can be made in it, whoever tries
-    assert not provenance.can_mark()
+    assert not provenance.can_mark() and provenance.why_unmarked() == "No writable home folder"
     provenance.write(load(["run=cartpole"]), tmp_path / "run")
     assert started(TRAIN, f"resume={tmp_path / 'run'}") == ExitStatus.bad_input
     assert isinstance(started(TRAIN, f"resume={tmp_path / 'run'}", "trust=true"), RunConfig)
@@ -273,6 +273,7 @@ def test_a_home_that_cannot_be_written(at_home, tmp_path: Path, monkeypatch: pyt
 def test_the_secret_is_one_s_own(at_home, tmp_path: Path) -> None:
     text = provenance.marked("a: 1\n")
     file = provenance.key_file()
+    assert str(file) in provenance.why_unmarked()  # where it cannot be used although it is there
     assert file.is_relative_to(tmp_path / "me") and file.stat().st_mode & 0o777 == 0o600
     assert provenance.author_of(text) is provenance.Author.own
     assert provenance.author_of(text.replace("a: 1", "a: 2")) is provenance.Author.changed

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.composition import SHIPPED, groups
-from rlrun.config.loader import load
+from rlrun.config.loader import compose_only, load
+from rlrun.config.provenance import as_tree
 from rlrun.config.schema import ClusterKind, EnvConfig, Renderer, RunConfig
+from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.system.errors import ExitStatus, RunError, RunErrors
 
 FILES = [f"{group}={name}" for group, names in groups([SHIPPED]).items() for name in names]
@@ -208,9 +210,9 @@ def test_frozen_through_copies() -> None:
         with pytest.raises(FrozenInstanceError):
             del frozen.env.num_envs
         with pytest.raises(FrozenInstanceError):
-            frozen.env.controlled.append("base")
+            frozen.env.section(EmbeddedConfig).controlled.append("base")
         with pytest.raises(FrozenInstanceError):
-            frozen.env.controlled[0] = "base"
+            frozen.env.section(EmbeddedConfig).controlled[0] = "base"
         with pytest.raises(FrozenInstanceError):
             frozen.placement.roles["env"] = "0-3"
 
@@ -235,8 +237,15 @@ def test_errors_survive_pickling() -> None:
 def test_a_group_is_chosen_again(run: str) -> None:
     """Whether the run's defaults name a world or not, and the run's own keys stay."""
     config = load([f"run={run}", "env=whole_body"])
-    assert len(config.env.controlled) == 6
+    assert len(config.env.section(EmbeddedConfig).controlled) == 6
     assert config.env.num_envs == load([f"run={run}"]).env.num_envs
+
+
+def test_a_recorded_world_holds_its_own_keys_only() -> None:
+    shared = set(as_tree(load(["run=cartpole"]))["env"]) - {"gymnasium"}
+    assert not shared & {"activity", "controlled", "cameras", "proprio", "reward", "reward_potential", "physics_hz"}
+    for world, kind in (("libero", "libero"), ("omnigibson", "omnigibson"), ("whole_body", "embedded")):
+        assert set(as_tree(compose_only([f"env={world}"]))["env"]) == shared | {kind}
 
 
 def test_the_world_of_a_run_is_one_line(tmp_path: Path) -> None:
@@ -244,4 +253,5 @@ def test_the_world_of_a_run_is_one_line(tmp_path: Path) -> None:
     shipped = (SHIPPED / "run" / "turning_on_radio.yaml").read_text()
     assert shipped.count("/env: embedded") == 1
     (tmp_path / "run" / "other.yaml").write_text(shipped.replace("/env: embedded", "/env: picking_up_trash"))
-    assert load(["run=other"], str(tmp_path)).env.activity == "picking_up_trash"
+    world = load(["run=other"], str(tmp_path)).env.section(EmbeddedConfig)
+    assert world.activity == "picking_up_trash"

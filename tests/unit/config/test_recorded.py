@@ -6,12 +6,16 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rlrun.config import provenance
 from rlrun.config.loader import entry_point, load
 from rlrun.config.provenance import POLICY_CONFIG, own_version, signed
 from rlrun.config.recorded import config_of_policy, quoted, resumption
 from rlrun.config.schema import RunConfig
+from rlrun.config.sections import to_dict
+from rlrun.envs.embedded.spec import EmbeddedConfig
+from rlrun.observability.records import read_run
 from rlrun.system.errors import ExitStatus, RunError, RunErrors
 
 
@@ -223,6 +227,54 @@ def test_a_key_that_no_version_has_any_more_is_refused_by_name_and_spares_polici
     told = refused(capsys, TRAIN, f"resume={folder}")
     assert "Unknown key 'cluster.channel_security'" in told and "Leave it out: env and rollout workers" in told
     assert loaded(EVAL, f"checkpoint={folder}").seed == 3
+
+
+ROBOT_KEYS = {  # of the root of `env` in earlier versions, whatever the simulator
+    "activity": "picking_up_trash",
+    "physics_hz": 240,
+    "controlled": ["arm_left"],
+    "cameras": ["left_realsense_link"],
+    "proprio": "full_256",
+    "reward": "potential",
+    "reward_potential": 2.0,
+}
+
+
+def as_of_old(folder: Path) -> Path:
+    """Write the configuration as the versions did that had the keys of the robot at the root of `env`."""
+    file = folder / "config.yaml"
+    tree = yaml.safe_load(file.read_text())
+    for content in tree["env"].values():
+        for key in ROBOT_KEYS if isinstance(content, dict) else ():
+            content.pop(key, None)
+    tree["env"] |= ROBOT_KEYS
+    file.write_text(provenance.marked(signed(yaml.safe_dump(tree))))
+    return folder
+
+
+def test_an_old_run_resumes_with_the_keys_of_its_robot_where_they_are_now(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = as_of_old(run_folder(tmp_path, "env.embedded.reset_spread=0.5"))
+    world = loaded(TRAIN, f"resume={folder}").env.section(EmbeddedConfig)
+    assert {key: to_dict(world)[key] for key in ROBOT_KEYS} == ROBOT_KEYS and world.reset_spread == 0.5
+    assert loaded(EVAL, f"checkpoint={folder}").env.section(EmbeddedConfig) == world
+    assert not caplog.text
+
+
+def test_an_old_run_of_another_world_resumes_without_them(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "run=cartpole", "seed=7")
+    now = loaded(TRAIN, f"resume={folder}")
+    assert loaded(TRAIN, f"resume={as_of_old(folder)}") == now
+    assert read_run(folder).config["env"] == yaml.safe_load(provenance.config_yaml(now))["env"]
+
+
+def test_an_own_world_that_had_them_is_not_imported_for_them(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "run=cartpole")
+    file = as_of_old(folder) / "config.yaml"
+    text = file.read_text().replace("simulator: gymnasium", "simulator: not_there:SPEC")
+    file.write_text(provenance.marked(signed("".join(text.splitlines(keepends=True)[2:]))))
+    assert not set(ROBOT_KEYS) & set(resumption(str(folder)).recorded.tree["env"])
 
 
 def test_a_policy_is_opened_without_a_removed_key_only_if_it_acts_the_same_without_it(

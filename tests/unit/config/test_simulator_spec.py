@@ -21,7 +21,7 @@ def test_a_world_is_enough() -> None:
     assert SMALL.resources.memory(env).of(2) == 305_000_000 and SMALL.resources.time(env) is None
     assert SMALL.process.environment((0,), 4) == [] and SMALL.process.failure_log(1) == []
     assert SMALL.evaluation.perturbations(env) == {} and SMALL.evaluation.env(env) is env
-    assert SMALL.wire.image_names(env) is None and not SMALL.world.has_expert(env)
+    assert not SMALL.world.has_expert(env)
 
 
 def test_a_fact_stands_in_one_part() -> None:

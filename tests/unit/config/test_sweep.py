@@ -22,7 +22,7 @@ def test_keys_that_end_alike_keep_more_of_their_names() -> None:
 
 
 def test_lists_are_values_and_have_folders_of_their_own() -> None:
-    labels = [run.label for run in expand(["env.cameras=[a,b],[c]"], "")]
+    labels = [run.label for run in expand(["env.embedded.cameras=[a,b],[c]"], "")]
     assert len(set(labels)) == 2 and not any(set(label) & set("[]/ ") for label in labels)
 
 

@@ -30,7 +30,12 @@ def refuse(folder: Path, content: bytes, *overrides: str, beside: bytes | None =
         ("name: x\nnum_steps: ${algorithm.horizn}", "num_steps", "'algorithm.horizn' not found", "algorithm.horizon"),
         ("name: ${name}", "name", "Recursive", "another key"),
         ("name: ${nobody:1}", "name", "Unsupported interpolation type nobody", "oc.env"),
-        ("name: x\nenv: {cameras: ['${oc.env:NOT_THERE}']}", "env.cameras[0]", "NOT_THERE", "oc.env:NOT_THERE,null"),
+        (
+            "name: x\nenv: {libero: {cameras: ['${oc.env:NOT_THERE}']}}",
+            "env.libero.cameras[0]",
+            "NOT_THERE",
+            "oc.env:NOT_THERE,null",
+        ),
     ],
 )
 def test_an_interpolation_of_nothing(

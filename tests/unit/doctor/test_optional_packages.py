@@ -43,7 +43,9 @@ def test_they_are_opened_in_their_interpreter(tmp_path: Path) -> None:
     requests += [
         PackageRequest(name, "a.key", "import json", str(tmp_path / name), "") for name in ("none", "broken.sh")
     ]
-    errors = {facts.request.package: facts.error for facts in open_packages(requests, limit_s=120)}
+    opened = open_packages(requests, limit_s=120)
+    errors = {facts.request.package: facts.error for facts in opened}
+    assert [facts.request.package for facts in opened if not facts.is_started] == ["none"]
     assert errors["json"] == "" and "No module named 'rlrun_absent'" in errors["absent"]
     assert "does not start: No such file" in errors["none"] and errors["broken.sh"] == "no such library"
 

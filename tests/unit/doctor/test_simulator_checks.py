@@ -54,7 +54,9 @@ def test_hangs_and_crashes_are_reported(tmp_path: Path, body: str, error: str, m
 
 def test_missing_interpreter(tmp_path: Path) -> None:
     facts = measure_world_renderer(request(str(tmp_path / "python"), {}, "auto"))
-    assert "does not start: No such file" in facts.error
+    assert "does not start: No such file" in facts.error and not facts.is_started
+    spaces = measure_spaces(request(str(tmp_path / "python"), {}, "auto"))
+    assert "does not start: No such file" in spaces.error and not spaces.is_started
 
 
 def of(*overrides: str, environment: dict[str, str] | None = None, python: str = sys.executable) -> SimulatorRequest:

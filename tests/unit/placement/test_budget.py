@@ -22,7 +22,7 @@ from rlrun.config.schema import (
     ShardingStrategy,
     WeightTransport,
 )
-from rlrun.config.simulator_spec import simulator_spec
+from rlrun.config.simulator_spec import num_cameras, simulator_spec
 from rlrun.placement.budget import Budget, accelerators, budget, holds_base_on_device, hosts, starts_of_worker
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.memory import (
@@ -188,7 +188,7 @@ def test_step_bytes_follow_the_messages() -> None:
     config = RunConfig()
     sums = sums_of(config, inventory(6, 10**10))
     samples = config.env.num_envs * config.algorithm.horizon
-    assert sums.observation_bytes == samples * (config.env.image_size**2 * 3 * len(config.env.cameras) + 61 * 4)
+    assert sums.observation_bytes == samples * (config.env.image_size**2 * 3 * num_cameras(config.env) + 61 * 4)
     assert sums.trajectory_bytes > sums.observation_bytes
 
 

@@ -57,7 +57,7 @@ def test_what_is_not_on_this_machine_is_not_compared(tmp_path: Path):
 def test_cameras_of_a_policy_folder_are_matched_and_renamed(tmp_path: Path):
     pictures = {f"observation.images.{name}": {"type": "VISUAL", "shape": [3, 8, 8]} for name in ("camera1", "camera2")}
     (tmp_path / "config.json").write_text(json.dumps({"type": "smolvla", "input_features": pictures}))
-    run = [*RUN, "policy=smolvla", f"policy.path={tmp_path}", "env.cameras=[zed_link,left_realsense_link]"]
+    run = [*RUN, "policy=smolvla", f"policy.path={tmp_path}", "env.embedded.cameras=[zed_link,left_realsense_link]"]
     by_place = planned_fit(load(run))
     assert by_place is not None and not by_place.refusals
     assert by_place.notes == [
@@ -69,5 +69,5 @@ def test_cameras_of_a_policy_folder_are_matched_and_renamed(tmp_path: Path):
     (tmp_path / "policy_preprocessor.json").write_text(json.dumps({"steps": steps}))
     renamed = planned_fit(load(run))
     assert renamed is not None and renamed.notes[0].endswith("zed_link → observation.images.zed_link")
-    too_few = planned_fit(load([*run, "env.cameras=[zed_link]"]))
+    too_few = planned_fit(load([*run, "env.embedded.cameras=[zed_link]"]))
     assert too_few is not None and too_few.refusals[0].key == "policy.cameras"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlrun.config.schema import EnvConfig, PolicyConfig, RunConfig
 from rlrun.edges.frames import Frames
+from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.policies.opening import open_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.openvla_oft.policy import VlaPolicy, new_policy
@@ -54,9 +55,10 @@ def small_config(**changes: object) -> PolicyConfig:
 
 def small_policy(num_images: int = 1, seed: int = 0, **changes: object) -> tuple[OpenVLAOFT, Processor]:
     """A policy of `small_config` with A actions and P proprioception, which knows INSTRUCTIONS."""
-    env = EnvConfig(image_size=SIZE, cameras=[f"camera_{i}" for i in range(num_images)])
+    robot = EmbeddedConfig(cameras=[f"camera_{i}" for i in range(num_images)])
+    env = EnvConfig(image_size=SIZE, sections={"embedded": robot})
     return new_policy(
-        small_config(**changes), env, DemonstratedTask(A, P, statistics(), INSTRUCTIONS, tuple(env.cameras)), seed
+        small_config(**changes), env, DemonstratedTask(A, P, statistics(), INSTRUCTIONS, tuple(robot.cameras)), seed
     )
 
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 from rlrun.config.schema import EnvConfig, RunConfig
+from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.openvla_oft.policy import save_policy
 from rlrun.policies.tokenizer import prompt
@@ -22,7 +23,7 @@ WEIGHTS = "model.safetensors"
 
 
 def a_run(**changes: object) -> RunConfig:
-    env = EnvConfig(image_size=SIZE, cameras=["camera_0"])
+    env = EnvConfig(image_size=SIZE, sections={"embedded": EmbeddedConfig(cameras=["camera_0"])})
     return RunConfig(env=env, policy=small_config(**changes), seed=5)
 
 

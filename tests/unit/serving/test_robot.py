@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.config.schema import EnvConfig, ProprioLayout
+from rlrun.config.schema import EnvConfig
 from rlrun.envs import r1pro
+from rlrun.envs.embedded.spec import EmbeddedConfig
+from rlrun.envs.r1pro_keys import ProprioLayout
 from rlrun.serving.robot import PROPRIO, RobotWire, camera_key
 from rlrun.serving.wire import WireError
 
@@ -21,7 +23,8 @@ def observation(broken: str) -> dict[str, np.ndarray]:
 
 
 def wire(proprio: ProprioLayout) -> RobotWire:
-    return RobotWire(EnvConfig(controlled=["base"], cameras=[CAMERA], image_size=32, proprio=proprio))
+    robot = EmbeddedConfig(controlled=["base"], cameras=[CAMERA], proprio=proprio)
+    return RobotWire(EnvConfig(image_size=32, sections={"embedded": robot}))
 
 
 def test_values_that_the_policy_does_not_read_may_be_anything() -> None:

@@ -15,9 +15,11 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from rlrun.config.schema import EnvConfig, ProprioLayout, ServeConfig
+from rlrun.config.schema import EnvConfig, ServeConfig
 from rlrun.edges.actions import ActionChunk
 from rlrun.edges.observations import Observation
+from rlrun.envs.embedded.spec import EmbeddedConfig
+from rlrun.envs.r1pro_keys import ProprioLayout
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.server import PolicyServer
 from rlrun.serving.session import OpenpiSession, PolicySession
@@ -79,7 +81,8 @@ class Running:
 
 
 def whole_body(**changes: object) -> EnvConfig:
-    return EnvConfig(controlled=PARTS, cameras=CAMERAS, image_size=SIZE, **changes)
+    robot = EmbeddedConfig(controlled=PARTS, cameras=CAMERAS, **changes)
+    return EnvConfig(image_size=SIZE, sections={"embedded": robot})
 
 
 @pytest.fixture

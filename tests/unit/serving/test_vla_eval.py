@@ -26,6 +26,7 @@ from rlrun.edges.actions import ActionChunk
 from rlrun.edges.frames import Frames
 from rlrun.edges.observations import Observation
 from rlrun.edges.spaces import Spaces
+from rlrun.envs.libero.spec import LiberoConfig
 from rlrun.envs.libero.tasks import axis_angle
 from rlrun.rollout.remote import RemoteBackend
 from rlrun.serving.client import ServerConnection as Connection
@@ -50,7 +51,7 @@ def frames(num_cameras: int = 2, num_proprio: int = 8, size: int = 8) -> Frames:
 
 def libero_formats(**changes: object) -> Formats:
     env = load(["run=single_process", "env=libero", "policy.kind=cnn", *(f"{k}={v}" for k, v in changes.items())]).env
-    return Formats(simulator_spec(env).wire.conventions(env), tuple(env.cameras), 8, 7)
+    return Formats(simulator_spec(env).wire.conventions(env), tuple(env.section(LiberoConfig).cameras), 8, 7)
 
 
 # --- messages -------------------------------------------------------------------------------------

@@ -80,7 +80,8 @@ def test_the_bound_is_reported(tmp_path):
     watchdog.report_budgets()
     bound = "watchdog: alarms after at most 600 s in which a worker could run and made no progress "
     known = "(env.simulate: usual 8.2 s, alarm 41 s; more on a loaded node)"
-    assert notes == [bound + "(no timings learned yet)", bound + known]
+    driver = ", and after 20 s, more on a loaded node, in which the driver could run and did not answer"
+    assert notes == [f"{bound}(no timings learned yet){driver}", f"{bound}{known}{driver}"]
 
 
 def test_a_worker_that_does_not_start_is_named_in_time(tmp_path, monkeypatch):

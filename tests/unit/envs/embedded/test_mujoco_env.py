@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.expert import expert_episodes
-from rlrun.config.schema import EnvConfig, ProprioLayout, Renderer, RewardMode
+from rlrun.config.schema import EnvConfig, Renderer
 from rlrun.envs import r1pro
 from rlrun.envs.embedded import renderer, room
 from rlrun.envs.embedded.activities import BIN_AT, CANS, TABLE_HEIGHT
@@ -20,6 +20,7 @@ from rlrun.envs.embedded.goals import Goal
 from rlrun.envs.embedded.renderer import OpenGLRenderer, open_renderer
 from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.envs.make import make_env
+from rlrun.envs.r1pro_keys import ProprioLayout, RewardMode
 from rlrun.envs.vector_env import SimulatorFault
 from tests.unit.envs.conftest import WHOLE_BODY
 
@@ -37,7 +38,12 @@ def hold(env) -> np.ndarray:
 
 
 def test_base_moves_in_its_own_frame(make) -> None:
-    env = make(EnvConfig(controlled=WHOLE_BODY, proprio=ProprioLayout.full_256, max_control_steps=1000))
+    env = make(
+        EnvConfig(
+            max_control_steps=1000,
+            sections={"embedded": EmbeddedConfig(controlled=WHOLE_BODY, proprio=ProprioLayout.full_256)},
+        )
+    )
     env.reset(ONE, ONE)
     row, action = env._rows[0], hold(env)
     action[0, 0, 2] = 1.0  # turn left at 1 rad/s for 1 s
@@ -69,7 +75,7 @@ def test_arm_reaches_absolute_targets_and_gripper_opens(make) -> None:
 
 
 def test_undriven_parts_hold_their_pose(make) -> None:
-    env = make(EnvConfig(proprio=ProprioLayout.full_256))
+    env = make(EnvConfig(sections={"embedded": EmbeddedConfig(proprio=ProprioLayout.full_256)}))
     before = env.reset(ONE, ONE).proprio[0]
     after = env.step_chunk(np.repeat(hold(env) + 0.2, 8, axis=1)).frames.proprio[0]
     layout = r1pro.PROPRIO_256
@@ -81,7 +87,7 @@ def test_undriven_parts_hold_their_pose(make) -> None:
 def test_both_layouts_tell_the_same(make) -> None:
     vectors = {}
     for kind, layout in ((ProprioLayout.full_256, r1pro.PROPRIO_256), (ProprioLayout.local_61, r1pro.PROPRIO_61)):
-        env = make(EnvConfig(controlled=WHOLE_BODY, proprio=kind))
+        env = make(EnvConfig(sections={"embedded": EmbeddedConfig(controlled=WHOLE_BODY, proprio=kind)}))
         env.reset(ONE, ONE)
         proprio = env.step_chunk(np.repeat(hold(env) * 0.9, 4, axis=1)).frames.proprio[0]
         vectors[kind] = {name: proprio[where] for name, where in layout.items()}
@@ -94,7 +100,7 @@ def test_both_layouts_tell_the_same(make) -> None:
 
 
 def test_button_needs_its_travel_and_latches(make) -> None:
-    env = make(EnvConfig(reward=RewardMode.potential))
+    env = make(EnvConfig(sections={"embedded": EmbeddedConfig(reward=RewardMode.potential)}))
     env.reset(ONE, ONE)
     row = env._rows[0]
     button = row.data.joint("radio_button")
@@ -140,7 +146,7 @@ def test_shaping_cannot_be_farmed(make) -> None:
 
 
 def test_goal_of_three_cans(make) -> None:
-    env = make(EnvConfig(activity="picking_up_trash"))
+    env = make(EnvConfig(sections={"embedded": EmbeddedConfig(activity="picking_up_trash")}))
     env.reset(ONE, ONE)
     row, scores = env._rows[0], []
     for i, can in enumerate(CANS):
@@ -152,7 +158,9 @@ def test_goal_of_three_cans(make) -> None:
 
 
 def test_taking_a_can_out_costs_what_it_earned(make) -> None:
-    env = make(EnvConfig(activity="picking_up_trash", reward=RewardMode.potential))
+    env = make(
+        EnvConfig(sections={"embedded": EmbeddedConfig(activity="picking_up_trash", reward=RewardMode.potential)})
+    )
     env.reset(ONE, ONE)
     can = env._rows[0].data.joint("can_1")
     start, rewards = can.qpos.copy(), []
@@ -163,7 +171,7 @@ def test_taking_a_can_out_costs_what_it_earned(make) -> None:
 
 
 def test_grasp_needs_both_fingers_and_opens(make) -> None:
-    env = make(EnvConfig(activity="picking_up_trash", max_control_steps=240))
+    env = make(EnvConfig(max_control_steps=240, sections={"embedded": EmbeddedConfig(activity="picking_up_trash")}))
     env.reset(ONE, ONE)
     row = env._rows[0]
     closing = hold(env)
@@ -185,7 +193,7 @@ def test_grasp_needs_both_fingers_and_opens(make) -> None:
 
 def test_rows_that_hold_do_not_disturb_each_other(make) -> None:
     """Weld anchors live in the shared model: a row must behave as if it were alone."""
-    config = EnvConfig(activity="picking_up_trash", max_control_steps=240)
+    config = EnvConfig(max_control_steps=240, sections={"embedded": EmbeddedConfig(activity="picking_up_trash")})
     together, alone = make(config, 2), make(config, 1)
     together.reset(np.arange(2), np.array([3, 4]))
     alone.reset(ONE, np.array([4]))
@@ -203,38 +211,44 @@ def test_rows_that_hold_do_not_disturb_each_other(make) -> None:
     [("turning_on_radio", 60, 0.9), pytest.param("picking_up_trash", 240, 0.75, marks=pytest.mark.long)],
 )
 def test_expert_succeeds(make, activity: str, limit: int, share: float) -> None:
-    env = make(EnvConfig(activity=activity, max_control_steps=limit), 4)
+    env = make(EnvConfig(max_control_steps=limit, sections={"embedded": EmbeddedConfig(activity=activity)}), 4)
     success, _ = expert_episodes(env, 12 if limit == 60 else 4, first_seed=500, noise=0.0)
     assert success.mean() >= share
 
 
 def test_cans_on_the_floor(make) -> None:
-    env = make(EnvConfig(activity="picking_up_trash", sections={"embedded": EmbeddedConfig(cans_on_floor=True)}))
+    env = make(EnvConfig(sections={"embedded": EmbeddedConfig(activity="picking_up_trash", cans_on_floor=True)}))
     env.reset(ONE, ONE)
     assert env._rows[0].data.joint("can_1").qpos[2] == pytest.approx(room.CAN_HALF_HEIGHT)
     with pytest.raises(NotImplementedError, match="cans_on_floor"):
         env.expert_action(ONE)
 
 
+def with_settings(setting: dict) -> EnvConfig:
+    if "image_size" in setting:
+        return EnvConfig(**setting)
+    return EnvConfig(sections={"embedded": EmbeddedConfig(**setting)})
+
+
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"activity": "washing_dishes"}, ["env.activity", "washing_dishes", "turning_on_radio"]),
-        ({"controlled": ["arm_rihgt"]}, ["env.controlled", "arm_rihgt", "arm_right"]),
-        ({"controlled": []}, ["env.controlled"]),
-        ({"cameras": ["head"]}, ["env.cameras", "head", "zed_link"]),
+        ({"activity": "washing_dishes"}, ["env.embedded.activity", "washing_dishes", "turning_on_radio"]),
+        ({"controlled": ["arm_rihgt"]}, ["env.embedded.controlled", "arm_rihgt", "arm_right"]),
+        ({"controlled": []}, ["env.embedded.controlled"]),
+        ({"cameras": ["head"]}, ["env.embedded.cameras", "head", "zed_link"]),
         ({"image_size": 720}, ["env.image_size", "640"]),
-        ({"physics_hz": 100}, ["env.physics_hz", "env.action_hz"]),
+        ({"physics_hz": 100}, ["env.embedded.physics_hz", "env.action_hz"]),
     ],
 )
 def test_refused_configurations(setting: dict, words: list[str]) -> None:
     with pytest.raises(ValueError) as refusal:
-        make_env(EnvConfig(**setting), 1)
+        make_env(with_settings(setting), 1)
     assert all(word in str(refusal.value) for word in words)
 
 
 def test_expert_needs_its_arm(make) -> None:
-    env = make(EnvConfig(controlled=["arm_left", "gripper_left"]))
+    env = make(EnvConfig(sections={"embedded": EmbeddedConfig(controlled=["arm_left", "gripper_left"])}))
     env.reset(ONE, ONE)
     with pytest.raises(NotImplementedError, match="arm_right"):
         env.expert_action(ONE)

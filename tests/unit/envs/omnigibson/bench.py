@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlrun.config.schema import EnvConfig, RewardMode
+from rlrun.config.schema import EnvConfig
 from rlrun.envs import r1pro
 from rlrun.envs.make import make_env
 from rlrun.envs.omnigibson.spec import OmniGibsonConfig
+from rlrun.envs.r1pro_keys import RewardMode
 from rlrun.envs.remote_env import RemoteEnv
 
 ROOT = Path(__file__).parents[4]
@@ -24,7 +25,8 @@ WHOLE = list(r1pro.ACTION_PARTS)
 _PREAMBLE = """
 import json, sys
 import numpy as np
-from rlrun.config.schema import EnvConfig, RewardMode
+from rlrun.config.schema import EnvConfig
+from rlrun.envs.r1pro_keys import RewardMode
 from rlrun.envs.omnigibson.spec import Grasping, Instances, OmniGibsonConfig
 from rlrun.envs.omnigibson.omnigibson_env import OmniGibsonVectorEnv, rest_action
 
@@ -32,10 +34,11 @@ ROWS = np.arange(2)
 CAMERAS = ["zed_link", "left_realsense_link", "right_realsense_link"]
 
 def make(num_envs=2, cameras=CAMERAS, limit=100, **own):
-    section = OmniGibsonConfig(head_resolution=48, wrist_resolution=32, **own)
     parts = ["base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right"]
-    config = EnvConfig(simulator="omnigibson", controlled=parts, cameras=list(cameras), image_size=32,
-                       reward=RewardMode.potential, sections={"omnigibson": section}, max_control_steps=limit)
+    section = OmniGibsonConfig(head_resolution=48, wrist_resolution=32, controlled=parts, cameras=list(cameras),
+                               reward=RewardMode.potential, **own)
+    config = EnvConfig(simulator="omnigibson", image_size=32, sections={"omnigibson": section},
+                       max_control_steps=limit)
     return OmniGibsonVectorEnv(config, num_envs)
 
 def places(env):
@@ -66,12 +69,11 @@ class Bench:
 
     def make(self, progress: Callable[[], None] = lambda: None, **setting: object) -> RemoteEnv:
         """Make the adapter in this interpreter, behind the pipe."""
-        own = OmniGibsonConfig(head_resolution=48, wrist_resolution=32, **setting.pop("own", {}))
+        usual = {"head_resolution": 48, "wrist_resolution": 32, "controlled": WHOLE, "reward": RewardMode.potential}
+        own = OmniGibsonConfig(**(usual | setting.pop("own", {})))
         config = EnvConfig(
             simulator="omnigibson",
-            controlled=WHOLE,
             image_size=32,
-            reward=setting.pop("reward", RewardMode.potential),
             sections={"omnigibson": own},
             **setting,
         )

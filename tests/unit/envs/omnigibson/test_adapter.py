@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.config.schema import RewardMode
 from rlrun.envs import r1pro
 from rlrun.envs.omnigibson.spec import Instances
+from rlrun.envs.r1pro_keys import RewardMode
 from rlrun.envs.remote_env import RemoteEnv
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import SimulatorFault
@@ -152,7 +152,7 @@ def test_the_process_is_given_back(bench: Bench) -> None:
 
 def test_what_a_build_cannot_do_is_said(bench: Bench) -> None:
     with pytest.raises(RunError, match="no staged rewards"):
-        bench.make(reward=RewardMode.dense)
+        bench.make(own={"reward": RewardMode.dense})
     with pytest.raises(RunError, match="instances of turning_on_radio are not there"):
         bench.make(own={"instance_ids": [301]})
 

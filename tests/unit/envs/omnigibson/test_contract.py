@@ -13,16 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.config.schema import EnvConfig, ProprioLayout
+from rlrun.config.schema import EnvConfig
 from rlrun.envs import r1pro
 from rlrun.envs.omnigibson.configuration import CAMERA_KEY, CONTROLLERS, ROBOT, SIGNATURES, TIMEOUT, environment_config
 from rlrun.envs.omnigibson.launch import wanted_macros
 from rlrun.envs.omnigibson.spec import OmniGibsonConfig
+from rlrun.envs.r1pro_keys import ProprioLayout
 
 NAMES = json.loads((Path(__file__).parents[3] / "data" / "omnigibson_names.json").read_text())
 PART = {"torso": "trunk", "left_arm": "arm_left", "right_arm": "arm_right"}
 PART |= {"left_gripper": "gripper_left", "right_gripper": "gripper_right", "base": "base"}
-CONFIG = EnvConfig(proprio=ProprioLayout.full_256)
+CONFIG = EnvConfig(sections={"omnigibson": OmniGibsonConfig(proprio=ProprioLayout.full_256)})
 
 
 @pytest.mark.parametrize("generation", SIGNATURES)

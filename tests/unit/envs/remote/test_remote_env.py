@@ -14,9 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.config.schema import EnvConfig, ProprioLayout
+from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import from_dict, to_dict
+from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.envs.make import is_apart, make_env
+from rlrun.envs.r1pro_keys import ProprioLayout
 from rlrun.envs.remote_env import RemoteEnv
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import SimulatorFault
@@ -162,8 +164,8 @@ def test_a_first_start_gets_a_second_chance(interpreter: Callable[[str], str]) -
 
 
 def test_what_the_simulator_raises_comes_through() -> None:
-    with pytest.raises(ValueError, match="env.activity"):
-        make_env(EnvConfig(own_process=True, activity="flying"), 1)
+    with pytest.raises(ValueError, match="env.embedded.activity"):
+        make_env(EnvConfig(own_process=True, sections={"embedded": EmbeddedConfig(activity="flying")}), 1)
 
 
 def test_an_interpreter_without_the_simulator(tmp_path: Path) -> None:
@@ -205,8 +207,9 @@ def test_known_lines_get_a_level_and_a_meaning(caplog: pytest.LogCaptureFixture)
 
 
 def test_a_configuration_survives_the_way() -> None:
-    config = EnvConfig(proprio=ProprioLayout.full_256, cameras=["zed_link"], own_process=None)
-    assert from_dict(EnvConfig, to_dict(config)) == config
+    robot = EmbeddedConfig(proprio=ProprioLayout.full_256, cameras=["zed_link"])
+    config = EnvConfig(sections={"embedded": robot}, own_process=None)
+    assert from_dict(EnvConfig, to_dict(config), {"embedded": EmbeddedConfig}) == config
     with pytest.raises(KeyError, match="wheels"):
         from_dict(EnvConfig, {"wheels": 4})
 

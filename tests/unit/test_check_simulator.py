@@ -8,11 +8,12 @@ import gymnasium
 import numpy as np
 import pytest
 
+from rlrun import check_simulator
+from rlrun.check_simulator import check
 from rlrun.config.schema import EnvConfig
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.make import make_env
-from rlrun.testing import check_simulator, random_play
-from rlrun.testing.check_simulator import check
+from rlrun.testing import random_play
 from rlrun.testing.random_play import RandomPlay
 from rlrun.testing.simulators import NUM_ENVS, EnvUnderTest
 

@@ -15,7 +15,11 @@ from rlrun.config.simulator_spec import simulator_spec
 from rlrun.system.errors import ExitStatus, indent
 
 
-@entry_point("Print what a simulator breaks of the contract, its steps per second, and its memory.", "env.simulator")
+@entry_point(
+    "Print what a simulator breaks of the contract, its steps per second, and its memory.",
+    positional="env.simulator",
+    reads=("env", "python_path"),
+)
 def check(config: RunConfig) -> ExitStatus:
     import psutil
 

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from rlrun.testing.off_policy import OffPolicyContract
 
 
-@entry_point("Check that an algorithm keeps its contract.", positional="algorithm.name")
+@entry_point(
+    "Check that an algorithm keeps its contract.",
+    positional="algorithm.name",
+    reads=("algorithm", "policy", "env", "seed", "python_path"),
+)
 def main(config: RunConfig) -> ExitStatus:
     """The algorithm of `algorithm.name`, on random chunk steps; an off-policy one trains a policy of `policy.kind`."""
     contract = _contract(config)
@@ -31,9 +35,9 @@ def main(config: RunConfig) -> ExitStatus:
 
 def _contract(config: RunConfig) -> AlgorithmContract | OffPolicyContract:
     from rlrun.algorithms.algorithm import Algorithm  # importing torch takes seconds
+    from rlrun.check_policy import policy_contract
     from rlrun.config.registry import ALGORITHMS
     from rlrun.testing.algorithms import AlgorithmContract
-    from rlrun.testing.check_policy import policy_contract
     from rlrun.testing.off_policy import OffPolicyContract, SampledPolicy
 
     spec = ALGORITHMS.get(config.algorithm.name)

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from rlrun.testing.policies import PolicyContract
 
 
-@entry_point("Check that a kind of policy keeps its contract.", positional="policy.kind")
+@entry_point(
+    "Check that a kind of policy keeps its contract.",
+    positional="policy.kind",
+    reads=("policy", "env", "seed", "python_path"),
+)
 def main(config: RunConfig) -> ExitStatus:
     """A new policy of `policy.kind`, with made-up observations of the sizes that the configuration plans with."""
     contract = policy_contract(config)
