@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rlrun.policies.policy import Policy
 
 logger = logging.getLogger(__name__)
+SENSOR = "Ask for actions only after every sensor has given its first number."
 
 
 Source = Sequence[str] | str | Path  # of a configuration: arguments, or the folder of a run, checkpoint or policy
@@ -170,17 +171,58 @@ class LoadedPolicy:
         """Return the next chunk of actions for one robot: float32 [C, A], in simulator units.
 
         images: uint8 [N, H, W, 3]; proprio: float32 [P]; each None where the policy takes none. temperature 0 gives
-        the most likely actions; above 0 they are drawn, and `seed` decides.
+        the most likely actions; above 0 they are drawn, and `seed` decides. Raises RunError for pictures that are no
+        bytes, and for numbers that are not finite, of the state or of the actions.
         """
         import torch
 
-        pixels = np.zeros((1, 0, 16, 16, 3), np.uint8) if images is None else np.asarray(images, np.uint8)[None]
+        pixels = np.zeros((1, 0, 16, 16, 3), np.uint8) if images is None else _bytes(images)[None]
         state = np.zeros((1, 0), np.float32) if proprio is None else np.asarray(proprio, np.float32)[None]
+        _require_finite("proprio", state[0], "The robot's state holds a number that is not finite.", SENSOR)
         with torch.inference_mode():
             distribution, _ = self.policy(pixels, [instruction], state, temperature or 1.0)
             keys = np.array([seed], np.uint64)
             tokens = distribution.sample(keys) if temperature else distribution.most_likely()
-            return self.policy.decode_actions(tokens.cpu().numpy())[0]
+            actions = self.policy.decode_actions(tokens.cpu().numpy())[0]
+        _require_finite("action", actions, "The policy answers with a number that is not finite.", self._culprit())
+        return actions
+
+    def _culprit(self) -> str:
+        """Return what to do about actions that are not finite: it depends on whether the weights are."""
+        import torch
+
+        parameters = self.policy.module.named_parameters()
+        broken = next((name for name, parameter in parameters if not torch.isfinite(parameter).all()), None)
+        if broken is None:
+            return "Its weights are finite: a number of the state is far outside of what it was trained with."
+        return f"Its parameter {broken} is not finite: open an earlier checkpoint."
+
+
+def _bytes(images: np.ndarray) -> np.ndarray:
+    """Return pictures, uint8. Raises RunError for others, whose bytes would be another picture's."""
+    pictures = np.asarray(images)
+    if pictures.dtype == np.uint8:
+        return pictures
+    raise RunError(
+        "The pictures are no bytes.",
+        key="images",
+        value=str(pictures.dtype),
+        cause="A policy takes uint8 [N, H, W, 3], red first, of 0 to 255.",
+        remedy="Give images.astype(np.uint8) of numbers up to 255, and (images * 255).round().astype(np.uint8) of "
+        "numbers up to 1.",
+        exit_status=ExitStatus.bad_input,
+    )
+
+
+def _require_finite(name: str, numbers: np.ndarray, message: str, remedy: str) -> None:
+    """Raise RunError that names the first number of `numbers` which is not finite."""
+    wrong = np.argwhere(~np.isfinite(numbers))
+    if not len(wrong):
+        return
+    place = ", ".join(map(str, wrong[0].tolist()))
+    value = str(numbers[tuple(wrong[0])])
+    cause = f"{name}[{place}] is {value}, of {numbers.size} numbers {len(wrong)} are not finite"
+    raise RunError(message, key=name, value=value, cause=cause, remedy=remedy, exit_status=ExitStatus.bad_input)
 
 
 def make_env(config: RunConfig | Source) -> SimulatorEnv:
