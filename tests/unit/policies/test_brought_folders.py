@@ -146,6 +146,14 @@ def test_actions_are_never_nan(brought) -> None:
     with pytest.raises(RunError, match="float32") as error:
         act(policy, images=np.full((1, 32, 32, 3), 0.7, np.float32))
     assert error.value.key == "images" and "255" in str(error.value.remedy)
+    for odd in (np.zeros((32, 32, 3), np.uint8), np.zeros((1, 3, 32, 32), np.uint8)):
+        with pytest.raises(RunError, match=r"(?s)images.*uint8 \[") as error:
+            act(policy, images=odd)
+    for odd in ({"images": np.zeros((2, 32, 32, 3), np.uint8)}, {"proprio": state[:-1]}, {"images": None}):
+        state[3] = 0.0
+        with pytest.raises(RunError, match="does not take this observation") as error:
+            act(policy, **odd)
+    assert f"{policy.num_proprio} numbers" in str(error.value.remedy)
     name, parameter = next(item for item in policy.module.named_parameters() if "action_out_proj" in item[0])
     with torch.no_grad():
         parameter.fill_(math.nan)
@@ -243,6 +251,20 @@ def test_fields_without_a_say_in_actions_are_read_over(brought, kind: str, told)
     edit(folder / "config.json", later_field=False, another=None, use_peft=False, **HARMLESS[kind])
     opened(folder)
     assert told() == ()
+
+
+@pytest.mark.parametrize("kind", ["smolvla", "pi05"])
+@pytest.mark.parametrize("settings", [{"max_length": 7}, {"padding_side": "left"}, {"eps": 0.1}])
+def test_steps_that_cut_pad_or_scale_otherwise_are_refused(brought, kind: str, settings: dict[str, Any]) -> None:
+    folder = brought(kind)
+    file = folder / "policy_preprocessor.json"
+    described = json.loads(file.read_text())
+    name = "normalizer_processor" if "eps" in settings else "tokenizer_processor"
+    (step,) = (step for step in described["steps"] if step["registry_name"] == name)
+    step["config"].update(settings)
+    file.write_text(json.dumps(described))
+    text = refused(folder)
+    assert name in text and "=".join(str(part) for part in next(iter(settings.items()))) in text
 
 
 # --- files ------------------------------------------------------------------------------------
