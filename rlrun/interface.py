@@ -211,8 +211,8 @@ def _unfit(cause: str, cameras: list[str], num_proprio: int) -> RunError:
         "The policy does not take this observation.",
         key="observation",
         cause=cause,
-        remedy=f"Give images, uint8 [N, H, W, 3], of its N cameras{named} and proprio of {num_proprio} numbers; None for "
-        "what it does not take.",
+        remedy=f"Give images, uint8 [N, H, W, 3], of its N cameras{named} and proprio of {num_proprio} numbers; None "
+        "for what it does not take.",
         exit_status=ExitStatus.bad_input,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +56,22 @@ LEROBOT = {
 }
 
 
-def require_known_fields(
-    folder: Path, described: Mapping[str, Any], read: Collection[str], harmless: Collection[str]
-) -> None:
+def field_names(kind: type) -> set[str]:
+    """Return the names of a dataclass that reads a config.json."""
+    return {entry.name for entry in fields(kind)}
+
+
+def require_known_fields(folder: Path, described: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise RunError that names the fields of a config.json which may change actions in a way that rlrun does not do.
 
-    read: fields that the kind reads or judges; harmless: those of the kind that change no action. A field that is
-    false, null, zero or empty asks for nothing.
+    known: the fields that the kind reads, or that change no action, beside those of every kind. A field that is false,
+    null, zero or empty asks for nothing.
     """
-    known = _OF_ALL.union(read, harmless, ("use_peft",) if has_only_adapters(folder) else ())
+    known = _OF_ALL.union(known, ("use_peft",) if has_only_adapters(folder) else ())
     asked = {
-        name: value for name, value in described.items() if value and name not in known and not _is_of_training(name)
+        name: value
+        for name, value in described.items()
+        if value and name not in known and not name.startswith(_OF_TRAINING)
     }
     if not asked:
         return
@@ -76,7 +82,3 @@ def require_known_fields(
         f"{', '.join(shown[:MAX_FIELDS])}{more}, which rlrun does not read.",
         f"Take a checkpoint without it. If it changes no action of this policy, delete it from {folder / CONFIG_FILE}.",
     )
-
-
-def _is_of_training(name: str) -> bool:
-    return name.startswith(_OF_TRAINING)

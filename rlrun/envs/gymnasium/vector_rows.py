@@ -37,8 +37,6 @@ from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv
 from rlrun.system.errors import ExitStatus, RunError
 
 log = logging.getLogger(__name__)
-
-
 SINGLES = (Vectorization.sync, Vectorization.async_)  # made of single environments
 
 

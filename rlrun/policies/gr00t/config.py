@@ -315,7 +315,7 @@ class Gr00tConfig(LeRobotConfig):
         version = str(content.get("model_version") or VERSIONS[0])
         named = _OTHER_VERSION.search(str(content.get("base_model_path", "")))
         if version.lower() not in VERSIONS or named is not None:
-            raise ValueError(f"it is of GR00T {named.group() if named else version}, and rlrun has N1.7 only")
+            raise ValueError(f"it is of {named.group() if named else f'GR00T {version}'}, and rlrun has N1.7 only")
         known = dict(content)
         if known.get("action_decode_transform", "auto") == "auto":
             is_signed = content.get("embodiment_tag") == "libero_sim"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from rlrun.policies.config_fields import LEROBOT, require_known_fields
+from rlrun.policies.config_fields import LEROBOT, field_names, require_known_fields
 from rlrun.policies.flow.folder import REMARK, FlowParts, settings_to_export, stored_tensors, write_first_noise
 from rlrun.policies.flow.lerobot_config import LeRobotConfig, Statistics
 from rlrun.policies.flow.lerobot_processors import tokenizer_file, write_tokenizer
@@ -60,7 +59,7 @@ def read_folder(folder: Path, files: WeightFiles, tokenizer_path: Path | None = 
     that rlrun lacks.
     """
     stored = read_json(folder / CONFIG_FILE)
-    require_known_fields(folder, stored, {entry.name for entry in fields(Gr00tConfig)}, LEROBOT | HARMLESS)
+    require_known_fields(folder, stored, field_names(Gr00tConfig) | LEROBOT | HARMLESS)
     _name_tensors(files)
     file = tokenizer_file(folder, [folder / BACKBONE_FOLDER], tokenizer_path, PUBLISHED_BACKBONE)
     try:

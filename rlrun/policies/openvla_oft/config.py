@@ -128,13 +128,10 @@ class OpenVLAOFTConfig(PretrainedConfig):
         return self.text_config.vocab_size - self.pad_to_multiple_of
 
 
-READ_FIELDS = frozenset(OpenVLAOFTConfig.__annotations__)
-
-
-def harmless_fields(described: Mapping[str, Any]) -> set[str]:
-    """Return the fields of an official config.json that change no action: its own, and transformers' of every model."""
+def known_fields(described: Mapping[str, Any]) -> set[str]:
+    """Return the fields of an official config.json that are read or change no action, with those of every model."""
     resizing = {"image_resize_strategy"} if described.get("image_resize_strategy") == RESIZE else set()
-    return _HARMLESS.union(resizing, PretrainedConfig().to_dict())
+    return _HARMLESS.union(resizing, OpenVLAOFTConfig.__annotations__, PretrainedConfig().to_dict())
 
 
 @dataclass(frozen=True)

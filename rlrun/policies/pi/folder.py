@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlrun.config.simulator_world import PlannedSpaces
-from rlrun.policies.config_fields import LEROBOT, require_known_fields
+from rlrun.policies.config_fields import LEROBOT, field_names, require_known_fields
 from rlrun.policies.flow.folder import (
     REMARK,
     FlowParts,
@@ -73,8 +72,10 @@ CLASSES = {
     "pi0": "lerobot.policies.pi0.modeling_pi0.PI0Policy",
     "pi05": "lerobot.policies.pi05.modeling_pi05.PI05Policy",
 }  # LeRobot's
-OPENPI_FIELDS = {"action_dim", "action_horizon", "paligemma_variant", "action_expert_variant"}
-OPENPI_HARMLESS = {"precision", "pi05", "pytorch_compile_mode"}  # the tensors tell which of the two it is
+OPENPI_FIELDS = {  # with those that change no action: the tensors tell which of the two it is
+    *("action_dim", "action_horizon", "paligemma_variant", "action_expert_variant"),
+    *("precision", "pi05", "pytorch_compile_mode"),
+}
 OLDER_HARMLESS = {"num_steps", "proj_width"}  # of LeRobot before 0.4: the run says the steps, the tensors the width
 EXPORTED_SIZES = PiSizes()  # LeRobot's classes have these only
 PATCHED_TRANSFORMERS = (
@@ -161,12 +162,12 @@ def read_folder(folder: Path, files: WeightFiles, settings: PiSettings, spaces: 
 def _require_known(folder: Path, content: Mapping[str, Any]) -> None:
     """Raise RunError for a field that rlrun does not read and that may change actions."""
     if is_openpi(content):
-        require_known_fields(folder, content, OPENPI_FIELDS, OPENPI_HARMLESS)
+        require_known_fields(folder, content, OPENPI_FIELDS)
         return
     resized = content.get("resize_imgs_with_padding")
     is_usual = resized in (None, list(PiConfig.image_resolution))
-    harmless = LEROBOT | OLDER_HARMLESS | ({"resize_imgs_with_padding"} if is_usual else set())
-    require_known_fields(folder, content, {entry.name for entry in fields(PiConfig)}, harmless)
+    resizing = {"resize_imgs_with_padding"} if is_usual else set()
+    require_known_fields(folder, content, field_names(PiConfig) | LEROBOT | OLDER_HARMLESS | resizing)
 
 
 def processor_settings(is_openpi: bool) -> dict[str, Any]:
