@@ -160,7 +160,7 @@ class ObservationReader:
 
     def _is_sure(self, camera: Camera) -> bool:
         """Return whether a camera may be used without its name: bytes up to 255, and no small grid of numbers."""
-        space = self._leaves[camera.key]
+        space: Any = self._leaves[camera.key]  # a Box, as of every camera
         return camera.scale is None and not is_small_grid(space) and float(space.high.max()) == BYTE_LIMITS[-1]
 
     def _is_doubted(self, camera: Camera, wanted: GymnasiumConfig) -> bool:
