@@ -191,7 +191,8 @@ class LoadedPolicy:
             keys = np.array([seed], np.uint64)
             tokens = distribution.sample(keys) if temperature else distribution.most_likely()
             actions = self.policy.decode_actions(tokens.cpu().numpy())[0]
-        _require_finite("action", actions, "The policy answers with a number that is not finite.", self._culprit())
+        if not np.isfinite(actions).all():
+            _require_finite("action", actions, "The policy answers with a number that is not finite.", self._culprit())
         return actions
 
     def _culprit(self) -> str:
