@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from rlrun.policies.policy import Policy
 
 logger = logging.getLogger(__name__)
+ARRANGED = "Give np.stack([picture]) of one camera, and np.moveaxis(images, 1, -1) of channels before rows."
+CONVERTED = (
+    "Give images.astype(np.uint8) of numbers up to 255, and (images * 255).round().astype(np.uint8) of numbers up to 1."
+)
+SENSOR = "Ask for actions only after every sensor has given its first number."
 
 
 Source = Sequence[str] | str | Path  # of a configuration: arguments, or the folder of a run, checkpoint or policy
@@ -170,17 +175,73 @@ class LoadedPolicy:
         """Return the next chunk of actions for one robot: float32 [C, A], in simulator units.
 
         images: uint8 [N, H, W, 3]; proprio: float32 [P]; each None where the policy takes none. temperature 0 gives
-        the most likely actions; above 0 they are drawn, and `seed` decides.
+        the most likely actions; above 0 they are drawn, and `seed` decides. Raises RunError for pictures that are no
+        bytes, other numbers of them or of the state than the policy takes, and what is not finite, actions too.
         """
         import torch
 
-        pixels = np.zeros((1, 0, 16, 16, 3), np.uint8) if images is None else np.asarray(images, np.uint8)[None]
+        pixels = np.zeros((1, 0, 16, 16, 3), np.uint8) if images is None else _bytes(images)[None]
         state = np.zeros((1, 0), np.float32) if proprio is None else np.asarray(proprio, np.float32)[None]
+        _require_finite("proprio", state[0], "The robot's state holds a number that is not finite.", SENSOR)
         with torch.inference_mode():
-            distribution, _ = self.policy(pixels, [instruction], state, temperature or 1.0)
+            try:
+                distribution, _ = self.policy(pixels, [instruction], state, temperature or 1.0)
+            except ValueError as error:  # other numbers of pictures, or of the state, than it takes
+                raise _unfit(str(error), list(self.cameras), self.policy.num_proprio) from error
             keys = np.array([seed], np.uint64)
             tokens = distribution.sample(keys) if temperature else distribution.most_likely()
-            return self.policy.decode_actions(tokens.cpu().numpy())[0]
+            actions = self.policy.decode_actions(tokens.cpu().numpy())[0]
+        if not np.isfinite(actions).all():
+            _require_finite("action", actions, "The policy answers with a number that is not finite.", self._culprit())
+        return actions
+
+    def _culprit(self) -> str:
+        """Return what to do about actions that are not finite: it depends on whether the weights are."""
+        import torch
+
+        parameters = self.policy.module.named_parameters()
+        broken = next((name for name, parameter in parameters if not torch.isfinite(parameter).all()), None)
+        if broken is None:
+            return "Its weights are finite: a number of the state is far outside of what it was trained with."
+        return f"Its parameter {broken} is not finite: open an earlier checkpoint."
+
+
+def _unfit(cause: str, cameras: list[str], num_proprio: int) -> RunError:
+    named = f" ({', '.join(cameras)})" if cameras else ""
+    return RunError(
+        "The policy does not take this observation.",
+        key="observation",
+        cause=cause,
+        remedy=f"Give images, uint8 [N, H, W, 3], of its N cameras{named} and proprio of {num_proprio} numbers; None "
+        "for what it does not take.",
+        exit_status=ExitStatus.bad_input,
+    )
+
+
+def _bytes(images: np.ndarray) -> np.ndarray:
+    """Return pictures, uint8. Raises RunError for others, whose bytes would be another picture's."""
+    pictures = np.asarray(images)
+    if pictures.dtype == np.uint8 and pictures.ndim == 4 and pictures.shape[-1] == 3:
+        return pictures
+    raise RunError(
+        "The pictures are not those that a policy takes.",
+        key="images",
+        value=f"{pictures.dtype} {list(pictures.shape)}",
+        cause="A policy takes uint8 [N, H, W, 3], red first, of 0 to 255.",
+        remedy=ARRANGED if pictures.dtype == np.uint8 else f"{CONVERTED} {ARRANGED}",
+        exit_status=ExitStatus.bad_input,
+    )
+
+
+def _require_finite(name: str, numbers: np.ndarray, message: str, remedy: str) -> None:
+    """Raise RunError that names the first number of `numbers` which is not finite."""
+    wrong = np.argwhere(~np.isfinite(numbers))
+    if not len(wrong):
+        return
+    place = ", ".join(map(str, wrong[0].tolist()))
+    value = str(numbers[tuple(wrong[0])])
+    cause = f"{name}[{place}] is {value}, of {numbers.size} numbers {len(wrong)} are not finite"
+    raise RunError(message, key=name, value=value, cause=cause, remedy=remedy, exit_status=ExitStatus.bad_input)
 
 
 def make_env(config: RunConfig | Source) -> SimulatorEnv:

@@ -27,7 +27,14 @@ from rlrun.config.schema import RunConfig
 from rlrun.placement.network import measure_path, require_path
 from rlrun.placement.plan import read_request
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.local_files import LockedFolder, lock_holders, open_parent, remove_stale
+from rlrun.system.local_files import (
+    LockedFolder,
+    TemporaryFolder,
+    lock_holders,
+    open_parent,
+    remove_stale,
+    unfit_folder,
+)
 from rlrun.system.process_io import restore_signal_handlers, signals_held
 
 _POLL_S = 0.5
@@ -74,8 +81,9 @@ def start_node(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
         print(f"removed {folder}, left by a node that is gone", flush=True)
     with Signals() as signals:
         temp_parent, spill_parent = choose_directories(config, group)
-        temp = LockedFolder(temp_parent, NODE_FOLDER_PREFIX)
-        spill = LockedFolder(spill_parent, NODE_FOLDER_PREFIX) if spill_parent is not None else None
+        key = f"placement.nodes.{group.name}"
+        temp = _folder_in(temp_parent, f"{key}.temp_dir")
+        spill = _folder_in(spill_parent, f"{key}.spill_dirs") if spill_parent is not None else None
         folders = [temp] if spill is None else [spill, temp]
         for exposed in {open_parent(folder.path) for folder in folders} - {None}:
             print(f"warning: other users can rename the folder of Ray: end that with `chmod +t {exposed}`", flush=True)
@@ -90,6 +98,14 @@ def start_node(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
             if not is_lost:
                 for locked in folders:
                     locked.close()
+
+
+def _folder_in(parent: str, key: str) -> LockedFolder:
+    """Make the folder of a node. Raises RunError with a place that works."""
+    try:
+        return LockedFolder(parent, NODE_FOLDER_PREFIX)
+    except OSError as error:
+        raise unfit_folder(TemporaryFolder(parent, key), error, key) from error
 
 
 def _serve(config: RunConfig, settings: NodeSettings, command: Sequence[str], signals: Signals) -> ExitStatus | int:

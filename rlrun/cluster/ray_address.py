@@ -12,6 +12,7 @@ import psutil
 from rlrun.config.schema import ClusterKind, RunConfig
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.network import require_ipv4, require_ipv4_name
+from rlrun.system.user import home_folder
 
 VARIABLE = "RAY_ADDRESS"
 KEY = "cluster.address"
@@ -132,8 +133,28 @@ def check_mode() -> None:
 
 
 def own_file(port: int) -> Path:
-    """Return the file for the token that a head at `port` creates."""
-    return Path.home() / ".rlrun" / f"ray_token_{port}"
+    """Return the file for the token that a head at `port` creates. Raises RunError if the user has no home folder."""
+    home = home_folder()
+    if home is None:
+        raise _homeless("this user has none, and HOME is not set")
+    return home / _file_name(port)
+
+
+def _file_name(port: int) -> str:
+    """Return the file for a head's token, relative to the home folder."""
+    return f".rlrun/ray_token_{port}"
+
+
+def _homeless(cause: str) -> RunError:
+    return RunError(
+        "Ray's token cannot be kept in the home folder.",
+        key="HOME",
+        value=os.environ.get("HOME"),
+        cause=cause,
+        remedy=f"Set HOME to a folder in which this user may write, or give a token that is kept elsewhere: "
+        f"export {TOKEN}=$(openssl rand -hex 32).",
+        exit_status=ExitStatus.placement,
+    )
 
 
 def use_new() -> None:
@@ -159,7 +180,7 @@ def use_known(address: str) -> None:
         raise RunError(
             f"There is no token for the Ray cluster at {address}.",
             key=TOKEN,
-            cause=f"neither {TOKEN} nor {TOKEN_PATH} is set, and {own_file(port)} does not exist",
+            cause=f"neither {TOKEN} nor {TOKEN_PATH} is set, and ~/{_file_name(port)} does not exist",
             remedy=copy_line(host, port) + f"\nor export {TOKEN_PATH}=FILE, a file of mode 600. For a cluster that "
             f"was started without a token: export {MODE}=disabled.",
             exit_status=ExitStatus.placement,
@@ -175,10 +196,13 @@ def use_or_create(port: int) -> Path | None:
         return None
     os.environ[TOKEN] = token = secrets.token_hex(32)
     path = own_file(port)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as stream:
-        stream.write(token)
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as stream:
+            stream.write(token)
+    except OSError as error:
+        raise _homeless(f"{type(error).__name__}: {error}") from error
     return path
 
 
@@ -204,8 +228,8 @@ def refused(address: str) -> RunError:
 
 def copy_line(host: str, port: int) -> str:
     """Return the shell command that copies a head's token to another node. It contains no secret."""
-    name = own_file(port).name
-    return f"mkdir -p -m 700 ~/.rlrun && scp -p {host}:.rlrun/{name} ~/.rlrun/{name}"
+    name = _file_name(port)
+    return f"mkdir -p -m 700 ~/.rlrun && scp -p {host}:{name} ~/{name}"
 
 
 def _parts(address: str) -> tuple[str, int]:
@@ -223,7 +247,8 @@ def _environment_token() -> str | None:
 
 def _stored_token(port: int) -> str | None:
     """Return the token from the environment, else from the home folder; None without one."""
-    files = [own_file(port), Path.home() / _RAYS_OWN]
+    home = home_folder()
+    files = [] if home is None else [home / _file_name(port), home / _RAYS_OWN]
     return _environment_token() or next((_read(path) for path in files if path.exists()), None)
 
 

@@ -38,7 +38,14 @@ from rlrun.cluster.waits import warn_if_slow
 from rlrun.config.schema import RunConfig
 from rlrun.placement.this_machine import find_accelerators
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.local_files import LockedFolder, TemporaryFolder, folder_for_ray, open_parent, remove_stale
+from rlrun.system.local_files import (
+    LockedFolder,
+    TemporaryFolder,
+    folder_for_ray,
+    open_parent,
+    remove_stale,
+    unfit_folder,
+)
 from rlrun.system.process_io import SHIELDED_SIGNALS, PreemptedError, signal_handlers_kept, signals_held
 from rlrun.system.run_queue import QueueTime, descendants, queue_seconds, scheduled_seconds
 from rlrun.system.telemetry import mark_alive
@@ -289,14 +296,7 @@ def _new_folder(parent: TemporaryFolder) -> LockedFolder:
             logger.info("removed %s, left by a run that is gone", stale)
         folder = LockedFolder(parent.path, RAY_FOLDER_PREFIX)
     except OSError as error:
-        raise RunError(
-            f"Ray's temporary folder cannot be made in {parent.path}{by}.",
-            key=parent.source or _KEY,
-            value=parent.path,
-            cause=f"{type(error).__name__}: {error}",
-            remedy=f"Make that folder, or name another one in {_KEY}, such as /tmp.",
-            exit_status=ExitStatus.storage,
-        ) from error
+        raise unfit_folder(parent, error, _KEY) from error
     exposed = open_parent(folder.path)
     if exposed is not None:
         logger.warning("other users can rename the folder of Ray: end that with `chmod +t %s`", exposed)

@@ -9,7 +9,6 @@ other. Ray removes a group when its job ends for any reason.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import random
@@ -30,6 +29,7 @@ from rlrun.placement.plan import Plan, Slot
 from rlrun.placement.planner import replanned
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.telemetry import mark_alive
+from rlrun.system.user import user_name
 
 _POLL_S = 1.0
 _GONE = "REMOVED"
@@ -83,7 +83,7 @@ class Reservation:
         self._bundles = [_bundle(*each) for each in zip(there, fresh, self._nodes, strict=True)]
         for node, bundle in zip(self._nodes, self._bundles, strict=True):
             _check_possible(node, bundle)
-        holder = f"{purpose}, {getpass.getuser()}@{socket.gethostname()}, process {os.getpid()}"
+        holder = f"{purpose}, {user_name()}@{socket.gethostname()}, process {os.getpid()}"
         held = {node.node_id: indices for node, indices in zip(self._nodes, fresh, strict=True)}
         self._claim = Claim(holder, {node: indices for node, indices in held.items() if indices})
         self._deadline_s = deadline_s

@@ -20,7 +20,15 @@ MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 INNER_FOLDER = "pretrained_model"  # in which LeRobot's training checkpoints hold the policy
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTERS = "adapter_model.*"
+PICKLED_FILES = ("full_weights.pt", "model_state_dict/full_weights.pt")  # RLinf's training checkpoints
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors", *PICKLED_FILES)
 _BASE_KEY = "base_model_name_or_path"
+_CONVERSION = (
+    'python -c "import glob, torch; from safetensors.torch import save_file; w = {{}}; '
+    "[w.update(torch.load(f, map_location='cpu', weights_only=True)) for f in glob.glob('{folder}/pytorch_*.bin')]; "
+    "save_file({{k: v.clone() for k, v in w.items()}}, '{folder}/model.safetensors')\""
+)
 
 
 def parameters_in(folder: Path) -> int:
@@ -142,19 +150,79 @@ def without_description(folder: Path) -> RunError:
 
 
 def _of_no_kind(folder: Path, described: Mapping[str, Any]) -> RunError:
+    conversions = (spec.conversion(described) for spec in POLICIES.installed())
+    converted = next((remedy for remedy in conversions if remedy is not None), None)
     return RunError(
         f"The policy in {folder} is of {type_in(described)}; no installed kind opens it.",
         key="policy.path",
         value=str(folder),
         cause=f"Installed kinds: {', '.join(POLICIES.names())}.",
-        remedy="Give the folder of a policy of one of these kinds, or install the package that brings the other kind.",
+        remedy=converted
+        or "Give the folder of a policy of one of these kinds, or install the package that brings the other kind.",
         exit_status=ExitStatus.bad_input,
     )
 
 
 def has_only_adapters(folder: Path) -> bool:
     """Return whether a folder has adapters and no weights of its own."""
-    return {file.name for file in folder.glob("*.safetensors")} == {ADAPTER_FILE}
+    return (folder / ADAPTER_FILE).is_file() and not _weights_in(folder)
+
+
+def _weights_in(folder: Path) -> list[Path]:
+    return [file for pattern in _WEIGHTS for file in sorted(folder.glob(pattern))]
+
+
+def refuse_unmerged(folder: Path) -> None:
+    """Raise RunError for adapters beside weights, since no file says whether the weights have them already."""
+    adapters = sorted(folder.glob(_ADAPTERS))
+    weights = _weights_in(folder)
+    if not (adapters and weights):
+        return
+    raise RunError(
+        f"The policy folder {folder} has adapters beside whole weights.",
+        key="policy.path",
+        value=str(folder),
+        cause=f"{adapters[0].name} changes {weights[0].name}; no file tells whether that was done already",
+        remedy=f"If the weights have them already, move {adapters[0].name} and {ADAPTER_CONFIG} out of the folder. If "
+        f"not, move the weights into a folder of their own, beside a copy of the other files, and write its path into "
+        f"{folder / ADAPTER_CONFIG} as {_BASE_KEY}: rlrun then merges them.",
+        exit_status=ExitStatus.bad_input,
+    )
+
+
+def without_weights(folder: Path, missing: str) -> RunError:
+    """Return the error of a folder that lacks the file `missing` of its weights. The remedy is for what lies there."""
+    return RunError(
+        f"The policy folder {folder} lacks {missing}.",
+        key="policy.path",
+        value=str(folder),
+        remedy=_instead_of_weights(folder),
+        exit_status=ExitStatus.bad_input,
+    )
+
+
+def _instead_of_weights(folder: Path) -> str:
+    pickled = next(iter(sorted(folder.glob("pytorch_model*.bin"))), None)
+    adapters = next((file for file in sorted(folder.rglob(_ADAPTERS)) if file.name != ADAPTER_FILE), None)
+    below = next(iter(sorted(folder.glob(f"*/{ADAPTER_FILE}"))), None)
+    if pickled is not None:
+        return (
+            f"Its weights are in {pickled.name}, which is read by pickle. Write them as safetensors: "
+            f"`{_CONVERSION.format(folder=folder)}`."
+        )
+    if below is not None:
+        return (
+            f"It has adapters in {below.parent.name}/. Copy {ADAPTER_FILE} and {ADAPTER_CONFIG} from there into the "
+            f"folder, and write the path of the policy that they change into {ADAPTER_CONFIG} as {_BASE_KEY}."
+        )
+    if adapters is not None:
+        return f"It has adapters in {adapters.name}: save them by peft as {ADAPTER_FILE} (safe_serialization=True)."
+    if any(folder.glob("model-*.safetensors")):
+        return "Some files of its weights are there: copy those that are missing, and model.safetensors.index.json."
+    return (
+        "Copy the whole checkpoint. Weights are read from *.safetensors, or from RLinf's full_weights.pt "
+        "beside config.json."
+    )
 
 
 def base_of(folder: Path) -> Path:

@@ -18,12 +18,14 @@ from rlrun.policies.folders import (
     ADAPTER_FILE,
     base_of,
     has_only_adapters,
+    refuse_unmerged,
     spec_of,
     unfit,
     without_description,
 )
 from rlrun.policies.policy import Policy
 from rlrun.policies.spec import CONFIG_FILE, PolicySpec
+from rlrun.policies.unread_files import tell_unread
 from rlrun.policies.weight_files import (
     StoredWeights,
     WeightFiles,
@@ -32,6 +34,8 @@ from rlrun.policies.weight_files import (
     official_name,
     read_json,
     refuse,
+    require_finite,
+    require_unwrapped,
 )
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -78,6 +82,7 @@ def open_unfilled(
         if not (folder / CONFIG_FILE).is_file():
             raise without_description(folder)
         read_json(folder / CONFIG_FILE)  # refuses sizes that would take memory for no weights
+        refuse_unmerged(folder)
         files = AdaptedFiles(folder) if has_only_adapters(folder) else WeightFiles(folder)
         policy = kind.from_folder(folder, files, run)
         if run is not None and policy.num_action_chunks != run.policy.num_action_chunks:
@@ -87,7 +92,9 @@ def open_unfilled(
         new = policy.new_parts(folder, seed)
         shapes = {name: tuple(tensor.shape) for name, tensor in policy.module.state_dict().items()}
         check_tensors(folder, shapes, files.shapes, optional=new)
-    return policy, StoredWeights(files, {name: new[name] for name in new if name not in files.shapes}, seed)
+        tell_unread(folder, files.opened(), spec.reads)
+    absent = {name: new[name] for name in new if name not in files.shapes}
+    return policy, StoredWeights(files, absent, seed, policy.unread_names())
 
 
 def _filled(policy: Policy, weights: StoredWeights, dtype: torch.dtype, device: torch.device | str) -> Policy:
@@ -140,6 +147,7 @@ class AdaptedFiles(WeightFiles):
         self._scale = described["lora_alpha"] / (rank**0.5 if described.get("use_rslora") else rank)
         self._adapted: dict[str, str] = {}  # name of a weight -> what its two matrices are called in the file
         for stored in self._opened(self._adapter_file):
+            require_unwrapped(self._adapter_file, stored)
             if stored.endswith(_MATRICES):
                 layer = stored[: -len(_MATRICES[0])]
                 self._adapted[f"{official_name(layer)}.weight"] = layer
@@ -161,10 +169,16 @@ class AdaptedFiles(WeightFiles):
             return weight
         try:
             with safe_open(self._adapter_file, framework="pt") as stored:
-                a, b = (stored.get_slice(self._adapted[name] + matrix) for matrix in _MATRICES)
-                return merged(weight, a[:], b[start:stop], self._scale).to(weight.dtype)
+                names = [self._adapted[name] + matrix for matrix in _MATRICES]
+                a, b = stored.get_slice(names[0])[:], stored.get_slice(names[1])[start:stop]
         except (SafetensorError, OSError, RuntimeError) as error:
             self._unreadable(self._adapter_file, error)
+        for matrix, tensor in zip(names, (a, b), strict=True):
+            require_finite(self._adapter_file, matrix, tensor)
+        return merged(weight, a, b, self._scale).to(weight.dtype)
+
+    def opened(self) -> set[Path]:
+        return super().opened() | {self._adapter_file, self._adapter_file.with_name(ADAPTER_CONFIG)}
 
     def rename(self, new_name: Callable[[str], str]) -> None:
         super().rename(new_name)

@@ -114,6 +114,11 @@ class PolicySpec:
     # Names a function (folder, out, vlm_name) -> LeRobotFolder that writes a trained policy for LeRobot's class.
     # vlm_name: where LeRobot finds the VLM's files; None: in `out`. None: LeRobot has no such class.
     to_lerobot: str | None = None
+    # Patterns of files that the kind reads beside config.json, tokenizer and weights, or that change no action; others
+    # are told when a folder is opened.
+    reads: tuple[str, ...] = ("*",)
+    # How a folder that is of this kind, in a layout that it does not open, is converted; None: it is of another kind.
+    conversion: Callable[[Mapping[str, Any]], str | None] = lambda described: None
     # Name of the only algorithm that learns from the choices of a configured policy; None: any may.
     learned_by: Callable[[RunConfig], str | None] = lambda config: None
     # Name of the file in configs/policy for the configured policy, beside which <name>_nft and <name>_dsrl are shipped;

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from rlrun.policies.adapters import first_value, is_adapter_name, plain_name
+from rlrun.policies.folders import PICKLED_FILES, without_weights
 from rlrun.system import local_files
 from rlrun.system.errors import ExitStatus, RunError
 
 INDEX_FILE = "model.safetensors.index.json"
 WEIGHTS_FILE = "model.safetensors"
-PICKLED_FILES = ("full_weights.pt", "model_state_dict/full_weights.pt")  # RLinf's training checkpoints
 PROPRIO_FILES = "proprio_projector--*.pt"
 FOREIGN_FILES = {  # parts that replace the action tokens, or change the towers
     "action_head--*.pt": "it was trained with a regression head, so that its action tokens mean nothing",
@@ -36,6 +36,19 @@ MAX_NAMES = 8  # in an error message
 _RECOMPUTED = ".rotary_emb.inv_freq"  # buffers that older versions of transformers stored, and that rlrun computes
 # names that the wrappers and classes of other trainers write in place of the official ones
 _WRAPPERS = re.compile(r"^(module\.|base_model\.model\.)+")
+# of wrappers that are taken off before a policy is saved: their names stay in a file only by mistake
+_DDP = "module"  # at the beginning only: other networks have modules of this name
+_LEFT_WRAPPERS = {
+    _DDP: "DistributedDataParallel",
+    "_orig_mod": "torch.compile",
+    "_fsdp_wrapped_module": "FSDP",
+    "_checkpoint_wrapped_module": "activation checkpointing",
+    "_forward_module": "Lightning",
+}
+_UNWRAPPING = (
+    "python -c \"import re; from safetensors.torch import load_file, save_file; f = '{file}'; "
+    "save_file({{re.sub('{pattern}', '', k): v for k, v in load_file(f).items()}}, f, {{'format': 'pt'}})\""
+)
 _RENAMED = ((re.compile(r"^value_head\.mlp\."), "value_head.layers."), (re.compile(r"\.gamma$"), ".scale_factor"))
 MAX_FILE_BYTES = 5_000_000_000  # as in published checkpoints
 
@@ -56,12 +69,16 @@ class WeightFiles:
         self._folder = folder
         self._places: dict[str, tuple[Path, str]] = {}  # name -> (file, name in it); ordered by file
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self._read: list[Path] = []
         self._open: tuple[Path, Any] | None = None
         self._refuse_foreign()
         for file in self._files():
+            self._read.append(file)
             for stored in self._opened(file):
+                require_unwrapped(file, stored)
                 self._add(official_name(stored), file, stored)
         for file in sorted(folder.glob(PROPRIO_FILES)):
+            self._read.append(file)
             for stored in self._opened(file):
                 self._add(f"proprio_projector.{official_name(stored)}", file, stored)
         self.close()
@@ -73,6 +90,14 @@ class WeightFiles:
             return self._rows(self._opened(file), stored, start, stop)
         except (SafetensorError, OSError, RuntimeError) as error:
             self._unreadable(file, error)
+
+    def opened(self) -> set[Path]:
+        """Return the files that hold the tensors, also those that were skipped."""
+        return {*self._read}
+
+    def require_finite(self, name: str, tensor: Tensor) -> None:
+        """Raise RunError if rows of `name` hold NaN or infinity, from which every action would be NaN."""
+        require_finite(*self._places[name], tensor)
 
     def in_order(self) -> Iterator[str]:
         """Return names in an order in which each file is opened once."""
@@ -120,11 +145,7 @@ class WeightFiles:
             names = pickled[:1] if pickled and not (self._folder / WEIGHTS_FILE).is_file() else names
         for name in names:
             if not (self._folder / name).is_file():
-                refuse(
-                    f"The policy folder {self._folder} lacks {name}.",
-                    "Copy the whole checkpoint. Weights are read from *.safetensors, or from RLinf's full_weights.pt "
-                    "beside config.json.",
-                )
+                raise without_weights(self._folder, name)
         return [self._folder / name for name in names]
 
     def _opened(self, file: Path) -> Any:
@@ -162,6 +183,45 @@ def official_name(stored: str) -> str:
     for pattern, replacement in _RENAMED:
         name = pattern.sub(replacement, name)
     return name
+
+
+def require_finite(file: Path, stored: str, tensor: Tensor) -> None:
+    """Raise RunError if a tensor of a file holds NaN or infinity."""
+    if not tensor.numel() or not tensor.is_floating_point():
+        return
+    numbers = tensor.float() if tensor.element_size() == 1 else tensor
+    least, most = torch.aminmax(numbers)  # both are NaN if any number is; takes no memory
+    if bool(torch.isfinite(least)) and bool(torch.isfinite(most)):
+        return
+    count = int((~torch.isfinite(numbers)).sum())
+    raise RunError(
+        f"The weights in {file} are not finite.",
+        key="policy.path",
+        value=str(file.parent),
+        cause=f"{stored} holds NaN or infinity: {count} of {tensor.numel()} numbers",
+        remedy="Take an earlier checkpoint of its training, or copy the file again if the author's is whole.",
+        exit_status=ExitStatus.bad_input,
+    )
+
+
+def require_unwrapped(file: Path, stored: str) -> None:
+    """Raise RunError for a name that a wrapper has changed. Pickled files of RLinf and OFT may begin with `module.`."""
+    is_pickled = file.suffix != ".safetensors"
+    parts = stored.split(".")
+    left = [part for part in _LEFT_WRAPPERS if part in (parts[:1] if part == _DDP else parts)]
+    left = [part for part in left if part != _DDP or not is_pickled]
+    if not left:
+        return
+    pattern = "|".join(f"^{part}[.]" if part == _DDP else f"{part}[.]" for part in left)
+    command = f", or take the names out: `{_UNWRAPPING.format(file=file, pattern=pattern)}`"
+    raise RunError(
+        f"The names of tensors in {file} are not those of the policy.",
+        key="policy.path",
+        value=str(file.parent),
+        cause=f"{stored} has the name of a wrapper: " + ", ".join(f"{part} of {_LEFT_WRAPPERS[part]}" for part in left),
+        remedy=f"Save the network inside of the wrapper{'' if is_pickled else command}.",
+        exit_status=ExitStatus.bad_input,
+    )
 
 
 def refuse(message: str, remedy: str) -> NoReturn:
@@ -316,10 +376,17 @@ def _name(folder: Path, files: list[list[str]], total_bytes: int) -> None:
 class StoredWeights:
     """All tensors of one policy: those of its folder, and the new parts that the folder lacks, made when read."""
 
-    def __init__(self, files: WeightFiles, new_parts: Mapping[str, Callable[[], Tensor]], seed: int):
-        """seed: for adapters, which no folder contains."""
+    def __init__(
+        self,
+        files: WeightFiles,
+        new_parts: Mapping[str, Callable[[], Tensor]],
+        seed: int,
+        unread: Collection[str] = (),
+    ):
+        """seed: for adapters, which no folder contains. unread: names that no forward pass reads."""
         self._files = files
         self._new_parts = new_parts
+        self._unread = unread
         self.seed = seed
 
     def in_order(self) -> Iterator[str]:
@@ -328,9 +395,12 @@ class StoredWeights:
         yield from self._new_parts
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Return rows start..stop of the first axis. Raises RunError if a file is damaged."""
+        """Return rows start..stop of the first axis. Raises RunError if a file is damaged, or a number not finite."""
         if name not in self._new_parts:
-            return self._files.read(name, start, stop)
+            tensor = self._files.read(name, start, stop)
+            if name not in self._unread:
+                self._files.require_finite(name, tensor)
+            return tensor
         tensor = self._new_parts[name]()
         return tensor[start:stop] if tensor.ndim else tensor
 

@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rlrun.system.errors import ExitStatus, RunError
+
 MAX_DEPTH = 64  # of nested lists and mappings
 MAX_YAML_BYTES = 4 * 1024**2
 MAX_YAML_NODES = 200_000  # an alias counts as all that it stands for
@@ -25,6 +27,19 @@ MAX_JSON_BYTES = 256 * 1024**2
 _LOCK_FILE = "in-use"
 _INNER_FOLDER = "r"  # short, since Ray's sockets in it have paths of limited length
 RAY_TMPDIR = "RAY_TMPDIR"
+_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # tried where a named folder cannot hold Ray's
+_PROBE_PREFIX = "rlrun-probe-"
+_NO_LOCKS = "its file system has no file locks, by which folders of living runs are told from those of dead ones"
+_WHY = {  # by errno
+    errno.ENOENT: "it does not exist",
+    errno.ENOTDIR: "it is no folder",
+    errno.EACCES: "this user may not write there",
+    errno.EPERM: "this user may not write there",
+    errno.EROFS: "it is read-only",
+    errno.ENOSPC: "its disk is full",
+    errno.EDQUOT: "this user's quota is used up there",
+    **dict.fromkeys((errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL), _NO_LOCKS),
+}
 _TMPDIR_VARIABLES = ("TMPDIR", "TEMP", "TMP")  # in the order in which Python's tempfile reads them
 
 
@@ -157,20 +172,51 @@ class LockedFolder:
     """
 
     def __init__(self, parent: str | None, prefix: str):
-        """parent: None for the temporary folder of the system."""
+        """parent: None for the temporary folder of the system. Raises OSError, and leaves nothing behind."""
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        self.inner = self.path / _INNER_FOLDER
         draft = self.path / f"{_LOCK_FILE}.draft"  # renamed once the lock is held
         self._lock = os.open(draft, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        os.write(self._lock, f"{os.getpid()}\n".encode())
-        draft.rename(self.path / _LOCK_FILE)
-        self.inner = self.path / _INNER_FOLDER
-        self.inner.mkdir()
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            os.write(self._lock, f"{os.getpid()}\n".encode())
+            draft.rename(self.path / _LOCK_FILE)
+            self.inner.mkdir()
+        except OSError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Remove the folder with everything in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def unfit_folder(parent: TemporaryFolder, error: OSError, key: str) -> RunError:
+    """Return the error of a parent in which no `LockedFolder` can be made. key: what names another one.
+
+    The remedy names a folder in which one was made.
+    """
+    by = f", which {parent.source} names," if parent.source not in ("", key) else ""
+    why = _WHY.get(error.errno or 0, "nothing can be made in it")
+    other = next((place for place in _PLACES if place != parent.path and _holds_folders(place)), None)
+    named = f"Set {key}={other}, where that works" if other else f"Name a folder of a local disk in {key}"
+    return RunError(
+        f"{parent.path}{by} cannot hold Ray's temporary folder: {why}.",
+        key=parent.source or key,
+        value=parent.path,
+        cause=f"{type(error).__name__}: {error}",
+        remedy=f"{named}; or make that folder." if error.errno == errno.ENOENT else f"{named}.",
+        exit_status=ExitStatus.storage,
+    )
+
+
+def _holds_folders(place: str) -> bool:
+    try:
+        LockedFolder(place, _PROBE_PREFIX).close()
+    except OSError:
+        return False
+    return True
 
 
 def open_parent(folder: Path) -> Path | None:
@@ -222,7 +268,7 @@ def _is_stale(folder: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:  # it is held, or this file system has no locks any more: the folder may be in use
         return False
     finally:
         os.close(descriptor)

@@ -33,6 +33,7 @@ class _Row:
     actions: list[np.ndarray] = field(default_factory=list)  # L of float32 [A], the expert's intended actions
     rewards: list[float] = field(default_factory=list)  # L
     is_terminated: bool = False
+    is_cut: bool = False
 
     def episode(self) -> Episode:
         """Return the successful episode."""
@@ -56,23 +57,34 @@ def demonstrate(
     Raises RunError if the expert mostly fails.
     """
     recorder = _Recorder(env, first_seed, seed_stride, noise)
-    num_tried = num_good = 0
+    num_tried = num_good = num_cut = 0
     while num_good < num_episodes:
         for row, is_success in recorder.step():
             num_tried += 1
+            num_cut += row.is_cut and not is_success
             if is_success and num_good < num_episodes:
                 num_good += 1
                 yield row.episode()
         progress()
         if num_tried >= 4 * env.num_envs and num_good < (1 - MAX_FAILURE_SHARE) * num_tried:
-            raise RunError(
-                f"The expert succeeded in only {num_good} of {num_tried} episodes.",
-                key="demos.noise",
-                value=noise,
-                cause="the disturbance is too strong, the time limit too short, or the activity too hard for it",
-                remedy="lower demos.noise, raise env.max_control_steps, or give demonstrations in demos.path",
-                exit_status=ExitStatus.bad_input,
-            )
+            raise _unfit_expert(num_good, num_tried, num_cut, noise)
+
+
+def _unfit_expert(num_good: int, num_tried: int, num_cut: int, noise: float) -> RunError:
+    """Return the error of an expert that mostly fails. num_cut: failed episodes that lasted until the time limit."""
+    num_failed = num_tried - num_good
+    remedies = ["try demos.noise=0, without the disturbance of its actions"] if noise else []
+    remedies += ["raise env.max_control_steps"] if num_cut else []
+    remedies += ["mend the expert"] if num_cut < num_failed else []
+    return RunError(
+        f"The expert succeeded in only {num_good} of {num_tried} episodes.",
+        key="demos.noise" if noise else "env.max_control_steps" if num_cut else "demos.path",
+        value=noise or None,
+        cause=f"of the {num_failed} that failed {num_cut} lasted until the time limit, and {num_failed - num_cut} "
+        f"ended before it; its actions were disturbed by {noise:g} of their range",
+        remedy=f"{', or '.join(remedies)}; or give demonstrations in demos.path",
+        exit_status=ExitStatus.bad_input,
+    )
 
 
 class _Recorder:
@@ -102,6 +114,7 @@ class _Recorder:
         for row, episode in enumerate(self._episodes):
             episode.rewards.append(float(result.rewards[row].sum()))
             episode.is_terminated = bool(result.terminated[row])
+            episode.is_cut = bool(result.truncated[row])
         over = np.flatnonzero(result.ended)
         ended = [(self._episodes[row], bool(result.success[row] and not result.infra_fault[row])) for row in over]
         self._frames = result.frames

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -141,6 +142,11 @@ def first_observation(reset: Callable[..., Any], seed: int, name: str) -> Any:
         if "unexpected keyword argument 'seed'" not in str(error):
             raise
         raise _not_gymnasium(name, "reset() takes no seed", str(error)) from error
+    return observation_of(returned, name)
+
+
+def observation_of(returned: Any, name: str) -> Any:
+    """Return the observation that `reset` returned. Raises RunError for another answer."""
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
         raise _not_gymnasium(name, "reset() does not return (observation, info)", f"It returns {_described(returned)}.")
     return returned[0]
@@ -148,12 +154,39 @@ def first_observation(reset: Callable[..., Any], seed: int, name: str) -> Any:
 
 def step_results(returned: Any, name: str) -> tuple[Any, float, bool, bool, Mapping]:
     """Return the five results of `step` of the environment `name`. Raises RunError for another answer."""
-    if not isinstance(returned, tuple) or len(returned) != 5 or not isinstance(returned[4], Mapping):
-        what = "step() does not return (observation, reward, terminated, truncated, info)"
-        raise _not_gymnasium(name, what, f"It returns {_described(returned)}.")
-    observation, reward, terminated, truncated, info = returned
+    observation, reward, terminated, truncated, info = _five(returned, name)
     ends = flag(terminated, "terminated", name), flag(truncated, "truncated", name)
     return observation, number(reward, "reward", name), *ends, info
+
+
+def vector_results(returned: Any, rows: int, name: str) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, Mapping]:
+    """Return the five results of `step` of a vector environment: rewards [B], flags bool [B]. Raises as the above."""
+    observations, rewards, terminated, truncated, info = _five(returned, name)
+    rewards = _of_rows(rewards, "reward", "biuf", rows, name)
+    terminated = _of_rows(terminated, "terminated", "bui", rows, name).astype(bool)
+    truncated = _of_rows(truncated, "truncated", "bui", rows, name).astype(bool)
+    return observations, rewards, terminated, truncated, info
+
+
+def _five(returned: Any, name: str) -> tuple[Any, Any, Any, Any, Mapping]:
+    if not isinstance(returned, tuple) or len(returned) != 5 or not isinstance(returned[4], Mapping):
+        cause = f"It returns {_described(returned)}."
+        if isinstance(returned, tuple) and len(returned) == 5:
+            cause = f"Its info is {_described(returned[4])}."
+        what = "step() does not return (observation, reward, terminated, truncated, info)"
+        raise _not_gymnasium(name, what, cause)
+    return returned
+
+
+def _of_rows(values: Any, what: str, kinds: str, rows: int, name: str) -> np.ndarray:
+    """Return one value for each row, [B]. Raises RunError for other numbers of values, and for other types."""
+    array = np.empty(0)
+    with suppress(ValueError):  # rows of several lengths
+        array = np.asarray(values)
+    if array.shape not in ((rows,), (rows, 1)) or array.dtype.kind not in kinds:
+        shape = f"of shape {list(array.shape)}, {array.dtype}" if array.size else _described(values)
+        raise _not_gymnasium(name, f"its {what} is not one for each of {rows} environments", f"It is {shape}.")
+    return array.reshape(rows)
 
 
 def flag(value: Any, what: str, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,12 @@ from gymnasium import spaces
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.pictures import resized
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.notices import notice
 
 SMALLEST = 8  # pixels a side of a picture that its shape alone does not give away
 SMALLEST_GRID = 8  # of a picture of bytes that nobody has named
+SMALLEST_SURE = 20  # pixels a side, below which bytes may be numbers of objects: named as state, they are so …
+MOST_OBJECTS = 31  # … and not named at all, this is told if no byte of the first picture is larger
 SMALLEST_GREY = 16  # likewise, in two dimensions
 KNOWN = "uint8 [H, W, 3], [H, W, 1], [3, H, W], [1, H, W] or [H, W], or float [H, W, 3] or [3, H, W] of 0..1 or 0..255"
 
@@ -102,6 +105,13 @@ def is_small_grid(space: spaces.Space) -> bool:
     return isinstance(space, spaces.Box) and len(space.shape) > 1 and sorted(space.shape)[-2] < SMALLEST_GRID
 
 
+def may_be_grid(space: spaces.Space) -> bool:
+    """Return whether the space may be a grid of numbers although it has the places of a picture."""
+    return is_small_grid(space) or (
+        isinstance(space, spaces.Box) and len(space.shape) > 1 and max(space.shape) < SMALLEST_SURE
+    )
+
+
 def is_flat(space: spaces.Space) -> bool:
     """Return whether the space has a fixed number of numbers, which `spaces.flatten` gives."""
     if isinstance(space, spaces.Tuple):
@@ -122,12 +132,13 @@ class ObservationReader:
     def __init__(self, space: spaces.Space, wanted: GymnasiumConfig, image_size: int):
         self._size = image_size
         self._leaves = dict(_leaves(space, WHOLE))
-        self._cameras = self._chosen_cameras(wanted.image_keys)
+        self._cameras = self._chosen_cameras(wanted.image_keys, wanted.state_keys or ())
         self.image_keys = [camera.key for camera in self._cameras]
         texts = self._chosen("instruction_key", _listed(wanted.instruction_key), self._is_text)
         self.instruction_key = texts[0] if len(texts) == 1 else None
         rest = [key for key in self._leaves if key not in self.image_keys and key not in texts]
         self.state_keys = self._states(wanted.state_keys, rest, wanted.image_keys)
+        self._doubted = {camera.key for camera in self._cameras if self._is_doubted(camera, wanted)}
         self.num_images = len(self.image_keys)  # N
         self.cameras = tuple(key or "image" for key in self.image_keys)  # N names
         self.num_proprio = sum(spaces.flatdim(self._leaves[key]) for key in self.state_keys)  # P
@@ -136,17 +147,40 @@ class ObservationReader:
         is_guessed = None in (wanted.image_keys, wanted.state_keys, wanted.instruction_key)
         self.guess = self.describe() if is_guessed and isinstance(space, spaces.Dict) else ""
 
-    def _chosen_cameras(self, named: list[str] | None) -> list[Camera]:
-        """Return the named cameras, else those that may be used without their names. Raises RunError."""
+    def _chosen_cameras(self, named: list[str] | None, states: Sequence[str]) -> list[Camera]:
+        """Return the named cameras, else those that may be used without their names. Raises RunError.
+
+        states: keys that are named as state, and thus no cameras.
+        """
         possible = [camera_of(key, space) for key, space in self._leaves.items()]
         cameras = {camera.key: camera for camera in possible if camera is not None}
         if named is None:
-            return [camera for camera in cameras.values() if self._is_sure(camera)]
+            return [camera for key, camera in cameras.items() if key not in states and self._is_sure(camera)]
         return [cameras[key] for key in self._chosen("image_keys", named, lambda key: key in cameras)]
 
     def _is_sure(self, camera: Camera) -> bool:
-        """Return whether a camera may be used without its name: pictures of bytes, and no small grid of numbers."""
-        return camera.scale is None and not is_small_grid(self._leaves[camera.key])
+        """Return whether a camera may be used without its name: bytes up to 255, and no small grid of numbers."""
+        space: Any = self._leaves[camera.key]  # a Box, as of every camera
+        return camera.scale is None and not is_small_grid(space) and float(space.high.max()) == BYTE_LIMITS[-1]
+
+    def _is_doubted(self, camera: Camera, wanted: GymnasiumConfig) -> bool:
+        """Return whether a camera may be a grid of numbers, which only its first picture tells."""
+        is_grid = may_be_grid(self._leaves[camera.key])
+        return is_grid and wanted.image_keys is None and not wanted.is_observed_as_pixels and camera.scale is None
+
+    def _look(self, pictures: Mapping[str, np.ndarray]) -> None:
+        """Tell of small pictures whose bytes are those of a grid of objects; one that is black says nothing yet."""
+        for key in sorted(self._doubted):
+            most = int(pictures[key].max())
+            if most:
+                self._doubted.discard(key)
+            if 0 < most <= MOST_OBJECTS:
+                height, width = pictures[key].shape[:2]
+                notice(
+                    f"observation '{key}' is taken as a picture of {height} x {width}, and no byte of the first one is "
+                    f"larger than {most}: if they are numbers of objects, name it in env.gymnasium.state_keys; if they "
+                    "are colours, in env.gymnasium.image_keys"
+                )
 
     def describe(self) -> str:
         """Describe the roles of the keys. Example: "image -> camera, state -> proprioception, task -> instruction"."""
@@ -187,7 +221,7 @@ class ObservationReader:
         """Raise RunError if a key that the user names as state holds no numbers, or a picture."""
         space = self._leaves.get(key)
         is_numbers = space is not None and is_flat(space)
-        is_picture = space is not None and (holds_bytes(space) or self._shows(key)) and not is_small_grid(space)
+        is_picture = space is not None and (holds_bytes(space) or self._shows(key)) and not may_be_grid(space)
         if not is_numbers or is_picture:
             raise self._refused("state_keys", key, "numbers that are no picture")
 
@@ -221,6 +255,8 @@ class ObservationReader:
         if not self.image_keys:
             return self._no_images
         pictures = [camera.picture(_at(observation, camera.key)) for camera in self._cameras]
+        if self._doubted:
+            self._look(dict(zip(self.image_keys, pictures, strict=True)))
         return np.stack([resized(picture, self._size, self._size) for picture in pictures])
 
     def proprio(self, observation: Any) -> np.ndarray:

@@ -16,10 +16,20 @@ from gymnasium.vector import AutoresetMode
 
 from rlrun.config.schema import EnvConfig
 from rlrun.edges.frames import ChunkResult, Frames
-from rlrun.envs.gymnasium.actions import NO_EXPERT, SUCCESS_KEYS, Actions, Expert, Success, number, seed_of_reset
+from rlrun.envs.gymnasium.actions import (
+    NO_EXPERT,
+    SUCCESS_KEYS,
+    Actions,
+    Expert,
+    Success,
+    number,
+    observation_of,
+    seed_of_reset,
+    vector_results,
+)
 from rlrun.envs.gymnasium.gymnasium_env import RENDERED, no_pixels, task_of
 from rlrun.envs.gymnasium.observations import ObservationReader
-from rlrun.envs.gymnasium.spec import GymnasiumConfig
+from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization
 from rlrun.envs.make import close_or_warn, questions_refused
 from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
 from rlrun.envs.rows import Step, as_float32, float32_fault, step_info
@@ -27,6 +37,7 @@ from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv
 from rlrun.system.errors import ExitStatus, RunError
 
 log = logging.getLogger(__name__)
+SINGLES = (Vectorization.sync, Vectorization.async_)  # made of single environments
 
 
 class VectorRows(VectorEnv):
@@ -67,18 +78,21 @@ class VectorRows(VectorEnv):
     def _require_masks(self) -> None:
         """Check masked resets: reset all rows, then the first alone; no other row may change."""
         try:
-            before = self._split(self._env.reset(seed=list(range(self.num_envs)))[0])
+            before = self._split(observation_of(self._env.reset(seed=list(range(self.num_envs))), self._wanted.id))
             after = self._split(self._reset(np.arange(1), np.array([self.num_envs])))
-            fault = "" if all(map(_same, before[1:], after[1:])) else "all rows were reset together"
+            fault = "" if all(map(_same, before[1:], after[1:])) else _reset_fault(before, after)
+        except RunError:
+            raise
         except Exception as error:  # third-party code, which may not support this option
             fault = f"{type(error).__name__}: {error}"
         if fault:
+            others = [mode.value for mode in SINGLES if mode is not self._wanted.vectorization]
             raise RunError(
                 "This vector environment cannot reset single rows.",
                 key="env.gymnasium.vectorization",
                 value=None if self._wanted.vectorization is None else self._wanted.vectorization.value,
                 cause=f'reset(seed=[...], options={{"reset_mask": ...}}): {fault}.',
-                remedy="Take vectorization=sync or async, or null: single environments.",
+                remedy=f"Take vectorization={' or '.join(others)}, or null: single environments.",
                 exit_status=ExitStatus.bad_config,
             )
 
@@ -89,7 +103,8 @@ class VectorRows(VectorEnv):
         for i, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
             all_seeds[i] = seed_of_reset(seed, self._wanted)
         with questions_refused():
-            observations = self._env.reset(seed=all_seeds, options={"reset_mask": mask})[0]
+            returned = self._env.reset(seed=all_seeds, options={"reset_mask": mask})
+            observations = observation_of(returned, self._wanted.id)
         for env in () if self._wanted.has_shadows else self._singles():
             switch_shadows_off(env)
         return observations
@@ -169,7 +184,8 @@ class VectorRows(VectorEnv):
         batch = np.stack(native) if self._actions.is_box else np.asarray(native)
         try:
             with questions_refused():
-                return self._env.step(batch)
+                returned = self._env.step(batch)
+            return vector_results(returned, self.num_envs, self._wanted.id)
         except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
             raise
         except Exception as error:  # third-party code may raise anything; no row can be trusted afterwards
@@ -295,6 +311,13 @@ def _row(space: spaces.Space, observation: Any, row: int) -> Any:
         return tuple(_row(below, part, row) for below, part in zip(space.spaces, observation, strict=True))
     value = observation[row]
     return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _reset_fault(before: list[Any], after: list[Any]) -> str:
+    """Return why the reset of the first row changed others."""
+    if all(_same(before[0], row) for row in before) and all(_same(after[0], row) for row in after):
+        return "all rows show the same: the environments may share one array, which none of them copies"
+    return "all rows were reset together"
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -141,6 +141,7 @@ MLP = PolicySpec(
     from_scratch=f"{POLICY}.from_scratch",
     check=check_layers,
     num_parameters=_num_parameters,
+    reads=(),
 )
 CNN = PolicySpec(
     name="cnn",
@@ -151,4 +152,5 @@ CNN = PolicySpec(
     check=check_convolutions,
     observes=("images",),
     num_parameters=_num_parameters,
+    reads=(),
 )

@@ -32,13 +32,14 @@ from rlrun.system.errors import ExitStatus, RunError
 NORMALIZER = "normalizer_processor"
 POSTPROCESSOR = "policy_postprocessor"
 UNNORMALIZER = "unnormalizer_processor"
+WORDS = "tokenizer_processor"
 SCALING = (NORMALIZER, UNNORMALIZER)
 DONE = {  # rlrun does what these do, for every kind that it opens
     *SCALING,
     "rename_observations_processor",
     "to_batch_processor",
     "device_processor",
-    "tokenizer_processor",
+    WORDS,
     "smolvla_new_line_processor",
     "pi0_new_line_processor",
     "pi05_prepare_state_tokenizer_processor_step",
@@ -123,7 +124,7 @@ def tokenize(config: LeRobotConfig, name: str, padding: str) -> Step:
         "truncation": True,
         "tokenizer_name": name,
     }
-    return {"registry_name": "tokenizer_processor", "config": words}
+    return {"registry_name": WORDS, "config": words}
 
 
 def write_processors(folder: Path, config: LeRobotConfig, statistics: Statistics, before: Sequence[Step]) -> None:
@@ -190,7 +191,23 @@ def read_statistics(folder: Path, config: LeRobotConfig, weights: WeightFiles) -
 def _of_processor(folder: Path, name: str, config: LeRobotConfig) -> Stored | None:
     """Return the statistics of a processor's scaling step; None: there is no such processor."""
     steps = read_steps(folder, name, config.normalization_mapping)
+    _require_settings(folder / f"{name}.json", steps or (), config)
     return None if steps is None else stored_statistics(folder, name, steps, SCALING)
+
+
+def _require_settings(file: Path, steps: Sequence[Step], config: LeRobotConfig) -> None:
+    """Raise RunError for a step that cuts, pads or scales otherwise than rlrun does by config.json."""
+    wanted = {"max_length": config.tokenizer_max_length, "padding_side": "right", "eps": EPS}
+    for step in steps:
+        settings = _settings(step)
+        unlike = [name for name, value in wanted.items() if settings.get(name, value) != value]
+        if unlike and step.get("registry_name") in (WORDS, *SCALING):
+            _refuse_steps(
+                file,
+                f"Its step {step['registry_name']} has {unlike[0]}={settings[unlike[0]]}, and rlrun does what "
+                f"{wanted[unlike[0]]} asks for.",
+                "Take config.json (tokenizer_max_length) and this file from the same checkpoint.",
+            )
 
 
 def stored_statistics(folder: Path, name: str, steps: Sequence[Step], scaling: Sequence[str]) -> Stored:

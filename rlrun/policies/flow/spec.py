@@ -21,6 +21,14 @@ from rlrun.system.local_files import read_json
 
 NOISE_SIZES = (128, 64)  # hidden layers of the head of learned noise: pi-RL's
 MLP_RATIO = 4  # of a new tower
+# files of LeRobot's and rlrun's beside config.json, tokenizer and weights
+READS = (
+    "policy_preprocessor*",
+    "policy_postprocessor*",
+    "flow_policy.json",
+    "heads.safetensors",
+    "first_noise.safetensors",
+)
 
 
 class Trains(Enum):
@@ -223,11 +231,14 @@ def flow_spec(
     cameras: Callable[[Path], tuple[str, ...]] = cameras_in,
     check_own: Callable[[RunConfig], Faults] = no_faults,
     shipped_as: Callable[[RunConfig], str | None] = lambda config: None,
+    reads: tuple[str, ...] = (),
+    conversion: Callable[[Mapping[str, Any]], str | None] = lambda described: None,
 ) -> PolicySpec:
     """Return the spec of a kind; arguments as of PolicySpec.
 
     vlm_parts, expert_part, projections: modules of its network, by the names that actor.lora takes. trained_whole: of
-    the projections, those beside adapters. check_own: checks beside those of all kinds.
+    the projections, those beside adapters. check_own: checks beside those of all kinds. reads: files beside those of
+    all flow policies.
     """
 
     def check(config: RunConfig) -> Faults:
@@ -260,4 +271,6 @@ def flow_spec(
         to_lerobot=to_lerobot,
         learned_by=learned_by,
         shipped_as=shipped_as,
+        reads=(*READS, *reads),
+        conversion=conversion,
     )

@@ -7,6 +7,7 @@ those of its VLM in backbone/config.json, in the format of transformers' Qwen3VL
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -32,6 +33,34 @@ EMBODIMENTS = {  # tag -> row of the projections, as published
     "real_r1_pro_sharpa_relative_eef": 26,
     "xdof_relative_eef_relative_joint": 27,
 }
+# of LeRobot's config.json: its training, its precision, and the size of pictures, which the preprocessor has. Names of
+# tensors tell whether adapters (lora_…) are merged.
+HARMLESS = {
+    "balance_dataset_weights",
+    "balance_trajectory_weights",
+    "batch_size",
+    "dataloader_num_workers",
+    "dataset_paths",
+    "image_size",
+    "lora_alpha",
+    "lora_dropout",
+    "lora_full_model",
+    "lora_rank",
+    "max_steps",
+    "model_params_fp32",
+    "model_version",
+    "output_dir",
+    "report_to",
+    "resume",
+    "save_steps",
+    "tokenizer_assets_repo",
+    "use_bf16",
+    "use_flash_attention",
+    "video_backend",
+    "warmup_ratio",
+}
+VERSIONS = ("n1.7", "n1_7", "n1d7", "n17", "1.7")  # spellings of the only one that LeRobot and rlrun have
+_OTHER_VERSION = re.compile(r"gr00t[-_]n(?!1[._d]?7)[\d._d]+", re.IGNORECASE)  # in the name of a base model
 _OF_ROPE = ("rope_theta", "mrope_section")
 _ONLY = {"state_history_length": 1, "add_pos_embed": True, "use_vlln": True, "use_alternate_vl_dit": True}
 
@@ -283,6 +312,10 @@ class Gr00tConfig(LeRobotConfig):
         """
         if content.get("type", "groot") != "groot":
             raise ValueError(f"type={content['type']!r}: the folder holds another policy than groot")
+        version = str(content.get("model_version") or VERSIONS[0])
+        named = _OTHER_VERSION.search(str(content.get("base_model_path", "")))
+        if version.lower() not in VERSIONS or named is not None:
+            raise ValueError(f"it is of {named.group() if named else f'GR00T {version}'}, and rlrun has N1.7 only")
         known = dict(content)
         if known.get("action_decode_transform", "auto") == "auto":
             is_signed = content.get("embodiment_tag") == "libero_sim"

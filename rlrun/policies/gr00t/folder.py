@@ -18,12 +18,14 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from rlrun.policies.config_fields import LEROBOT, field_names, require_known_fields
 from rlrun.policies.flow.folder import REMARK, FlowParts, settings_to_export, stored_tensors, write_first_noise
 from rlrun.policies.flow.lerobot_config import LeRobotConfig, Statistics
 from rlrun.policies.flow.lerobot_processors import tokenizer_file, write_tokenizer
 from rlrun.policies.gr00t.config import (
     BACKBONE_FOLDER,
     BASE_FOLDER,
+    HARMLESS,
     NEW_EMBODIMENT,
     PUBLISHED_BACKBONE,
     PUBLISHED_BASE,
@@ -38,7 +40,7 @@ from rlrun.policies.spec import CONFIG_FILE, LeRobotFolder
 from rlrun.policies.tokenizer import read_tokenizer
 from rlrun.policies.weight_files import WEIGHTS_FILE, WeightFiles, read_json, refuse, write_weights
 
-LEROBOT = "_groot_model."  # before the names of the network
+PREFIX = "_groot_model."  # before the names of the network
 EMBEDDINGS = "backbone.model.model.language_model.embed_tokens.weight"
 HEAD = "backbone.model.lm_head.weight"  # over words: the same tensor under another name, which safetensors may keep
 OPENED_BY = "lerobot.policies.groot.modeling_groot.GrootPolicy"
@@ -57,6 +59,7 @@ def read_folder(folder: Path, files: WeightFiles, tokenizer_path: Path | None = 
     that rlrun lacks.
     """
     stored = read_json(folder / CONFIG_FILE)
+    require_known_fields(folder, stored, field_names(Gr00tConfig) | LEROBOT | HARMLESS)
     _name_tensors(files)
     file = tokenizer_file(folder, [folder / BACKBONE_FOLDER], tokenizer_path, PUBLISHED_BACKBONE)
     try:
@@ -124,14 +127,14 @@ def export_folder(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolde
 
 
 def _name_tensors(files: WeightFiles) -> None:
-    files.rename(lambda name: name.removeprefix(LEROBOT))
+    files.rename(lambda name: name.removeprefix(PREFIX))
     if EMBEDDINGS not in files.shapes:
         files.rename(lambda name: EMBEDDINGS if name == HEAD else name)
     files.skip_prefix(HEAD)
 
 
 def _with_prefix(named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    return ((LEROBOT + name, tensor) for name, tensor in named_tensors)
+    return ((PREFIX + name, tensor) for name, tensor in named_tensors)
 
 
 def _sizes(folder: Path, content: Mapping[str, Any]) -> Gr00tSizes:

@@ -36,6 +36,7 @@ from rlrun.policies.flow.lerobot_processors import (
     write_steps,
 )
 from rlrun.policies.gr00t.config import EMBODIMENTS, SIGN_OF_GRIPPER, Gr00tConfig, Pictures
+from rlrun.policies.spec import CONFIG_FILE
 from rlrun.policies.weight_files import refuse
 
 PACK = "groot_n1_7_pack_inputs_v1"
@@ -119,10 +120,28 @@ def read_processors(folder: Path, tag: str, num_proprio: int, num_actions: int) 
             known[name] = tuple(known[name])
     config_fields = {
         "pictures": Pictures(**known),
-        "embodiment": int(pack.get("embodiment_mapping", EMBODIMENTS).get(tag, 0)),
+        "embodiment": _embodiment(folder, tag, pack),
         "formalize_language": pack.get("formalize_language", True),
     }
     return ProcessorDescription(Statistics(state, action), config_fields, pack.get("video_modality_keys"))
+
+
+def _embodiment(folder: Path, tag: str, pack: Mapping[str, Any]) -> int:
+    """Return the row of the projections. Raises RunError for a tag that the folder does not know, or knows as two."""
+    known = pack.get("embodiment_mapping") or EMBODIMENTS
+    if tag not in known:
+        refuse(
+            f"The policy in {folder} is of the embodiment {tag!r}, for which it has no projections.",
+            f"Write the one that it was trained for into {CONFIG_FILE} as embodiment_tag: {', '.join(sorted(known))}.",
+        )
+    packed = pack.get("embodiment_tag", tag)
+    if packed != tag:
+        refuse(
+            f"The policy in {folder} is of two embodiments: {CONFIG_FILE} says {tag!r}, and {PREPROCESSOR}.json "
+            f"{packed!r}.",
+            "Write the one that it was trained for into both, as embodiment_tag.",
+        )
+    return int(known[tag])
 
 
 def _settings(steps: Sequence[Step], name: str) -> dict[str, Any]:

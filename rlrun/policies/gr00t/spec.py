@@ -156,6 +156,20 @@ def _recognizes(described: Mapping[str, Any]) -> bool:
     return described.get("type") == "groot"
 
 
+def conversion(described: Mapping[str, Any]) -> str | None:
+    """Return how NVIDIA's own folder becomes LeRobot's; None: it is none of NVIDIA's."""
+    named = [described.get("model_type"), *(described.get("architectures") or ())]
+    if not any(str(name).lower().startswith("gr00t") for name in named):
+        return None
+    if "Gr00tN1d7" not in named:
+        return "It is of another version than GR00T N1.7, the only one that rlrun has: train N1.7 on its data."
+    return (
+        "It has NVIDIA's own layout. Convert it with LeRobot 0.6: GrootPolicy.from_pretrained opens it, and "
+        "save_pretrained of the policy and of both processors writes LeRobot's layout; docs/policies.md, Folders of "
+        "GR00T, has the lines."
+    )
+
+
 def check_new(config: RunConfig) -> Faults:
     """Check the sizes of a new policy, beside the checks of all flow policies."""
     settings = config.policy.section(Gr00tSettings)
@@ -190,6 +204,8 @@ SPEC = flow_spec(
     expert_part="action_head",
     projections=("state_encoder", "action_encoder", "action_decoder"),
     num_parameters=num_parameters,
+    reads=(f"{BASE_FOLDER}/*", f"{BACKBONE_FOLDER}/*.json"),
+    conversion=conversion,
     to_lerobot="rlrun.policies.gr00t.folder:export_folder",
     trained_whole=("action_encoder", "action_decoder"),
     cameras=cameras_in_prompt,

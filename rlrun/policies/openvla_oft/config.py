@@ -27,6 +27,18 @@ OFFICIAL_TOWERS: list[dict[str, Any]] = [
     {"hidden_size": 1152, "num_layers": 27, "num_heads": 16, "mlp_size": 4304, "has_attention_pool": True},
 ]
 PROJECTOR = "proprio_projector.fc1.weight"  # [D, P]: its second size is the number of proprioceptive values
+RESIZE = "resize-naive"  # Prismatic's name of resizing to the towers' size without regard to the aspect
+# of the official config.json: names of what its sizes and weights say, and the backbone's class
+_HARMLESS = {
+    "arch_specifier",
+    "hf_llm_id",
+    "llm_backbone_id",
+    "llm_max_length",
+    "output_projector_states",
+    "timm_override_act_layers",
+    "use_fused_vision_backbone",
+    "vision_backbone_id",
+}
 FROM_TRAINING = "Take dataset_statistics.json from the training of this checkpoint"
 
 
@@ -114,6 +126,12 @@ class OpenVLAOFTConfig(PretrainedConfig):
     def action_tokens_end(self) -> int:
         """Vocabulary index after the last action token; the slice holds the n_action_bins before it."""
         return self.text_config.vocab_size - self.pad_to_multiple_of
+
+
+def known_fields(described: Mapping[str, Any]) -> set[str]:
+    """Return the fields of an official config.json that are read or change no action, with those of every model."""
+    resizing = {"image_resize_strategy"} if described.get("image_resize_strategy") == RESIZE else set()
+    return _HARMLESS.union(resizing, OpenVLAOFTConfig.__annotations__, PretrainedConfig().to_dict())
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from rlrun.config.schema import AttentionKernel, EnvConfig, PolicyConfig, Precis
 from rlrun.config.simulator_spec import num_cameras
 from rlrun.config.simulator_world import PlannedSpaces
 from rlrun.policies.action_bounds import NUM_BINS
+from rlrun.policies.config_fields import require_known_fields
 from rlrun.policies.distributions import Bins
 from rlrun.policies.folders import unfit
 from rlrun.policies.openvla_oft.attention import chosen_kernel
-from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig, StoredStatistics
+from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig, StoredStatistics, known_fields
 from rlrun.policies.openvla_oft.model import OFFICIAL_ARCHITECTURE, OpenVLAOFT, new_parts
 from rlrun.policies.openvla_oft.processor import ImageStatistics, Processor
 from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
@@ -244,6 +245,7 @@ def read_config(folder: Path, run: RunConfig | None, shapes: Mapping[str, Shape]
     """Return config.json, completed by the run, with statistics that were checked. shapes: of the weights."""
     content = read_json(folder / CONFIG_FILE)
     # an attention named owner/kernel would be downloaded and run by transformers; the model sets its own
+    require_known_fields(folder, content, known_fields(content))
     public = {name: value for name, value in content.items() if not name.startswith("_")}
     config = OpenVLAOFTConfig.from_dict(public, attn_implementation="eager")
     beside = read_json(folder / STATISTICS_FILE) if (folder / STATISTICS_FILE).is_file() else {}

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlrun.policies.action_bounds import ActionBins, Bounds
-from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
+from rlrun.policies.openvla_oft.config import RESIZE, OpenVLAOFTConfig
 from rlrun.policies.tokenizer import TOKENIZER_FILE, prompt, read_tokenizer, save_tokenizer
 from rlrun.policies.upload import uploaded
 from rlrun.policies.weight_files import read_json
@@ -26,7 +26,6 @@ from rlrun.system.errors import ExitStatus, RunError
 
 IMAGE_FILE = "preprocessor_config.json"
 CROP_AREA = 0.9
-RESIZE = "resize-naive"  # Prismatic's name of resizing to the towers' size without regard to the aspect
 
 
 @dataclass(frozen=True, eq=False)

@@ -103,4 +103,5 @@ SPEC = PolicySpec(
         trained_whole=("value_head", "projector", "proprio_projector", "action_queries"),
     ),
     num_parameters=num_parameters,
+    reads=("dataset_statistics.json", "preprocessor_config.json", "processor_config.json"),
 )

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.policies.config_fields import LEROBOT, field_names, require_known_fields
 from rlrun.policies.flow.folder import (
     REMARK,
     FlowParts,
@@ -71,6 +72,11 @@ CLASSES = {
     "pi0": "lerobot.policies.pi0.modeling_pi0.PI0Policy",
     "pi05": "lerobot.policies.pi05.modeling_pi05.PI05Policy",
 }  # LeRobot's
+OPENPI_FIELDS = {  # with those that change no action: the tensors tell which of the two it is
+    *("action_dim", "action_horizon", "paligemma_variant", "action_expert_variant"),
+    *("precision", "pi05", "pytorch_compile_mode"),
+}
+OLDER_HARMLESS = {"num_steps", "proj_width"}  # of LeRobot before 0.4: the run says the steps, the tensors the width
 EXPORTED_SIZES = PiSizes()  # LeRobot's classes have these only
 PATCHED_TRANSFORMERS = (
     "LeRobot 0.4 opens pi0 and pi0.5 only with its own transformers: "
@@ -136,6 +142,7 @@ def read_folder(folder: Path, files: WeightFiles, settings: PiSettings, spaces: 
     dimensions are real. Raises RunError that names the missing file, or the variant that rlrun lacks.
     """
     content = read_json(folder / CONFIG_FILE)
+    _require_known(folder, content)
     _name_tensors(files)
     try:
         sizes = _sizes(folder)
@@ -150,6 +157,17 @@ def read_folder(folder: Path, files: WeightFiles, settings: PiSettings, spaces: 
     else:
         statistics = read_statistics(folder, config, files)
     return FlowParts(config, tokenizer, statistics, processor_settings(is_of_openpi))
+
+
+def _require_known(folder: Path, content: Mapping[str, Any]) -> None:
+    """Raise RunError for a field that rlrun does not read and that may change actions."""
+    if is_openpi(content):
+        require_known_fields(folder, content, OPENPI_FIELDS)
+        return
+    resized = content.get("resize_imgs_with_padding")
+    is_usual = resized in (None, list(PiConfig.image_resolution))
+    resizing = {"resize_imgs_with_padding"} if is_usual else set()
+    require_known_fields(folder, content, field_names(PiConfig) | LEROBOT | OLDER_HARMLESS | resizing)
 
 
 def processor_settings(is_openpi: bool) -> dict[str, Any]:

@@ -150,6 +150,7 @@ SPEC = flow_spec(
         "action_time_mlp_out",
     ),
     num_parameters=num_parameters,
+    reads=(f"{PALIGEMMA_FOLDER}/*.json", "assets/*", "norm_stats.json"),
     to_lerobot="rlrun.policies.pi.folder:export_folder",
     shipped_as=lambda config: config.policy.section(PiSettings).version.name,
 )

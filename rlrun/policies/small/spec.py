@@ -137,4 +137,5 @@ SPEC = PolicySpec(
     check=check_sizes,
     observes=("images", "instruction"),
     num_parameters=num_parameters,
+    reads=(),
 )

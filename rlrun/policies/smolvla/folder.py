@@ -16,6 +16,7 @@ from typing import Any
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from rlrun.policies.config_fields import LEROBOT, field_names, require_known_fields
 from rlrun.policies.flow.folder import REMARK, FlowParts, settings_to_export, stored_tensors, write_first_noise
 from rlrun.policies.flow.lerobot_config import Statistics
 from rlrun.policies.flow.lerobot_processors import (
@@ -57,6 +58,7 @@ def read_folder(folder: Path, files: WeightFiles, tokenizer_path: Path | None = 
     the variant that rlrun lacks.
     """
     content = read_json(folder / CONFIG_FILE)
+    require_known_fields(folder, content, field_names(SmolVLAConfig) | LEROBOT)
     name = content.get("vlm_model_name", PUBLISHED_VLM)
     file = tokenizer_file(folder, _vlm_folders(folder, content), tokenizer_path, name)
     try:

@@ -103,6 +103,7 @@ SPEC = flow_spec(
     expert_part="lm_expert",
     projections=("state_proj", "action_in_proj", "action_out_proj", "action_time_mlp_in", "action_time_mlp_out"),
     num_parameters=num_parameters,
+    reads=(f"{VLM_FOLDER}/*.json",),
     to_lerobot="rlrun.policies.smolvla.folder:export_folder",
     shipped_as=lambda config: "smolvla",
 )

@@ -111,3 +111,23 @@ def test_a_named_file_that_is_missing_is_refused(home, monkeypatch):
     with pytest.raises(RunError, match="cannot be used") as raised:
         ray_address.use_known(ADDRESS)
     assert raised.value.cause == "No such file or directory" and raised.value.value == str(home / "nowhere")
+
+
+def test_a_user_without_a_home_folder_can_join_and_is_told_where_a_head_s_token_would_be(monkeypatch):
+    """As a container that was started for a number: no entry in /etc/passwd, and no HOME."""
+    monkeypatch.setattr(ray_address, "home_folder", lambda: None)
+    with pytest.raises(RunError, match="There is no token"):
+        ray_address.use_known(ADDRESS)
+    with pytest.raises(RunError, match="HOME is not set") as refused:
+        ray_address.use_or_create(6379)
+    assert refused.value.key == "HOME" and ray_address.TOKEN in str(refused.value.remedy)
+    monkeypatch.setenv(ray_address.TOKEN, "given")  # as the remedy says
+    assert ray_address.use_or_create(6379) is None
+
+
+def test_a_home_folder_in_which_nothing_can_be_written(monkeypatch, home):
+    (home / ".rlrun").write_text("no folder")
+    monkeypatch.setenv(ray_address.TOKEN, "")
+    with pytest.raises(RunError, match="FileExistsError") as refused:
+        ray_address.use_or_create(6379)
+    assert refused.value.value == str(home)

@@ -20,7 +20,9 @@ from rlrun.envs.gymnasium.spec import GymnasiumConfig, SuccessRule, Vectorizatio
 from rlrun.envs.make import make_env, simulator_code
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import NoPicture
+from rlrun.system import notices
 from rlrun.system.errors import RunError
+from rlrun.workers.demo_recording import demonstrate
 
 ROWS = np.arange(2)
 ONE_STEP = np.zeros((2, 1, 2), np.float32)
@@ -393,3 +395,149 @@ def test_the_first_observation_of_the_next_episode_is_not_the_last_of_one(caplog
         result = env.step_chunk(ONE_STEP)
     assert result.truncated.all() and result.frames.proprio[:, 0].tolist() == [4.0, 4.0]
     assert caplog.text.count("may return one array for all") == 1
+
+
+class OddAnswers(SyncVectorEnv):
+    """A vector environment whose step answers something else than Gymnasium's."""
+
+    change = staticmethod(lambda *answer: answer)
+
+    def step(self, actions):
+        return self.change(*super().step(actions))
+
+
+VECTOR_ANSWERS = {
+    "two flags": (lambda o, r, t, u, i: (o, r, np.stack([t, t], 1), u, i), "its terminated is not one for each of 2"),
+    "two rewards": (lambda o, r, t, u, i: (o, np.stack([r, r], 1), t, u, i), "its reward is not one for each of 2"),
+    "float flags": (lambda o, r, t, u, i: (o, r, t, u.astype(float), i), "its truncated is not one for each of 2"),
+    "one reward": (lambda o, r, t, u, i: (o, r[:1], t, u, i), "its reward is not one for each of 2"),
+    "ragged": (lambda o, r, t, u, i: (o, [[1.0], [1.0, 2.0]], t, u, i), "its reward is not one for each of 2"),
+    "four": (lambda o, r, t, u, i: (o, r, t, i), r"step\(\) does not return"),
+    "six": (lambda o, r, t, u, i: (o, r, r, t, u, i), r"step\(\) does not return"),
+    "no info": (lambda o, r, t, u, i: (o, r, t, u, None), r"(?s)step\(\) does not return .*Its info is NoneType"),
+    "lists": (lambda o, r, t, u, i: (o, r.tolist(), t.tolist(), u.tolist(), i), None),
+    "columns": (lambda o, r, t, u, i: (o, r[:, None], t[:, None], u[:, None], i), None),
+}
+
+
+def odd_answers(n_envs, use_async_envs=False, cfg=None):
+    made = OddAnswers([Odd] * n_envs, autoreset_mode=AutoresetMode.DISABLED)
+    made.change = VECTOR_ANSWERS[cfg["answer"]][0]
+    return made
+
+
+@pytest.mark.parametrize("answer", VECTOR_ANSWERS)
+def test_answers_of_a_vector_environment_are_one_for_each_row(answer):
+    own = GymnasiumConfig(id="Odd-v0", maker=f"{__name__}:odd_answers", kwargs={"answer": answer})
+    env = make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}, max_control_steps=9), 2)
+    env.reset(ROWS, ROWS)
+    said = VECTOR_ANSWERS[answer][1]
+    if said is None:
+        assert env.step_chunk(ONE_STEP).rewards.shape == (2, 1)
+        return
+    with pytest.raises(RunError, match=said) as refused:
+        env.step_chunk(ONE_STEP)
+    assert refused.value.key == "env.gymnasium.id"
+
+
+def old_reset(n_envs, use_async_envs=False, cfg=None):
+    made = SyncVectorEnv([Odd] * n_envs)
+    plain = made.reset
+    made.reset = lambda **kwargs: plain(**kwargs)[0]  # as before Gymnasium 0.26
+    return made
+
+
+def shared(n_envs, use_async_envs=False, cfg=None):
+    """Environments that return one array, which all of them fill."""
+    array = np.zeros(1, np.float32)
+
+    class Shares(Odd):
+        observation_space = spaces.Box(0, 200, (1,))
+
+        def reset(self, *, seed=None, options=None):
+            array[:] = seed or 0
+            return array, {}
+
+    return SyncVectorEnv([Shares] * n_envs)
+
+
+@pytest.mark.parametrize(
+    ("maker", "said"), [("old_reset", r"reset\(\) does not return"), ("shared", "may share one array")]
+)
+def test_odd_resets_of_a_vector_environment(maker, said):
+    own = GymnasiumConfig(id="Odd-v0", maker=f"{__name__}:{maker}", vectorization=Vectorization.sync)
+    with pytest.raises(RunError, match=said) as refused:
+        make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}, max_control_steps=9), 2)
+    if maker == "shared":  # sync was tried
+        assert "vectorization=async, or null" in str(refused.value.remedy)
+
+
+def bytes_of(side, most):
+    return spaces.Box(0, most, (side, side, 3), np.uint8)
+
+
+def test_grids_of_bytes_that_are_larger(monkeypatch):
+    """Up to 10: no colours. Up to 255: a picture unless it is named, and what its first bytes say is told."""
+    monkeypatch.setattr(notices, "_told", {})
+    with pytest.raises(RunError, match="may be a picture"):
+        ObservationReader(bytes_of(16, 10), GymnasiumConfig(), 64)
+    full = spaces.Dict(image=bytes_of(16, 255), direction=spaces.Discrete(4))
+    named = ObservationReader(full, GymnasiumConfig(state_keys=["image", "direction"]), 64)
+    assert (named.num_images, named.num_proprio) == (0, 16 * 16 * 3 + 4)
+    with pytest.raises(RunError, match="numbers that are no picture"):
+        ObservationReader(bytes_of(64, 255), GymnasiumConfig(state_keys=[""]), 64)
+    seen = {"image": np.zeros((16, 16, 3), np.uint8), "direction": 0}
+    guessed = ObservationReader(full, GymnasiumConfig(), 64)
+    guessed.images(seen)
+    assert notices.notices() == ()  # black says nothing
+    seen["image"][3, 4, 0] = 10
+    guessed.images(seen)
+    guessed.images(seen)
+    (told,) = notices.notices()
+    assert "'image'" in told and "larger than 10" in told and "state_keys" in told
+
+
+@pytest.mark.parametrize(
+    ("space", "most", "keys"),
+    [(bytes_of(16, 255), 200, None), (bytes_of(64, 255), 9, None), (bytes_of(16, 255), 9, [""])],
+)
+def test_pictures_are_no_grids(monkeypatch, space, most, keys):
+    """Colours, sizes of pictures, and a camera that the user has named."""
+    monkeypatch.setattr(notices, "_told", {})
+    reader = ObservationReader(space, GymnasiumConfig(image_keys=keys), 64)
+    reader.images(np.full(space.shape, most, np.uint8))
+    assert reader.num_images == 1 and notices.notices() == ()
+
+
+def idle_expert(env, observation):
+    return np.zeros(2, np.float32)
+
+
+class Fails(Odd):
+    def reward(self):
+        return 0.0
+
+    def info(self):
+        return {"success": False}
+
+
+@pytest.mark.parametrize(
+    ("limit", "noise", "key", "remedies"),
+    [
+        (3, 0.1, "demos.noise", ["demos.noise=0", "raise env.max_control_steps"]),
+        (3, 0.0, "env.max_control_steps", ["raise env.max_control_steps"]),
+        (9, 0.0, "demos.path", ["mend the expert"]),
+        (9, 0.1, "demos.noise", ["demos.noise=0", "mend the expert"]),
+    ],
+)
+def test_an_expert_that_fails_is_told_what_was_seen(limit, noise, key, remedies):
+    """Episodes end after five steps, unless the time limit is shorter."""
+    gymnasium.register("Fails-v0", Fails)
+    own = GymnasiumConfig(id="Fails-v0", expert=f"{__name__}:idle_expert")
+    env = make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}, max_control_steps=limit), 2)
+    with pytest.raises(RunError, match="only 0 of 8") as refused:
+        list(demonstrate(env, 4, 0, 1, noise))
+    assert refused.value.key == key and ("8 lasted until the time limit" in str(refused.value)) == (limit == 3)
+    known = {"demos.noise=0", "raise env.max_control_steps", "mend the expert"}
+    assert {one for one in known if one in str(refused.value.remedy)} == set(remedies)
+    gymnasium.registry.pop("Fails-v0")
