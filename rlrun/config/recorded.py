@@ -22,7 +22,7 @@ from rlrun.system.text import first_of
 OF_A_POLICY = {
     *("name", "rollout.precision", "evaluation.temperature", "serve.instruction", "serve.replan_steps"),
     *("env.simulator", "env.activity", "env.controlled", "env.cameras", "env.image_size", "env.proprio"),
-    *("env.max_control_steps", "env.action_hz", "env.physics_hz", "env.reward", "env.reward_potential", "env.renderer"),
+    *("env.max_control_steps", "env.action_hz", "env.physics_hz", "env.reward_potential", "env.renderer"),
     *("policy.kind", "policy.num_action_chunks", "policy.use_proprio", "policy.value_hidden_sizes"),
 }
 _BEGAN_WITH = "policy.path"

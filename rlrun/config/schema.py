@@ -70,7 +70,10 @@ class EnvConfig(KindSection):
     cameras: list[str] = named(["zed_link"])
     image_size: int = bounded(64, Range(16))  # width and height of a frame, in pixels
     proprio: ProprioLayout = ProprioLayout.local_61
-    reward: RewardMode = RewardMode.dense
+    reward: Any = (
+        None  # module:FUNCTION, or terms {name: {function: module:FUNCTION, weight: 1.0}}; null: the simulator's
+    )
+    info: list[str] | None = named(None)  # numbers of the world's `info` that are logged; null: all, 64 at most
     reward_potential: float = bounded(1.0, POSITIVE)  # r_potential
     max_abs_reward: float | None = bounded(1e6, POSITIVE)  # per control step; a larger one is an infra fault
     renderer: Renderer = Renderer.auto
@@ -78,6 +81,14 @@ class EnvConfig(KindSection):
     own_process: bool | None = None  # own process per simulator; None: if it needs one, or has its own interpreter
     load_deadline_s: float = bounded(600.0, POSITIVE)  # own process: longest time without progress while loading
     call_deadline_s: float = bounded(300.0, POSITIVE)  # own process: time limit of a reset, a chunk or a picture
+
+    @property
+    def reward_mode(self) -> RewardMode:
+        """The reward of the embedded world and of OmniGibson, which `reward` may name."""
+        if self.reward is None:
+            return RewardMode.dense
+        is_mode = self.reward in [*RewardMode, *(mode.value for mode in RewardMode)]
+        return RewardMode(self.reward) if is_mode else RewardMode.potential
 
 
 class AttentionKernel(Enum):

@@ -151,6 +151,7 @@ class EnvWorker:
             row_faults=self.env.drain_row_faults(),
             starts=self._collector.drain_starts(),
             groups=self._collector.drain_groups(),
+            left_out=self._collector.drain_left_out(),
             num_valid=tuple(shards[rank].num_chunk_steps for rank in sorted(shards)),
         )
         return collected, *(shards[rank] for rank in sorted(shards))

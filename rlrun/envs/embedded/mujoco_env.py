@@ -141,7 +141,7 @@ class MujocoVectorEnv(VectorEnv):
         """Return the reward by part. Each is a difference of a potential, so detours and oscillations earn nothing."""
         parts = {"potential": self.config.reward_potential * (status.q_score - row.satisfied_fraction)}
         row.satisfied_fraction = status.q_score
-        if self.config.reward is RewardMode.dense:
+        if self.config.reward_mode is RewardMode.dense:
             shaping = self.activity.shaping(row)
             parts["shaping"] = self._own.reward_shaping * (shaping - row.shaping)
             row.shaping = shaping

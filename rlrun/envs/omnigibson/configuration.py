@@ -175,7 +175,7 @@ def task_config(config: EnvConfig) -> dict[str, Any]:
     settings = config.section(OmniGibsonConfig)
     is_online = settings.instances is Instances.online
     reward: dict[str, Any] = {"r_potential": config.reward_potential}
-    if config.reward is RewardMode.dense:
+    if config.reward_mode is RewardMode.dense:
         reward |= {"reward_mode": "combined"}
         reward |= {"task_specific_reward_name": settings.task_reward} if settings.task_reward else {}
     return {

@@ -248,7 +248,7 @@ class SeveralScenes(Simulation):
 def open_simulation(og: ModuleType, config: EnvConfig, num_envs: int) -> Simulation:
     """Load `num_envs` rows in the installed generation. Raises RunError if this build lacks a requested feature."""
     kind = robot_kind(og.REGISTERED_ROBOTS)
-    if config.reward is RewardMode.dense:
+    if config.reward_mode is RewardMode.dense:
         _check_staged_rewards()
     is_batched = "env_indices" in inspect.signature(og.Environment.reset).parameters
     return (SeveralScenes if is_batched else SeveralEnvironments)(og, config, num_envs, kind)
