@@ -36,7 +36,9 @@ class TermFunction:
         try:
             function = load_object(term.location)
         except Exception as error:  # the module of a user may raise anything
-            raise self._fault("cannot be imported", f"{_described(error)}{_place(error, None)}") from error
+            is_absent = isinstance(error, (ModuleNotFoundError, AttributeError))  # which says it all
+            place = "" if is_absent else _place(error, None)
+            raise self._fault("cannot be imported", f"{_described(error)}{place}") from error
         self._file, line = _source_of(function)
         self._defined_at = f"{self._file}:{line}" if self._file else "its module"
         self.takes_previous = self._takes_previous(function)
@@ -54,7 +56,7 @@ class TermFunction:
         try:
             inspect.signature(function).bind(*PARAMETERS, **({PREVIOUS: None} if takes_previous else {}))
         except TypeError as error:
-            taken = f"it takes ({', '.join(parameters)})"
+            taken = f"It takes ({', '.join(parameters)})"
             raise self._fault("takes other arguments", f"{taken}, {self._defined_at}: {error}.") from error
         return takes_previous
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 from xml.etree import ElementTree
 
 import mujoco
@@ -13,6 +14,7 @@ from rlrun.config.schema import EnvConfig, Renderer, RewardMode
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.spaces import Spaces
 from rlrun.envs import r1pro
+from rlrun.envs.bodies import body_positions
 from rlrun.envs.embedded import room
 from rlrun.envs.embedded.activities import Activity, PickingUpTrash, TurningOnRadio
 from rlrun.envs.embedded.controllers import Controllers, Expert
@@ -171,6 +173,10 @@ class MujocoVectorEnv(VectorEnv):
         if self._expert is None:
             self._expert = self.activity.expert(self.model, self._controllers)
         return np.stack([self._expert.action(self._rows[i]) for i in env_ids])
+
+    def info(self, env_id: int) -> Mapping[str, Any]:
+        """Return the positions of all bodies as `bodies`, m, by name."""
+        return {"bodies": body_positions(self.model, self._rows[env_id].data)}
 
     def close(self) -> None:
         self._renderer.close()
