@@ -124,7 +124,7 @@ class OwnRewardEnv(VectorEnv):
             for row in np.flatnonzero(running & ~step.infra_fault).tolist():
                 whole.pay(row, k, self._judged(row, actions[row, k], step))
             running &= ~step.ended
-        return whole.result()
+        return whole.merged()
 
     def _judged(self, row: int, action: np.ndarray, step: ChunkResult) -> dict[str, float]:
         """Return the terms of one control step of a row, and the reward that the simulator gave."""
@@ -185,7 +185,7 @@ class _WholeChunk:
         for name, value in terms.items():
             self._terms[row][name] = self._terms[row].get(name, 0.0) + value
 
-    def result(self) -> ChunkResult:
+    def merged(self) -> ChunkResult:
         """Return the chunk."""
         last = self._last
         assert last is not None  # at least one control step

@@ -129,7 +129,7 @@ def number_means(reports: Sequence[EpisodeReport]) -> dict[str, float]:
     for report in reports:
         for name, value in report.numbers.items():
             values.setdefault(name, []).append(value)
-    return {name: sum(some) / len(some) for name, some in sorted(values.items())}
+    return {name: sum(some) / len(some) for name, some in values.items()}
 
 
 def _outcome(report: EpisodeReport) -> EpisodeOutcome:
