@@ -46,7 +46,7 @@ class InfoReader:
                 self._add(totals, name, value)
 
     def _add(self, totals: Totals, name: str, value: Any) -> None:
-        number = _number(value)
+        number = number_of(value)
         if number is None or not math.isfinite(number):
             self._leave_out(name, f"{_NO_NUMBER}: {type(value).__name__}" if number is None else _NOT_FINITE)
         elif name in self._known:
@@ -97,7 +97,7 @@ def _flat(info: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator
             yield name, value
 
 
-def _number(value: Any) -> float | None:
+def number_of(value: Any) -> float | None:
     """Return a number, which may be an array of one; None: it is none."""
     if isinstance(value, (float, int)):
         return float(value)
@@ -105,6 +105,6 @@ def _number(value: Any) -> float | None:
         return None
     try:
         array = np.asarray(value)
-    except Exception:  # a tensor of a device, or of another library: it may raise anything
+    except (TypeError, ValueError, RuntimeError):  # as of a tensor on a device
         return None
     return float(array.item()) if array.size == 1 and array.dtype.kind in "biuf" else None

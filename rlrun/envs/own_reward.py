@@ -17,6 +17,7 @@ from rlrun.config.own_reward import KEY, SIMULATOR, RewardTerm
 from rlrun.config.sections import load_object
 from rlrun.edges.episode_numbers import LEFT_OUT, NUMBERS, TERMS, Totals, add_totals
 from rlrun.edges.frames import ChunkResult, Frames
+from rlrun.envs.info_numbers import number_of
 from rlrun.envs.vector_env import VectorEnv
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -67,7 +68,7 @@ class TermFunction:
         except Exception as error:  # the function of a user may raise anything
             cause = f"{_described(error)}{_place(error, self._file)} {where}."
             raise self._fault(f"raised {type(error).__name__}", cause) from error
-        number = _number(value)
+        number = number_of(value)
         if number is None:
             raise self._fault("returns no number", f"It is {_shown(value)} ({self._defined_at}) {where}.")
         if not math.isfinite(number):
@@ -218,17 +219,6 @@ def _merged(before: ChunkResult, step: ChunkResult, rows: np.ndarray) -> ChunkRe
 def _observation(frames: Frames, at: int) -> dict[str, Any]:
     """Return what a policy would see: images uint8 [N, H, W, 3], proprio float32 [P] and the instruction."""
     return {"images": frames.images[at], "proprio": frames.proprio[at], "instruction": frames.instructions[at]}
-
-
-def _number(value: Any) -> float | None:
-    """Return a number, which may be an array of one; None: it is none."""
-    if type(value) is float:
-        return value
-    try:
-        array = np.asarray(value)
-    except Exception:  # an object of the user
-        return None
-    return float(array.item()) if array.size == 1 and array.dtype.kind in "biuf" else None
 
 
 def _shown(value: Any) -> str:

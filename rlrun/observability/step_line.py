@@ -36,8 +36,7 @@ def step_line(step: int, num_steps: int, metrics: Mapping[str, float], logged: M
     parts[-1] += "".join(
         f" + {label} {duration(metrics[name])}" for name, label in BETWEEN.items() if _is_long(metrics, name)
     )
-    if logged:
-        parts.append(named_numbers(logged))
+    parts += [named_numbers(logged)] * bool(logged)
     if faults := int(metrics.get("num_infra_faults", 0)):
         parts.append(f"{faults} infra fault{'s' if faults > 1 else ''}")
     for name, what in RESTARTS.items():
