@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from rlrun.edges.episode_numbers import TERMS
+from rlrun.edges.episode_numbers import NUMBERS, TERMS
 from rlrun.edges.frames import ChunkResult
 from rlrun.edges.starts import TRAINING_SEEDS
 from rlrun.edges.tally import StepTally
@@ -46,6 +46,7 @@ class RandomPlay:
         self._ended: list[tuple[int, float]] = []  # length and return of each episode that has ended
         self._has_success = False
         self._terms: dict[str, list[float]] = {}  # of an own reward: one number per chunk and row
+        self._named: set[str] = set()  # numbers of the world's info
 
     def run(self) -> None:
         """Play for a while. What is loaded at the first reset and step does not count."""
@@ -83,6 +84,7 @@ class RandomPlay:
         self._lengths += lengths
         self._returns += result.rewards.sum(axis=1)
         for info in result.infos:
+            self._named |= set(info.get(NUMBERS, ()))
             for name, value in info.get(TERMS, {}).items():
                 self._terms.setdefault(name, []).append(value)
         over = self._is_over & ~result.infra_fault
@@ -102,6 +104,12 @@ class RandomPlay:
             + (", always the same" if min(values) == max(values) else "")
             for name, values in self._terms.items()
         ]
+
+    def info(self) -> list[str]:
+        """Return a sentence on the numbers of the world's info, and on those that `env.info` names in vain."""
+        missing = sorted(set(self._subject.config.info or ()) - self._named)
+        found = [f"its info has the numbers {', '.join(sorted(self._named))}"] if self._named else []
+        return found + ([f"env.info names {', '.join(missing)}, which its info has not"] if missing else [])
 
     def facts(self) -> list[str]:
         """Return symptoms that a learning run seldom has, a sentence each."""

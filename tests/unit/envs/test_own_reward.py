@@ -18,6 +18,7 @@ from rlrun.envs.make import make_env
 from rlrun.envs.own_reward import OwnRewardEnv
 from rlrun.envs.vector_env import VectorEnv
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.testing import random_play
 from rlrun.testing.check_simulator import check
 
 ROWS = np.arange(2)
@@ -154,11 +155,20 @@ def test_a_fault_names_the_function_its_file_and_its_line(folder: Path, name: st
     assert place in str(error.cause) and (error.key, error.exit_status) == ("env.reward", ExitStatus.bad_input)
 
 
-def test_check_simulator_tries_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_simulator_tries_it(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random_play, "SECONDS", 0.1)
     world = ["policy.kind=mlp", "env.simulator=gymnasium", "env.gymnasium.id=CartPole-v1"]
     with pytest.raises(SystemExit):
         check([*world, "env.reward=own_terms:nan"])
     assert "The reward own_terms:nan returns nan" in capsys.readouterr().err
+    fine = [f"env.gymnasium.id={__name__}:OwnRewardLine-v0", "env.reward=own_terms:reach", "env.info=[x,y]"]
+    with pytest.raises(SystemExit):
+        check([*world, *fine])
+    out = capsys.readouterr().out
+    assert "reward/reach is" in out and "its info has the numbers x" in out
+    assert "env.info names y, which its info has not" in out
 
 
 @pytest.mark.parametrize(
