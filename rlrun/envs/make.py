@@ -133,7 +133,7 @@ def _with_own_reward(env: VectorEnv, config: EnvConfig) -> VectorEnv:
 
     try:
         with questions_refused():
-            return OwnRewardEnv(env, terms)
+            return OwnRewardEnv(env, terms, config.max_abs_reward)
     except BaseException:
         close_or_warn(env.close, "the simulator")
         raise

@@ -29,8 +29,12 @@ _LARGEST = float(np.finfo(np.float32).max)
 class TermFunction:
     """The function of one term. Faults in it raise RunError with its name, file and line."""
 
-    def __init__(self, term: RewardTerm):
-        """Import it. Raises RunError if it is no function of observation, action, info and reward."""
+    def __init__(self, term: RewardTerm, limit: float | None = None):
+        """Import it. limit: of the weighted value, `env.max_abs_reward`; None: none.
+
+        Raises RunError if it is no function of observation, action, info and reward.
+        """
+        self._limit = _LARGEST if limit is None else min(limit, _LARGEST)
         self.name = term.name
         self._location = term.location
         self._weight = term.weight
@@ -74,8 +78,9 @@ class TermFunction:
         if not math.isfinite(number):
             raise self._fault(f"returns {number}", f"It is defined at {self._defined_at}; that was {where}.")
         weighted = self._weight * number
-        if abs(weighted) > _LARGEST:
-            raise self._fault("returns more than float32 holds", f"{weighted:g} ({self._defined_at}) {where}.")
+        if abs(weighted) > self._limit:
+            cause = f"Its weighted value is {weighted:g} ({self._defined_at}) {where}."
+            raise self._fault(f"returns more than env.max_abs_reward={self._limit:g}", cause)
         return weighted
 
     def _fault(self, what: str, cause: str) -> RunError:
@@ -93,10 +98,10 @@ class TermFunction:
 class OwnRewardEnv(VectorEnv):
     """The rows of `env`, with the sum of the terms as reward."""
 
-    def __init__(self, env: VectorEnv, terms: Sequence[RewardTerm]):
-        """Raises RunError for a function that cannot be called."""
+    def __init__(self, env: VectorEnv, terms: Sequence[RewardTerm], limit: float | None = None):
+        """limit: see `TermFunction`. Raises RunError for a function that cannot be called."""
         self._env = env
-        self._terms = [TermFunction(term) for term in terms]
+        self._terms = [TermFunction(term, limit) for term in terms]
         self.num_envs = env.num_envs
         self.spaces = env.spaces
         self.fingerprint = env.fingerprint
@@ -140,7 +145,7 @@ class OwnRewardEnv(VectorEnv):
             **self._env.info(row),
         }
         where = f"at control step {self._num_steps[row]} of seed {self._seeds[row]}"
-        arguments = (observation, action, info, said)
+        arguments = (observation, _read_only(action), info, said)
         values = {term.name: term(arguments, self._seen[row], where) for term in self._terms}
         self._seen[row] = observation
         return {**values, SIMULATOR: said}
@@ -218,7 +223,15 @@ def _merged(before: ChunkResult, step: ChunkResult, rows: np.ndarray) -> ChunkRe
 
 def _observation(frames: Frames, at: int) -> dict[str, Any]:
     """Return what a policy would see: images uint8 [N, H, W, 3], proprio float32 [P] and the instruction."""
-    return {"images": frames.images[at], "proprio": frames.proprio[at], "instruction": frames.instructions[at]}
+    images = _read_only(frames.images[at])
+    return {"images": images, "proprio": _read_only(frames.proprio[at]), "instruction": frames.instructions[at]}
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """Return a view that refuses writing: the policy gets the same numbers."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _shown(value: Any) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlrun.config.schema import EnvConfig
 from rlrun.edges.episode_numbers import LEFT_OUT, NUMBERS, EpisodeNumbers, Totals
 from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization
+from rlrun.envs.gymnasium.vector_rows import VectorRows
 from rlrun.envs.info_numbers import MAX_NUMBERS, InfoReader, row_info
 from rlrun.envs.make import make_env
 
@@ -59,6 +61,17 @@ def test_they_come_out_of_every_kind_of_world(vectorization: Vectorization | Non
         }
     told = [info[LEFT_OUT] for result in results for info in result.infos if LEFT_OUT in info]
     assert told == [{"text": "no number: str"}] or told == [{"text": "no number: str_"}]  # once in the life of a world
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_the_last_step_of_an_episode_counts_in_every_autoreset_mode(mode: AutoresetMode) -> None:
+    made = SyncVectorEnv([Speaking] * 2, autoreset_mode=mode)
+    sections = {"gymnasium": GymnasiumConfig(id="speaking")}
+    env = VectorRows(made, EnvConfig(simulator="gymnasium", sections=sections), lambda: None)
+    env.reset(np.arange(2), np.arange(2))
+    infos = [env.step_chunk(np.zeros((2, 4, 1), np.float32)).infos[1][NUMBERS] for _ in range(2)]
+    env.close()
+    assert [one["number"] for one in infos] == [[10.0, 4.0, 4.0], [11.0, 2.0, 6.0]]
 
 
 def test_declared_names_are_read_and_no_others() -> None:

@@ -50,6 +50,12 @@ def vector(observation, action, info, reward):
 
 def two(observation, action):
     return 0.0
+
+def writes(observation, action, info, reward):
+    observation["proprio"][0] = 0.0
+
+def huge(observation, action, info, reward):
+    return 1e9
 """
 
 
@@ -146,6 +152,8 @@ def test_the_embedded_world_shows_pictures_and_bodies(folder: Path) -> None:
         ("vector", "returns no number", "an array of shape [3]"),
         ("two", "takes other arguments", "own_terms.py:26"),
         ("absent", "cannot be imported", "has no attribute 'absent'"),
+        ("writes", "raised ValueError", "read-only"),
+        ("huge", "returns more than env.max_abs_reward=1e\\+06", "own_terms.py:32"),
     ],
 )
 def test_a_fault_names_the_function_its_file_and_its_line(folder: Path, name: str, what: str, place: str) -> None:
