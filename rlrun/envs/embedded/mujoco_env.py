@@ -11,6 +11,7 @@ import mujoco
 import numpy as np
 
 from rlrun.config.schema import EnvConfig, Renderer, RewardMode
+from rlrun.edges.episode_numbers import Totals
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.spaces import Spaces
 from rlrun.envs import r1pro
@@ -23,6 +24,7 @@ from rlrun.envs.embedded.perturbations import POSE_SPREAD, WORDINGS, perturb_mod
 from rlrun.envs.embedded.renderer import MAX_PIXELS, fixed_camera, open_renderer, overview_camera
 from rlrun.envs.embedded.robot import AssistedGrasping, Proprioception, RobotModel, write_welds
 from rlrun.envs.embedded.spec import EmbeddedConfig, Perturbation
+from rlrun.envs.info_numbers import InfoReader
 from rlrun.envs.vector_env import ChunkBuilder, VectorEnv
 
 ACTIVITIES: dict[str, Callable[[EnvConfig], Activity]] = {
@@ -47,6 +49,7 @@ class MujocoVectorEnv(VectorEnv):
         self._proprioception = Proprioception(self.model, self.activity.start_pose, config.proprio)
         self._goal = Goal(config.activity, self.activity.bddl_objects, self.activity.predicates())
         self._rows = [Row(mujoco.MjData(self.model)) for _ in range(num_envs)]
+        self._info_reader = InfoReader(config.info or ())  # parts of its reward, only if they are asked for
         progress()
         self._renderer = open_renderer(self.model, config.renderer)
         if (
@@ -114,6 +117,7 @@ class MujocoVectorEnv(VectorEnv):
     def _step_row(self, i: int, actions: np.ndarray, chunk: ChunkBuilder) -> None:
         """Run row `i` for actions [C, A]; stop where the episode ends."""
         row = self._rows[i]
+        totals: Totals = {}
         for k, action in enumerate(actions):
             if self._is_delayed:
                 action, row.delayed = row.delayed, action
@@ -131,6 +135,7 @@ class MujocoVectorEnv(VectorEnv):
             self.activity.observe(row)
             status = self._goal.status(row)
             parts = self._reward_parts(row, status)
+            self._info_reader.add(totals, parts)
             truncated = not status.success and row.num_steps >= self.config.max_control_steps
             chunk.add(i, k, sum(parts.values()), status.success, truncated, status.success)
             row.is_over = status.success or truncated
@@ -138,6 +143,7 @@ class MujocoVectorEnv(VectorEnv):
                 break
         chunk.q_score[i] = status.q_score
         chunk.infos[i] = step_info(row.num_steps, status, truncated, parts)
+        self._info_reader.write(chunk.infos[i], totals)
 
     def _reward_parts(self, row: Row, status: GoalStatus) -> dict[str, float]:
         """Return the reward by part. Each is a difference of a potential, so detours and oscillations earn nothing."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlrun.config.schema import EnvConfig
+from rlrun.config.schema import EnvConfig, Renderer
 from rlrun.edges.episode_numbers import LEFT_OUT, NUMBERS, EpisodeNumbers, Totals
 from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization
 from rlrun.envs.gymnasium.vector_rows import VectorRows
@@ -104,3 +104,12 @@ def test_a_row_of_a_vector_environment_has_what_its_mask_says() -> None:
     info = {"x": np.array([1.0, 2.0]), "_x": np.array([True, False]), "deep": {"y": np.array([3, 4])}, "one": 5}
     assert row_info(info, 0, 2) == {"x": 1.0, "deep": {"y": 3}}
     assert row_info(info, 1, 2) == {"deep": {"y": 4}}
+
+
+def test_the_parts_of_the_embedded_worlds_reward_come_out_if_they_are_named() -> None:
+    for names, found in ((None, set()), (["shaping"], {"shaping"})):
+        env = make_env(EnvConfig(info=names, image_size=16, renderer=Renderer.raycast), 1)
+        env.reset(np.arange(1), np.arange(1))
+        info = env.step_chunk(np.zeros((1, 2, env.spaces.num_actions), np.float32)).infos[0]
+        env.close()
+        assert set(info.get(NUMBERS, {})) == found
