@@ -13,12 +13,12 @@ if import_path.is_program():  # before any module is looked for
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rlrun.envs.simulator_env import SimulatorEnv
     from rlrun.interface import (
         Callback,
         LoadedPolicy,
         RunError,
         RunResult,
-        SimulatorEnv,
         load_config,
         load_policy,
         make_env,
@@ -42,6 +42,10 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'rlrun' has no attribute '{name}'")
+    if name == "SimulatorEnv":  # it needs Gymnasium
+        from rlrun.envs.simulator_env import SimulatorEnv
+
+        return SimulatorEnv
     from rlrun import interface
 
     return getattr(interface, name)

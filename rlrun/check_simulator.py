@@ -52,7 +52,7 @@ def check(config: RunConfig) -> ExitStatus:
     playing = RandomPlay(subject)
     playing.run()
     subject.env.close()
-    for sentence in playing.facts():
+    for sentence in [*playing.info(), *playing.terms(), *playing.facts()]:
         print(f"note: by random actions: {indent(sentence)}")
     print(f"the contract holds; {playing.steps_per_s:.0f} control steps per second in {NUM_ENVS} envs, "
           f"episodes of at most {played.max_control_steps}")  # fmt: skip

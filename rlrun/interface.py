@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,8 +22,7 @@ from rlrun.system.errors import RunError as RunError
 from rlrun.training.callbacks import Callback as Callback
 
 if TYPE_CHECKING:
-    from rlrun.edges.frames import Frames
-    from rlrun.envs.vector_env import VectorEnv
+    from rlrun.envs.simulator_env import SimulatorEnv
     from rlrun.observability.records import EvaluationRecord
     from rlrun.policies.policy import Policy
 
@@ -90,6 +89,19 @@ class RunResult:
 
         evaluation = next(reversed(read_evaluations(folder)), None)
         return cls(status, folder, evaluation, folder / "policy" if status is ExitStatus.ok else None)
+
+    def __str__(self) -> str:
+        """Return the result in three lines; `repr` has every episode of the evaluation."""
+        done = f"status {int(self.status)} ({self.status.meaning})"
+        lines = [f"{self.folder}: {done}"]
+        if self.evaluation is not None:
+            one = self.evaluation
+            interval = f"95 % interval {100 * one.ci_low:.0f}-{100 * one.ci_high:.0f} %"
+            counted = f"{one.successes}/{one.episodes} = {100 * one.success_rate:.0f} % ({interval})"
+            lines.append(f"after step {one.step}: success {counted}, mean return {one.mean_return:.4g}")
+        if self.policy is not None:
+            lines.append(f"policy {self.policy}")
+        return "\n".join(lines)
 
 
 def run(config: RunConfig, callbacks: Sequence[Callback] = ()) -> RunResult:
@@ -252,74 +264,8 @@ def make_env(config: RunConfig | Source) -> SimulatorEnv:
     """
     from rlrun.config.checks import OF_TRAINING
     from rlrun.envs.make import make_env as make
+    from rlrun.envs.simulator_env import SimulatorEnv
 
     if not isinstance(config, RunConfig):
         config = _loaded(config, None, (), False, OF_TRAINING)
-    return SimulatorEnv(make(config.env, config.env.num_envs))
-
-
-class SimulatorEnv:
-    """A simulator with the calls of a Gymnasium vector environment; `with` closes it.
-
-    A row that ended is reset by the next `step`, which ignores its actions (Gymnasium's AutoresetMode.NEXT_STEP).
-    """
-
-    def __init__(self, env: VectorEnv):
-        self.env = env
-        self.num_envs = env.num_envs
-        self.spaces = env.spaces
-        self._seed: int | None = None  # of the next episode; None: no episode has begun
-        self._is_over = np.zeros(env.num_envs, bool)
-
-    def reset(self, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin episodes in all rows, row i with `seed` + i. Returns (observations, {}).
-
-        Observations: images uint8 [B, N, H, W, 3], proprio float32 [B, P], instructions B sentences.
-        """
-        self._seed = seed
-        self._is_over[:] = False
-        return _observed(self.env.reset(np.arange(self.num_envs), self._seeds(self.num_envs))), {}
-
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        """(observations, rewards float32 [B], terminated, truncated bool [B], info) after one chunk, or control step.
-
-        actions: float32 [B, C, A], or [B, A]. A reward is the sum over the chunk. info: success bool [B]; infra_fault
-        bool [B], the simulator broke in that row, whose episode is void. Raises RuntimeError before the first reset.
-        """
-        chunk = np.asarray(actions, np.float32)
-        chunk = chunk[:, None] if chunk.ndim == 2 else chunk
-        if self._seed is None:
-            raise RuntimeError("reset() comes before step()")
-        again = np.flatnonzero(self._is_over)
-        result = self.env.step_chunk(chunk, ~self._is_over)
-        frames = result.frames
-        if again.size:
-            frames = frames.replaced(again, self.env.reset(again, self._seeds(again.size)))
-        self._is_over = result.ended & ~self._is_over
-        info = {"success": result.success, "infra_fault": result.infra_fault}
-        return _observed(frames), result.rewards.sum(-1), result.terminated, result.truncated, info
-
-    def render(self, row: int = 0, height: int = 240, width: int = 320) -> np.ndarray:
-        """Return an overview of a row, uint8 [height, width, 3]."""
-        return self.env.render(row, height, width)
-
-    def close(self) -> None:
-        """Stop the simulator."""
-        self.env.close()
-
-    def __enter__(self) -> SimulatorEnv:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _seeds(self, count: int) -> np.ndarray:
-        first = self._seed or 0
-        self._seed = first + count
-        return np.arange(first, self._seed)
-
-
-def _observed(frames: Frames) -> dict[str, Any]:
-    return {"images": frames.images, "proprio": frames.proprio, "instructions": frames.instructions}
+    return SimulatorEnv(make(config.env, config.env.num_envs), config.env.image_size)

@@ -50,6 +50,7 @@ from rlrun.config.checks_of_machines import (
     workers_know_their_head,
 )
 from rlrun.config.faults import Check, Faults
+from rlrun.config.own_reward import own_reward_has_terms
 from rlrun.config.registry import ALGORITHMS, REGISTRIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import KindSection, Range, Section, as_yaml, bounds_of
@@ -64,6 +65,7 @@ CHECKS: tuple[Check, ...] = (
     batch_divides_among_ranks,
     micro_batches_fill_a_rank,
     minibatches_hold_whole_episodes,
+    own_reward_has_terms,
     interpreter_has_a_process,
     attention_has_a_policy,
     demonstrations_have_an_expert,

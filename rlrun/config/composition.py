@@ -20,6 +20,7 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from yaml import YAMLError
 
 from rlrun.config import reference
+from rlrun.config.own_reward import locations
 from rlrun.config.provenance import format_value, own_version, selected
 from rlrun.config.recorded import RecordedConfig
 from rlrun.config.recorded_keys import recorded_kinds, require_all_keys
@@ -67,6 +68,7 @@ def compose_config(
         reference.refuse_truth_values(config, overrides, folders, schema)
         reference.take_numbers(config, overrides, folders, schema)
         absolute = [str(Path(folder).absolute()) for folder in config.python_path]  # to resume in another folder, too
+        found_in += _folders_of_reward(config, extra_folder)
         config.python_path = list(dict.fromkeys([*absolute, *found_in]))
         return config
     except UnicodeDecodeError as error:
@@ -80,6 +82,17 @@ def compose_config(
     except (HydraException, OmegaConfBaseException) as error:
         misread = reference.misread(error, folders) or _marked(error, folders)
         raise misread or _explain(error, dict(zip(lines, parsed, strict=False)), schema, recorded) from error
+
+
+def _folders_of_reward(config: DictConfig, extra_folder: Path | None) -> list[str]:
+    """Return the folders of the modules that `env.reward` names, for the processes that import them."""
+    given = config.env.reward
+    value = OmegaConf.to_container(given) if OmegaConf.is_config(given) else given
+    places = [*(Path(folder) for folder in config.python_path), Path.cwd(), *([extra_folder] if extra_folder else [])]
+    found = [folder_of(location, places) for location in locations(value)]
+    folders = [str(folder) for folder in found if folder is not None]
+    put_on_path(folders)
+    return folders
 
 
 def _without_emptied(

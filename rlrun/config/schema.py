@@ -58,6 +58,8 @@ class EnvConfig(KindSection):
     action_hz: int = bounded(30, COUNT)
     action_delay: int = bounded(0, NOT_NEGATIVE)  # control steps from an observation to its actions; the old ones go on
     image_size: int = bounded(64, Range(16))  # width and height of a frame, in pixels
+    reward: Any = None  # module:FUNCTION, or terms {name: {function, weight}}; null: the simulator's own
+    info: list[str] | None = named(None)  # numbers of the world's `info` that are logged; null: all, 64 at most
     max_abs_reward: float | None = bounded(1e6, POSITIVE)  # per control step; a larger one is an infra fault
     renderer: Renderer = Renderer.auto
     restart_limit: int = bounded(8, NOT_NEGATIVE)  # simulator restarts per env worker and run; one more ends the run

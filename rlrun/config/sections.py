@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, fields
 from enum import Enum
 from importlib import import_module
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args, get_type_hints
 
@@ -287,22 +289,40 @@ def folder_of(location: str, folders: list[Path]) -> Path | None:
 
 def file_of(location: str) -> str:
     """Return the file of the top module or package of an imported "module:ATTRIBUTE"."""
-    top = import_module(location.partition(":")[0].partition(".")[0])
-    return str(getattr(top, "__file__", None) or "")
+    return str(getattr(import_module(top_of(location)), "__file__", None) or "")
 
 
-def import_from(name: str, file: str) -> None:
-    """Import a top module from its file, without its neighbours. Does nothing if it is imported already.
+def found_file(location: str) -> str:
+    """Return the same without importing it; "": it is not found here."""
+    spec = find_spec(top_of(location))
+    return "" if spec is None else spec.origin or ""
+
+
+def top_of(location: str) -> str:
+    """Return the top module or package of "module:ATTRIBUTE"."""
+    return location.partition(":")[0].partition(".")[0]
+
+
+class _FileFinder(MetaPathFinder):
+    """Finds one top module in its file, without its neighbours."""
+
+    def __init__(self, name: str, file: str):
+        self._name = name
+        self._file = file
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Return the spec of the module, or of the package with its folder; None: another one is looked for."""
+        if name != self._name:
+            return None
+        file = Path(self._file)
+        inside = [str(file.parent)] if file.name == "__init__.py" else None
+        return spec_from_file_location(name, file, submodule_search_locations=inside)
+
+
+def make_findable(name: str, file: str) -> None:
+    """Let this process import a top module from its file, without its neighbours. Does nothing if it finds one already.
 
     For a simulator's own interpreter, which must not get the libraries of the trainer's Python.
     """
-    if find_spec(name) is not None:
-        return
-    path = Path(file)
-    inside = [str(path.parent)] if path.name == "__init__.py" else None
-    spec = spec_from_file_location(name, file, submodule_search_locations=inside)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{name} cannot be imported from {file}")
-    module = module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
+    if file and find_spec(name) is None:
+        sys.meta_path.append(_FileFinder(name, file))

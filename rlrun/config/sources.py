@@ -10,8 +10,10 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from rlrun.config.own_reward import locations
 from rlrun.config.registry import ALGORITHMS, POLICIES, SIMULATORS
 from rlrun.config.schema import RunConfig
+from rlrun.config.sections import top_of
 
 # packages of rlrun that compute demonstrations, policies after imitation, and counts of policies
 _COMPUTING = ("actor", "algorithms", "data", "envs", "policies", "workers")
@@ -46,6 +48,12 @@ def world_digest(env: dict[str, Any]) -> str:
     for name in sorted(_modules(env)):
         digest.update(_digest_of(name))
     return digest.hexdigest()
+
+
+def reward_digest(env: dict[str, Any]) -> str | None:
+    """Return the SHA-256 of the sources of the own reward that `env` names; None: it is the simulator's."""
+    names = sorted({top_of(location) for location in locations(env.get("reward"))})
+    return hashlib.sha256(b"".join(_digest_of(name) for name in names)).hexdigest() if names else None
 
 
 def _digest_of(name: str) -> bytes:

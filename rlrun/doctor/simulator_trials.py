@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.schema import EnvConfig, Renderer
-from rlrun.config.sections import from_dict, import_from, load_object
+from rlrun.config.sections import from_dict, load_object, make_findable, top_of
 from rlrun.envs.opengl import MUJOCO_GL, prepare_process
 from rlrun.system.errors import RunError
 
@@ -175,6 +175,6 @@ def main(question: str) -> None:
     name = arguments.pop("trial")
     package = arguments.pop("package")
     if package:
-        import_from(name.partition(":")[0].partition(".")[0], package)
+        make_findable(top_of(name), package)
         trials[name] = load_object(name)
     print(json.dumps(trials[name](**arguments)), flush=True)

@@ -68,6 +68,7 @@ class EpisodeReport:
     truncated: bool
     infra_fault: bool
     instruction: str = ""
+    numbers: dict[str, float] = field(default_factory=dict)  # by metric: terms of an own reward, the world's info
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class Collected:
     starts: list[EpisodeStart] = field(default_factory=list)  # of all episodes that began
     groups: GroupTally | None = None  # None: groups are not filtered
     num_valid: tuple[int, ...] = ()  # chunk steps to learn from that it sent, by actor rank with rows of it
+    left_out: dict[str, str] = field(default_factory=dict)  # names in the world's info that are no metrics, and why
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,11 +208,10 @@ def check_episodes(
     seen = [episode.seed for episode in left_out]
     for report in reports:
         seen.append(report.seed)
-        numbers = (report.episode_return, report.q_score)
+        numbers = (report.episode_return, report.q_score, *report.numbers.values())
         if not np.isfinite(numbers).all():
-            raise wrong_message(
-                sender, "it reported an episode whose return or q-score is NaN or infinite", f"{report}"
-            )
+            what = "it reported an episode whose return, q-score or other number is NaN or infinite"
+            raise wrong_message(sender, what, f"{report}")
         if report.env not in envs or report.num_control_steps < 0 or (report.terminated and report.truncated):
             raise wrong_message(
                 sender, "it reported an episode that cannot be its own", f"{report}; its rows are {envs}"

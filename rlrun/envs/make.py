@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import metadata
 
+from rlrun.config.own_reward import reward_terms
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import load_object
 from rlrun.config.simulator_spec import SimulatorSpec, simulator_spec
@@ -120,7 +121,22 @@ def make_here(
     if not isinstance(env, VectorEnv):
         raise TypeError(f"the simulator {spec.name} made {type(env).__name__}, which is no VectorEnv")
     env.fingerprint = _versions(spec) | {str(name): str(value) for name, value in env.fingerprint.items()}
-    return env
+    return _with_own_reward(env, config)
+
+
+def _with_own_reward(env: VectorEnv, config: EnvConfig) -> VectorEnv:
+    """Return the simulator with the reward of `env.reward`. Raises RunError for functions that cannot be called."""
+    terms = reward_terms(config)
+    if not terms:
+        return env
+    from rlrun.envs.own_reward import OwnRewardEnv
+
+    try:
+        with questions_refused():
+            return OwnRewardEnv(env, terms, config.max_abs_reward)
+    except BaseException:
+        close_or_warn(env.close, "the simulator")
+        raise
 
 
 def _versions(spec: SimulatorSpec) -> dict[str, str]:

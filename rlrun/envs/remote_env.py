@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rlrun.config.own_reward import locations
 from rlrun.config.registry import SIMULATORS
 from rlrun.config.schema import EnvConfig
-from rlrun.config.sections import file_of, to_dict
+from rlrun.config.sections import file_of, found_file, to_dict, top_of
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
@@ -51,8 +52,9 @@ class RemoteEnv(VectorEnv):
             self.about = self._client.handshake(loading)
             spec = SIMULATORS.location(config.simulator)
             plain = to_dict(config)
-            package = file_of(spec)
-            made = self._client.call("make", loading, spec=spec, package=package, config=plain, num_envs=num_envs)
+            packages = {top_of(spec): file_of(spec)}
+            packages |= {top_of(one): found_file(one) for one in locations(config.reward)}
+            made = self._client.call("make", loading, spec=spec, packages=packages, config=plain, num_envs=num_envs)
         except ImportError as error:
             self.close()
             raise _lacking(python, error) from error

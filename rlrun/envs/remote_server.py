@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.config.sections import from_dict, import_from, load_object
+from rlrun.config.sections import from_dict, load_object, make_findable
 from rlrun.config.simulator_spec import SimulatorSpec
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs.make import make_here
@@ -53,10 +53,11 @@ class Server:
             raise RuntimeError("make comes first")
         return self._env
 
-    def _make(self, spec: str, package: str, config: dict[str, Any], num_envs: int) -> dict[str, Any]:
-        """Make the environment."""
+    def _make(self, spec: str, packages: dict[str, str], config: dict[str, Any], num_envs: int) -> dict[str, Any]:
+        """Make the environment. packages: top modules that the worker has, and the file of each."""
         with process_kept():
-            import_from(spec.partition(".")[0].partition(":")[0], package)
+            for name, file in packages.items():
+                make_findable(name, file)
             found: SimulatorSpec = load_object(spec)
             sections = {} if found.section is None else {found.name: found.section}
             self._env = env = make_here(found, from_dict(EnvConfig, config, sections), num_envs, self._progress)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlrun.edges.episode_numbers import Totals
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.spaces import Spaces
+from rlrun.envs.info_numbers import InfoReader
 from rlrun.envs.make import close_or_warn, questions_refused
 from rlrun.envs.plausibility import NUM_EQUAL, RepeatedFaults, place_of
 from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv
@@ -35,6 +38,8 @@ class Step(NamedTuple):
 
 class SingleEnv(ABC):
     """One environment, one episode at a time. Any exception is an infra fault of its row."""
+
+    info: Mapping[str, Any] = MappingProxyType({})  # what else it says of its last control step; numbers become metrics
 
     @property
     @abstractmethod
@@ -87,8 +92,11 @@ class RowsEnv(VectorEnv):
         image_size: int,
         max_control_steps: int,
         progress: Callable[[], None],
+        info: Sequence[str] | None = None,
     ):
+        """info: see `env.info`."""
         self._make = make
+        self._reader = InfoReader(info)
         self.num_envs = num_envs
         self.spaces = spaces
         self._image_size = image_size
@@ -162,8 +170,10 @@ class RowsEnv(VectorEnv):
 
     def _steps(self, i: int, actions: np.ndarray, chunk: ChunkBuilder) -> None:
         row = self._rows[i]
+        totals: Totals = {}
         for k, action in enumerate(actions):
             step = row.env.step(action)
+            self._reader.add(totals, row.env.info)
             row.num_steps += 1
             if fault := float32_fault("reward", step.reward):
                 raise SimulatorFault(fault)
@@ -174,12 +184,16 @@ class RowsEnv(VectorEnv):
                 row.is_over = True
                 break
         chunk.infos[i] = step_info(row.num_steps, step, truncated)
+        self._reader.write(chunk.infos[i], totals)
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
         return self._rows[env_id].env.render(height, width)
 
     def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
         return np.stack([self._rows[i].env.expert_action() for i in env_ids])
+
+    def info(self, env_id: int) -> Mapping[str, Any]:
+        return self._rows[env_id].env.info
 
     def close(self) -> None:
         for at, row in enumerate(self._rows):

@@ -79,6 +79,13 @@ class VectorEnv(ABC):
         must then be given).
         """
 
+    def info(self, env_id: int) -> Mapping[str, Any]:
+        """Return what the simulator says of row `env_id` after its last control step, for an own reward; {}: nothing.
+
+        It never leaves the simulator's process, so that it may hold anything.
+        """
+        return {}
+
     @abstractmethod
     def close(self) -> None:
         """Free the renderer and the simulator; further calls raise."""

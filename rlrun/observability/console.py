@@ -181,18 +181,20 @@ class Console:
         elif time.monotonic() - self._printed_s >= PLAIN_PERIOD_S:
             self._print(f"{phase} {done}/{total} ({duration(elapsed_s)})", style="dim")
 
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Print the line of a finished training step, above the live view."""
+    def step(self, step: int, metrics: Mapping[str, float], logged: Mapping[str, float] = {}) -> None:
+        """Print the line of a finished training step, above the live view. logged: numbers of callbacks."""
         with self._lock:
             self._dashboard.set_step(step, metrics)
-        line = step_line(step, self._config.num_steps, metrics)
+        line = step_line(step, self._config.num_steps, metrics, logged)
         if not self._is_quiet:
             self._print(line)  # before the log: its disk may hang
         logger.info("%s", line)
         if self._is_quiet:
             return
         if self._config.logging.verbosity is Verbosity.debug:
-            self._print("  " + "  ".join(f"{name}={value:.5g}" for name, value in sorted(metrics.items())), "dim")
+            self._print(
+                "  " + "  ".join(f"{name}={value:.5g}" for name, value in sorted({**metrics, **logged}.items())), "dim"
+            )
 
     def note(self, text: str) -> None:
         """Print a note on the progress of the run, except if quiet."""

@@ -227,9 +227,16 @@ CATALOGUE = (
 _TRAINING = {metric.name: metric for metric in CATALOGUE if metric.group is not MetricGroup.eval}
 
 
+def is_of_training(name: str) -> bool:
+    """Return whether the catalogue has a metric of training steps by this name."""
+    return name in _TRAINING
+
+
 def training_tag(name: str) -> str:
-    """Return the tag of a metric of a training step; `train/` for one of a plug-in algorithm or policy."""
-    return _TRAINING[name].tag if name in _TRAINING else f"{MetricGroup.train.name}/{name}"
+    """Return the tag of a metric of a training step; `train/` for one from elsewhere whose name has no group."""
+    if is_of_training(name):
+        return _TRAINING[name].tag
+    return name if "/" in name else f"{MetricGroup.train.name}/{name}"
 
 
 def evaluation_tag(name: str) -> str:

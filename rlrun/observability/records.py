@@ -93,6 +93,7 @@ class EvaluationRecord:
     mean_return: float = 0.0
     outcomes: list[EpisodeOutcome] = field(default_factory=list)  # of every episode, in order of seeds
     num_left_out: int = 0  # seeds whose every episode was void; they have no part in the rate
+    numbers: dict[str, float] = field(default_factory=dict)  # means of own reward terms and of the world's info
 
     @property
     def is_on_test(self) -> bool:
@@ -119,7 +120,17 @@ def summarize_evaluation(step: int, reports: Iterable[EpisodeReport]) -> Evaluat
         mean_return=sum(report.episode_return for report in sound) / count,
         outcomes=sorted((_outcome(report) for report in reports), key=lambda one: (one.seed, not one.is_void)),
         num_left_out=len({report.seed for report in reports} - {report.seed for report in sound}),
+        numbers=number_means(sound),
     )
+
+
+def number_means(reports: Sequence[EpisodeReport]) -> dict[str, float]:
+    """Return the mean of each number over the episodes that have it. Example: {"info/distance": 0.2}."""
+    values: dict[str, list[float]] = {}
+    for report in reports:
+        for name, value in report.numbers.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(some) / len(some) for name, some in values.items()}
 
 
 def _outcome(report: EpisodeReport) -> EpisodeOutcome:
@@ -152,7 +163,7 @@ def episode_metrics(reports: Iterable[EpisodeReport], losses: Iterable[WorkerLos
     }.items():
         if len(sound) > num_void:
             metrics[name] = sum(getattr(report, attribute) for report in sound) / len(sound)
-    return metrics
+    return metrics | (number_means(sound) if len(sound) > num_void else {})
 
 
 def tally_metrics(tallies: Sequence[EnvTally]) -> dict[str, float]:
@@ -193,6 +204,7 @@ def evaluation_metrics(record: EvaluationRecord) -> dict[str, float]:
         "q_score": record.mean_q_score,
         "num_episodes": float(record.episodes),
         "num_infra_faults": float(record.num_infra_faults),
+        **record.numbers,
     }
 
 
@@ -207,8 +219,13 @@ def record_evaluation(run_dir: Path, record: EvaluationRecord) -> None:
 
 
 def record_episodes(run_dir: Path, step: int, reports: Iterable[EpisodeReport]) -> None:
-    """Append the episodes that ended in training step `step` to episodes.jsonl."""
-    _append(run_dir / EPISODES, [{"step": step, **asdict(report)} for report in reports])
+    """Append the episodes that ended in training step `step` to episodes.jsonl; each number is a column of its own."""
+    lines = []
+    for report in reports:
+        line = {"step": step, **asdict(report)}
+        numbers = line.pop("numbers")
+        lines.append(line | numbers)
+    _append(run_dir / EPISODES, lines)
 
 
 class Purpose(Enum):

@@ -19,8 +19,13 @@ RESTARTS = {"num_simulator_restarts": "simulator", "num_worker_restarts": "worke
 BUSY = "busy_"  # busy_<role>: share of the step, or of the steps of the last second, that the role's workers worked
 
 
-def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
-    """Return the line of a finished step.
+def named_numbers(numbers: Mapping[str, float]) -> str:
+    """Return numbers with their names. Example: "ema 0.51 · distance 0.2"."""
+    return " · ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+
+
+def step_line(step: int, num_steps: int, metrics: Mapping[str, float], logged: Mapping[str, float] = {}) -> str:
+    """Return the line of a finished step. logged: numbers of callbacks.
 
     Example: step 12/100 · success 56 % · return 1.31 · kl 0.01 · 410 env steps/s · 3.1 s · busy env 71 actor 20 %
     """
@@ -31,6 +36,7 @@ def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
     parts[-1] += "".join(
         f" + {label} {duration(metrics[name])}" for name, label in BETWEEN.items() if _is_long(metrics, name)
     )
+    parts += [named_numbers(logged)] * bool(logged)
     if faults := int(metrics.get("num_infra_faults", 0)):
         parts.append(f"{faults} infra fault{'s' if faults > 1 else ''}")
     for name, what in RESTARTS.items():

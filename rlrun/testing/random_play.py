@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 
+from rlrun.edges.episode_numbers import NUMBERS, TERMS
 from rlrun.edges.frames import ChunkResult
 from rlrun.edges.starts import TRAINING_SEEDS
 from rlrun.edges.tally import StepTally
@@ -44,6 +45,8 @@ class RandomPlay:
         self._is_over = np.ones(NUM_ENVS, bool)
         self._ended: list[tuple[int, float]] = []  # length and return of each episode that has ended
         self._has_success = False
+        self._terms: dict[str, list[float]] = {}  # of an own reward: one number per chunk and row
+        self._named: set[str] = set()  # numbers of the world's info
 
     def run(self) -> None:
         """Play for a while. What is loaded at the first reset and step does not count."""
@@ -80,6 +83,10 @@ class RandomPlay:
         self._num_steps += int(lengths.sum())
         self._lengths += lengths
         self._returns += result.rewards.sum(axis=1)
+        for info in result.infos:
+            self._named |= set(info.get(NUMBERS, ()))
+            for name, value in info.get(TERMS, {}).items():
+                self._terms.setdefault(name, []).append(value)
         over = self._is_over & ~result.infra_fault
         self._has_success |= bool(result.success[over].any())
         self._ended += zip(self._lengths[over].tolist(), self._returns[over].tolist(), strict=True)
@@ -89,6 +96,20 @@ class RandomPlay:
     def steps_per_s(self) -> float:
         """Control steps per second, resets and frames included."""
         return self._num_steps / (self._reset_s + self._step_s)
+
+    def terms(self) -> list[str]:
+        """Return a sentence on each term of an own reward; [] without one."""
+        return [
+            f"reward/{name} is {np.mean(values):.3g} a chunk ({min(values):.3g} to {max(values):.3g})"
+            + (", always the same" if min(values) == max(values) else "")
+            for name, values in self._terms.items()
+        ]
+
+    def info(self) -> list[str]:
+        """Return a sentence on the numbers of the world's info, and on those that `env.info` names in vain."""
+        missing = sorted(set(self._subject.config.info or ()) - self._named)
+        found = [f"its info has the numbers {', '.join(sorted(self._named))}"] if self._named else []
+        return found + ([f"env.info names {', '.join(missing)}, which its info has not"] if missing else [])
 
     def facts(self) -> list[str]:
         """Return symptoms that a learning run seldom has, a sentence each."""

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlrun.config.own_reward import KEY as OWN_REWARD
 from rlrun.config.schema import EnvConfig
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, starts_of
 from rlrun.envs.vector_env import VectorEnv
+from rlrun.system.errors import RunError
 
 NUM_ENVS = 3
 CHUNK = 4
@@ -367,13 +369,20 @@ CHECKS: tuple[Callable[[EnvUnderTest], Faults], ...] = (
 
 
 def findings(subject: EnvUnderTest) -> Iterator[tuple[str, str]]:
-    """Yield the name of a check and what is broken or noted, for all checks; an exception in a check is a fault."""
+    """Yield the name of a check and what is broken or noted, for all checks; an exception in a check is a fault.
+
+    Raises RunError for a fault of an own reward.
+    """
     for check in CHECKS:
         try:
             for fault in check(subject):
                 yield check.__name__, fault
         except NotJudged as reason:
             yield check.__name__, Note(f"not judged: {reason}")
+        except RunError as error:
+            if error.key == OWN_REWARD:
+                raise  # no fault of the simulator, and the same in each check
+            yield check.__name__, f"it raised {type(error).__name__}: {error}"
         except Exception as error:  # third-party code may raise anything
             yield check.__name__, f"it raised {type(error).__name__}: {error}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import load_object, put_on_path
+from rlrun.edges.episode_numbers import PREFIXES
 from rlrun.edges.reports import WorkerLoss
+from rlrun.observability.metrics import is_of_training
 from rlrun.observability.records import EvaluationRecord
 from rlrun.system import import_path
 from rlrun.system.errors import ExitStatus, RunError
@@ -26,12 +29,40 @@ class Callback:
     """
 
     stop_reason: str | None = None  # why the run is to end; None: it goes on
+    _logged: dict[str, float] | None = None  # since the last call of a hook; None: no run has taken the callback yet
+
+    def log(self, name: str, value: float) -> None:
+        """Log a number of the present training step to metrics.jsonl, the console and all trackers, as a metric.
+
+        Raises ValueError for the name of a metric of rlrun, and TypeError for a value that is no number.
+        """
+        if is_of_training(name) or name.startswith(PREFIXES):
+            raise ValueError(f"{name!r} is a metric of rlrun: log it by another name")
+        try:
+            number = float(value)  # also of 0-d arrays and tensors
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{name!r} is {value!r}, which is not one number") from error
+        if self._logged is None:  # no __init__ of this class, which subclasses need not call
+            self._logged = {}
+        self._logged[str(name)] = number
+
+    def drain_logged(self) -> dict[str, float]:
+        """Return what was logged since the last call."""
+        logged = self._logged or {}
+        self._logged = {}
+        return logged
 
     def stop(self, reason: str) -> None:
         """End the run after the present step, as if num_steps were reached: with evaluation, checkpoint and report."""
         self.stop_reason = reason
 
-    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+    def on_start(self, config: RunConfig, folder: Path) -> None:
+        """Take the configuration and the folder of the run, which has started or resumed, before its next step."""
+
+    def on_end(self, status: ExitStatus) -> None:
+        """Take the status with which the run ends, after its last evaluation and checkpoint, or with a failure."""
+
+    def on_step(self, step: int, metrics: StepMetrics) -> None:
         """Take the metrics of a finished training step, as in metrics.jsonl. step: training steps done."""
 
     def on_evaluation(self, result: EvaluationRecord) -> None:
@@ -44,12 +75,36 @@ class Callback:
         """Take the loss of a worker, which has been replaced; called after the training step in which it was lost."""
 
 
+class StepMetrics(dict[str, float]):
+    """The metrics of a training step. One that has no value in it, as a success rate without an episode, is NaN.
+
+    Example: metrics["success_rate"] > 0.9; "success_rate" in metrics
+    """
+
+    def __init__(self, metrics: Mapping[str, float], known: set[str]):
+        """known: names that earlier steps had."""
+        super().__init__(metrics)
+        self._known = known
+
+    def __missing__(self, name: str) -> float:
+        if is_of_training(name) or name in self._known or name.startswith(PREFIXES):
+            return math.nan
+        raise KeyError(name)
+
+
 class Callbacks:
     """Calls each callback in the order of the configuration."""
 
     def __init__(self, callbacks: dict[str, Callback] | None = None):
         """callbacks: by name, as "module:Class"."""
         self._callbacks = callbacks or {}
+
+    def drain_logged(self) -> dict[str, float]:
+        """Return what the callbacks logged since the last call; of two with one name the later one."""
+        logged: dict[str, float] = {}
+        for callback in self._callbacks.values():
+            logged |= callback.drain_logged()
+        return logged
 
     @property
     def stop_reason(self) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 from rlrun.config import provenance
 from rlrun.config.schema import EnvConfig, RunConfig, SelectionStarts
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.config.sources import world_digest
+from rlrun.config.sources import reward_digest, world_digest
 from rlrun.data.task_instances import InstanceResult, results_by_instance
 from rlrun.edges.reports import EpisodeReport, LeftOutEpisode
 from rlrun.edges.starts import TEST_SEEDS, VALIDATION_SEEDS
@@ -165,7 +165,10 @@ def record_world(session: Session) -> list[dict[str, str]]:
 
     A resumed run keeps those of its former simulators.
     """
-    sources = {"sources": world_digest(provenance.as_tree(session.config)["env"])}  # of the modules that `env` names
+    env = provenance.as_tree(session.config)["env"]
+    sources = {"sources": world_digest(env)}  # of the modules that `env` names
+    reward = reward_digest(env)
+    sources |= {"reward": reward} if reward else {}
     fingerprints = [
         dict(fingerprint)
         for fingerprint in {
@@ -174,6 +177,8 @@ def record_world(session: Session) -> list[dict[str, str]]:
     ]
     place = session.run_dir / WORLD
     former = read_world(session.run_dir)
+    if former and reward not in [fingerprint.get("reward") for fingerprint in former]:
+        session.console.warning("env.reward or its source has changed: rewards before and after this start differ")
     kept = [fingerprint for fingerprint in former if fingerprint not in fingerprints]
     place.write_text(json.dumps({"fingerprints": [*kept, *sorted(fingerprints, key=str)]}, indent=2) + "\n")
     return fingerprints

@@ -33,10 +33,12 @@ from rlrun.system.errors import OUT_OF_MEMORY, ExitStatus, RunError
 from rlrun.training.callbacks import Callbacks
 from rlrun.training.checkpoints import Checkpoints, Progress
 from rlrun.training.evaluation import evaluate, record_world, sentence
+from rlrun.training.hooks import Hooks
 from rlrun.training.policy_folders import demonstrations, first_policy, fitting_cameras
 from rlrun.training.run_folder import changed_course, changed_keys, for_more_steps, steps_to_repeat
 from rlrun.training.session import Session
 from rlrun.training.step_checks import StepChecks
+from rlrun.training.world_info import LeftOutInfo
 from rlrun.workers.group_filter import signal_metrics
 
 
@@ -54,9 +56,11 @@ class Run:
         """session: opened with `resumed_by`."""
         self.callbacks = callbacks or Callbacks()
         self.session = session
+        self.hooks = Hooks(self.callbacks, session, lambda: self.progress.step)
+        self._left_out = LeftOutInfo()
         self.controller = session.controller
         self.progress = Progress()
-        self.checkpoints = Checkpoints(session, partial(self.callbacks.call, "on_checkpoint"))
+        self.checkpoints = Checkpoints(session, partial(self.hooks.call, "on_checkpoint"))
         self._has_updated = False
         self._demonstrations: tuple[str, tuple[str, ...]] | None = None  # a dataset and its cameras, to learn from
         self.actor_version: int | None = None  # policy version of the actor; None: not loaded, or in an update
@@ -74,11 +78,13 @@ class Run:
 
     def complete(self, loop: Callable[[Run], ExitStatus]) -> ExitStatus:
         """Start or resume, then run `loop` until it ends or a signal comes."""
-        try:
-            self.start()
-            return loop(self)
-        except StopRequested:
-            return self.stop()
+        with self.hooks.ended_by_failure():
+            try:
+                self.start()
+                self.hooks.begin()
+                return loop(self)
+            except StopRequested:
+                return self.stop()
 
     # --- start ------------------------------------------------------------------------------
 
@@ -255,13 +261,13 @@ class Run:
         metrics |= signal_metrics(batch.episodes, self.config.algorithm)
         metrics |= self.busy.of_step(self._began_s, machine_load.steady_time()) | session.memory.end_step(progress.step)
         metrics |= session.throughput.of_step(metrics)
-        session.sinks.log(progress.step, metrics)
-        session.console.step(progress.step, metrics)
+        if note := self._left_out.note(batch.reports):
+            session.console.note(note)
+        self.hooks.log_step(metrics)
         for growth in session.memory.warnings(progress.step, self.config.num_steps, seconds["step_s"]):
             session.console.warning(growth)
-        self.callbacks.call("on_step", progress.step, metrics)
         for loss in losses:
-            self.callbacks.call("on_loss", progress.step, loss)
+            self.hooks.call("on_loss", progress.step, loss)
         for warning in self.step_checks.check(metrics, batch.reports):
             session.console.warning(warning)
             session.sinks.alert(f"step {progress.step}", warning)
@@ -315,7 +321,7 @@ class Run:
         progress.is_evaluation_owed = False
         self.session.console.note(f"evaluation after step {progress.step}: {sentence(record, self.config.env)}")
         progress.take_evaluation(record.success_rate)
-        self.callbacks.call("on_evaluation", record)
+        self.hooks.call("on_evaluation", record)
         return record.success_rate
 
     # --- losses -----------------------------------------------------------------------------
@@ -433,6 +439,7 @@ class Run:
             stop.handled = True
             console.result(f"{stop.name}: saved {folder} after step {self.progress.step}")
         console.result(f"to resume: {self.session.resume_command}")
+        self.hooks.end(ExitStatus.preempted)
         return ExitStatus.preempted
 
     def finish(self) -> ExitStatus:
@@ -447,6 +454,7 @@ class Run:
         with session.phase("export"), session.disk.watched("policy folder", num_bytes, None):
             self.controller.export(str(folder))
         session.flush_timeline()
+        self.hooks.end(ExitStatus.ok)
         report = write_report(session.run_dir)
         session.console.result(f"success {100 * self.progress.first_success_rate:.0f} % -> {100 * last:.0f} %")
         session.console.result(f"policy {folder}")

@@ -15,6 +15,7 @@ import numpy as np
 from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import RunConfig
 from rlrun.edges.actions import ActionChunk
+from rlrun.edges.episode_numbers import LEFT_OUT, EpisodeNumbers, has_numbers
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.observations import Observation
 from rlrun.edges.reports import EpisodeReport, GroupTally
@@ -49,6 +50,7 @@ class Collector:
         self._late = LateActions(config.env.action_delay, len(envs))
         self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch continues
         self._starts: list[EpisodeStart] = []  # of episodes that began since the last call of `drain_starts`
+        self._left_out: dict[str, str] = {}  # names in the world's info that are no metrics, and why
         is_filtered = config.algorithm.filter_groups.enable
         self._filter = GroupFilter(config.algorithm.filter_groups, envs, self.rule.group_size) if is_filtered else None
 
@@ -71,6 +73,12 @@ class Collector:
         self._starts = []
         return starts
 
+    def drain_left_out(self) -> dict[str, str]:
+        """Return what the world's info has since the last call that cannot be a metric, and why, by name."""
+        left_out = self._left_out
+        self._left_out = {}
+        return left_out
+
     def drain_groups(self) -> GroupTally | None:
         """Return the tally of groups since the last call; None: groups are not filtered."""
         return None if self._filter is None else self._filter.drain()
@@ -87,6 +95,8 @@ class Collector:
         began = time.monotonic()
         with self._telemetry.span("simulate"), self._profiled():
             result = self._env().step_chunk(all_actions, active)
+        for info in result.infos:
+            self._left_out.update(info.get(LEFT_OUT, ()))
         self._telemetry.count("simulated_us", round(1e6 * (time.monotonic() - began)))
         self._telemetry.count("chunk_steps", rows.size)
         self._telemetry.count("env_steps", int(result.step_valid.sum()))
@@ -281,6 +291,7 @@ class EpisodeLedger:
         self.last: dict[int, EpisodeReport] = {}  # by row
         self._starts: list[int] = []  # started_at of each report
         self._return = np.zeros(num_rows)
+        self._numbers: dict[int, EpisodeNumbers] = {}  # of the running episodes, by row
         self.length = np.zeros(num_rows, int)
 
     def begin_epoch(self) -> None:
@@ -300,12 +311,17 @@ class EpisodeLedger:
         self.count[rows] += 1
         self.started_at[rows] = chunk_step
         self._return[rows] = 0.0
+        for row in rows.tolist() if self._numbers else ():
+            self._numbers.pop(row, None)
         self.length[rows] = 0
 
     def add(self, result: ChunkResult) -> None:
         """Add the result of one chunk and report the episodes that it ended."""
         self._return += result.rewards.sum(axis=1)
         self.length += result.step_valid.sum(axis=1)
+        for row, info in enumerate(result.infos):
+            if has_numbers(info):
+                self._numbers.setdefault(row, EpisodeNumbers()).add(info)
         for row in np.flatnonzero(result.ended).tolist():
             self.last[row] = EpisodeReport(
                 env=int(self._envs[row]),
@@ -318,6 +334,7 @@ class EpisodeLedger:
                 truncated=bool(result.truncated[row]),
                 infra_fault=bool(result.infra_fault[row]),
                 instruction=self.instructions[row],
+                numbers=self._numbers[row].report() if row in self._numbers else {},
             )
             self.reports.append(self.last[row])
             self._starts.append(int(self.started_at[row]))

@@ -116,7 +116,8 @@ class EnvWorker:
         """Collect `rollout_epochs` x `horizon` chunk steps for training step `step`.
 
         policy_version: the oldest version that may choose actions. Returns `Collected`, then the shard of each actor
-        rank that owns rows here (`edges.seeds.actor_ranks_of`). Each part is sent separately, to the process that needs it.
+        rank that owns rows here (`edges.seeds.actor_ranks_of`). Each part is sent separately, to the process that
+        needs it.
         """
         return self._checked(self._collect(step, policy_version))
 
@@ -151,6 +152,7 @@ class EnvWorker:
             row_faults=self.env.drain_row_faults(),
             starts=self._collector.drain_starts(),
             groups=self._collector.drain_groups(),
+            left_out=self._collector.drain_left_out(),
             num_valid=tuple(shards[rank].num_chunk_steps for rank in sorted(shards)),
         )
         return collected, *(shards[rank] for rank in sorted(shards))

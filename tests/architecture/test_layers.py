@@ -79,7 +79,7 @@ LIBRARIES = {
 # Imported in the simulator's interpreter, before any simulator.
 SIMULATOR_SIDE = (
     *("rlrun.envs.remote_server", "rlrun.pipe.bootstrap", "rlrun.doctor.simulator_trials"),
-    *("rlrun.envs.omnigibson.omnigibson_env", "rlrun.envs.omnigibson.kit_files"),
+    *("rlrun.envs.omnigibson.omnigibson_env", "rlrun.envs.omnigibson.kit_files", "rlrun.envs.own_reward"),
 )
 NEWER_THAN_3_10 = re.compile(
     r"\b(StrEnum|tomllib|ExceptionGroup|except\*|datetime\.UTC|from datetime import UTC|typing import .*\bSelf\b"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.wrappers import vector as wrappers
 
 import rlrun
 from rlrun.system.errors import ExitStatus, RunError
@@ -148,3 +151,57 @@ def test_a_simulator_needs_no_whole_batches() -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(AttributeError, match="no attribute 'lod_config'"):
         rlrun.lod_config  # noqa: B018
+
+
+def test_a_result_prints_its_status_its_evaluation_and_its_policy(tmp_path: Path) -> None:
+    few = ["run=cartpole", "cluster.kind=local", "num_steps=1", f"output_dir={tmp_path / 'run'}", *SMALL]
+    text = str(rlrun.run(rlrun.load_config(few)))
+    assert text.splitlines()[0] == f"{tmp_path / 'run'}: status 0 (done)"
+    assert re.search(r"after step 1: success \d/2 = \d+ % \(95 % interval .*\), mean return", text)
+    assert f"policy {tmp_path / 'run/policy'}" in text and len(text) < 500
+
+
+class Measured(gymnasium.Env):
+    """Its info has a distance, which falls, and a text."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.number = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.number += 1
+        return np.zeros(2, np.float32), 2.0, self.number == 5, False, {"distance": -self.number, "word": "far"}
+
+
+gymnasium.register("Measured-v0", Measured)
+
+
+def test_make_env_is_a_vector_environment_of_gymnasium_and_takes_its_wrappers() -> None:
+    env = rlrun.make_env(["run=cartpole", f"env.gymnasium.id={__name__}:Measured-v0", "env.num_envs=3"])
+    assert "num_envs=3" in repr(env) and isinstance(env, gymnasium.vector.VectorEnv)
+    seen, _ = env.reset(seed=1)
+    assert env.observation_space.contains(seen) and env.action_space.shape == (3, 1)
+    assert env.single_observation_space["proprio"].shape == (2,) and env.single_action_space.shape == (1,)
+    _, _, _, _, info = env.step(np.zeros((3, 2, 1)))
+    assert info["distance"].tolist() == [-2, -2, -2] and info["_distance"].all() and "word" not in info
+    recorded = wrappers.RecordEpisodeStatistics(wrappers.ClipReward(env, -1, 1))
+    recorded.reset(seed=2)
+    episodes = [recorded.step(recorded.action_space.sample())[-1].get("episode") for _ in range(12)]
+    assert [one["l"].tolist() for one in episodes if one is not None] == [[5, 5, 5]] * 2
+    assert {value for one in episodes if one is not None for value in one["r"]} == {5.0}
+    flat = wrappers.NormalizeObservation(wrappers.FlattenObservation(wrappers.FilterObservation(env, ["proprio"])))
+    assert flat.reset(seed=[4, 5, 6])[0].shape == (3, 2)
+    mask = np.array([False, True, False])
+    env.step(np.zeros((3, 1)))
+    env.reset(seed=9, options={"reset_mask": mask})
+    *_, info = env.step(np.zeros((3, 1)))
+    assert info["distance"].tolist() == [-2, -1, -2]
+    env.close()
+    env.close()  # as Gymnasium allows
+    with rlrun.make_env(["run=cartpole", "env.num_envs=2"]) as drawn:
+        drawn.reset()
+        assert [picture.shape for picture in drawn.render()] == [(240, 320, 3)] * 2

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 from xml.etree import ElementTree
 
 import mujoco
 import numpy as np
 
 from rlrun.config.schema import EnvConfig, Renderer
+from rlrun.edges.episode_numbers import Totals
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.spaces import Spaces
 from rlrun.envs import r1pro
+from rlrun.envs.bodies import body_positions
 from rlrun.envs.embedded import room
 from rlrun.envs.embedded.activities import Activity, PickingUpTrash, TurningOnRadio
 from rlrun.envs.embedded.controllers import Controllers, Expert
@@ -21,6 +24,7 @@ from rlrun.envs.embedded.perturbations import POSE_SPREAD, WORDINGS, perturb_mod
 from rlrun.envs.embedded.renderer import MAX_PIXELS, fixed_camera, open_renderer, overview_camera
 from rlrun.envs.embedded.robot import AssistedGrasping, Proprioception, RobotModel, write_welds
 from rlrun.envs.embedded.spec import EmbeddedConfig, Perturbation
+from rlrun.envs.info_numbers import InfoReader
 from rlrun.envs.r1pro_keys import RewardMode
 from rlrun.envs.vector_env import ChunkBuilder, VectorEnv
 
@@ -47,6 +51,7 @@ class MujocoVectorEnv(VectorEnv):
         self._proprioception = Proprioception(self.model, self.activity.start_pose, own.proprio)
         self._goal = Goal(own.activity, self.activity.bddl_objects, self.activity.predicates())
         self._rows = [Row(mujoco.MjData(self.model)) for _ in range(num_envs)]
+        self._info_reader = InfoReader(config.info or ())  # parts of its reward, only if they are asked for
         progress()
         self._renderer = open_renderer(self.model, config.renderer)
         if own.perturbation is Perturbation.light and self._renderer.kind is Renderer.raycast:
@@ -109,6 +114,7 @@ class MujocoVectorEnv(VectorEnv):
     def _step_row(self, i: int, actions: np.ndarray, chunk: ChunkBuilder) -> None:
         """Run row `i` for actions [C, A]; stop where the episode ends."""
         row = self._rows[i]
+        totals: Totals = {}
         for k, action in enumerate(actions):
             self._controllers.apply(row.data, action)
             self._grasping.lend_anchors(row)
@@ -122,6 +128,7 @@ class MujocoVectorEnv(VectorEnv):
             self.activity.observe(row)
             status = self._goal.status(row)
             parts = self._reward_parts(row, status)
+            self._info_reader.add(totals, parts)
             truncated = not status.success and row.num_steps >= self.config.max_control_steps
             chunk.add(i, k, sum(parts.values()), status.success, truncated, status.success)
             row.is_over = status.success or truncated
@@ -129,6 +136,7 @@ class MujocoVectorEnv(VectorEnv):
                 break
         chunk.q_score[i] = status.q_score
         chunk.infos[i] = step_info(row.num_steps, status, truncated, parts)
+        self._info_reader.write(chunk.infos[i], totals)
 
     def _reward_parts(self, row: Row, status: GoalStatus) -> dict[str, float]:
         """Return the reward by part. Each is a difference of a potential, so detours and oscillations earn nothing."""
@@ -164,6 +172,10 @@ class MujocoVectorEnv(VectorEnv):
         if self._expert is None:
             self._expert = self.activity.expert(self.model, self._controllers)
         return np.stack([self._expert.action(self._rows[i]) for i in env_ids])
+
+    def info(self, env_id: int) -> Mapping[str, Any]:
+        """Return the positions of all bodies as `bodies`, m, by name."""
+        return {"bodies": body_positions(self.model, self._rows[env_id].data)}
 
     def close(self) -> None:
         self._renderer.close()

@@ -76,8 +76,8 @@ class GymnasiumEnv(SingleEnv):
 
     def step(self, action: np.ndarray) -> Step:
         returned = self._env.step(self._actions.native(action))
-        self._observation, reward, terminated, truncated, info = step_results(returned, self._wanted.id)
-        success = self._success.after(reward, info, terminated, truncated)
+        self._observation, reward, terminated, truncated, self.info = step_results(returned, self._wanted.id)
+        success = self._success.after(reward, self.info, terminated, truncated)
         return Step(reward, terminated, truncated, success)
 
     def perceive(self) -> tuple[np.ndarray, np.ndarray]:

@@ -163,4 +163,5 @@ def _singles(
     spaces = probe.spaces()
     close_or_warn(probe.close, "the first environment")
     limit = config.max_control_steps
-    return RowsEnv(lambda: GymnasiumEnv(config, make()), num_envs, spaces, config.image_size, limit, progress)
+    made = lambda: GymnasiumEnv(config, make())  # noqa: E731
+    return RowsEnv(made, num_envs, spaces, config.image_size, limit, progress, config.info)

@@ -6,7 +6,7 @@ Shape legend: B rows, C control steps, A actions, N images, P proprioception.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from rlrun.config.schema import EnvConfig
+from rlrun.edges.episode_numbers import Totals
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs.gymnasium.actions import (
     NO_EXPERT,
@@ -30,6 +31,7 @@ from rlrun.envs.gymnasium.actions import (
 from rlrun.envs.gymnasium.gymnasium_env import RENDERED, no_pixels, task_of
 from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization
+from rlrun.envs.info_numbers import InfoReader, row_info
 from rlrun.envs.make import close_or_warn, questions_refused
 from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
 from rlrun.envs.rows import Step, as_float32, float32_fault, step_info
@@ -70,6 +72,9 @@ class VectorRows(VectorEnv):
         self._is_reuse_told = False
         self._seen: list[Any] = [None] * self.num_envs  # last observation of each row
         self._faults: dict[int, str] = {}  # row -> fault of a reward in the running chunk
+        self._info_reader = InfoReader(config.info)
+        self._totals: list[Totals] = []  # numbers of each row's info in the running chunk
+        self._infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]  # of the last control step
         self._is_closed = False
         progress()
         self._require_masks()
@@ -137,6 +142,7 @@ class VectorRows(VectorEnv):
         self._is_over |= ~active  # rows cannot stand still: a row that is left out has ended, until its next reset
         chunk = ChunkBuilder(*actions.shape[:2])
         self._faults = {}
+        self._totals = [{} for _ in range(self.num_envs)]
         running = active.copy()
         for k in range(actions.shape[1]):
             if not running.any():
@@ -168,8 +174,15 @@ class VectorRows(VectorEnv):
                 self._faults.setdefault(i, fault)
             chunk.add(i, k, 0.0 if i in self._faults else step.reward, *step[1:])
             chunk.infos[i] = step_info(int(self._num_steps[i]), step, step.truncated)
+            self._infos[i] = self._info_of(info, i, is_kept) if info else {}
+            self._info_reader.add(self._totals[i], self._infos[i])
             ends[i] = self._is_over[i] = step.terminated or step.truncated
         return ends
+
+    def _info_of(self, info: dict[str, Any], row: int, is_kept: bool) -> dict[str, Any]:
+        """Return the info of a row. is_kept: see `_success_info`."""
+        last = info.get("final_info") if is_kept else None
+        return row_info(last if isinstance(last, Mapping) else info, row, self.num_envs)
 
     def _restart_ended(self) -> None:
         """Reset the rows that have ended if the environment does not, since it refuses to step them."""
@@ -231,6 +244,8 @@ class VectorRows(VectorEnv):
                 frames.images[i] = 0
                 frames.proprio[i] = 0.0
                 self._is_over[i] = True
+            else:
+                self._info_reader.write(chunk.infos[i], self._totals[i])
         return chunk.result(frames)
 
     def _frames(self, rows: list[int | None] | list[int]) -> tuple[Frames, dict[int, str]]:
@@ -296,6 +311,9 @@ class VectorRows(VectorEnv):
         for i in env_ids:
             self._success[i].require_word()
         return np.stack([self._expert.action(singles[i], self._seen[i]) for i in env_ids])
+
+    def info(self, env_id: int) -> Mapping[str, Any]:
+        return self._infos[env_id]
 
     def close(self) -> None:
         if not self._is_closed:

@@ -6,14 +6,16 @@ once, and nothing is observed before the end of a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import mujoco
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.edges.frames import ChunkResult, Frames
+from rlrun.envs.bodies import body_positions
 from rlrun.envs.libero.controller import ArmViews, PoseController, arm_views
 from rlrun.envs.libero.experts import Expert, ExpertView
 from rlrun.envs.libero.painter import MAX_PIXELS
@@ -194,6 +196,11 @@ class LiberoVectorEnv(SuiteEnv):
         if self._settings.has_openness:
             actions[:, -1] = actions[:, -1] < 0.0
         return actions
+
+    def info(self, env_id: int) -> Mapping[str, Any]:
+        """Return the positions of all bodies as `bodies`, m, by name."""
+        row = self._rows[env_id]
+        return {"bodies": body_positions(row.task.scene.model, row.data)}
 
     def _view(self, row: _Row) -> ExpertView:
         robot = row.task.scene.robot

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
+from rlrun.edges.episode_numbers import Totals
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.spaces import Spaces
 from rlrun.envs import r1pro
+from rlrun.envs.info_numbers import InfoReader
 from rlrun.envs.omnigibson.configuration import (
     CAMERA_KEY,
     CONTROLLERS,
@@ -89,6 +91,8 @@ class Row:
     is_over: bool = True  # also before the first reset
     at_reset: list[list[bool]] = field(default_factory=list)  # goal literals that held at the reset
     action: np.ndarray | None = None  # last action, 23-D
+    info: Mapping[str, Any] = field(default_factory=dict)  # OmniGibson's, of the last control step
+    totals: Totals = field(default_factory=dict)  # numbers of it in the running chunk
 
 
 class OmniGibsonVectorEnv(VectorEnv):
@@ -106,6 +110,7 @@ class OmniGibsonVectorEnv(VectorEnv):
         self._prepare_robots()
         progress()
         self._rows = [Row() for _ in range(num_envs)]
+        self._info_reader = InfoReader(config.info or ())  # all numbers that OmniGibson says would be too many
         self._size = config.image_size
         parts = tuple(part for part in r1pro.ACTION_PARTS if part in own.controlled)
         self._driven = np.concatenate([np.arange(r1pro.NUM_ACTIONS)[r1pro.ACTION_PARTS[part]] for part in parts])
@@ -176,6 +181,8 @@ class OmniGibsonVectorEnv(VectorEnv):
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
         actions = self.checked(actions, active, np.array([row.is_over for row in self._rows]))
         kept = [row for row in range(self.num_envs) if not active[row] and not self._rows[row].is_over]
+        for state in self._rows:
+            state.totals = {}
         chunk = ChunkBuilder(*actions.shape[:2])
         frames = self._blank(self.num_envs)
         with self.simulation.keeping(kept):
@@ -225,7 +232,10 @@ class OmniGibsonVectorEnv(VectorEnv):
         truncated = not terminated and state.num_steps >= self.config.max_control_steps
         state.is_over = terminated or truncated
         chunk.add(row, k, stepped.reward, terminated, truncated, is_success(stepped.info))
+        state.info = stepped.info
+        self._info_reader.add(state.totals, stepped.info)
         chunk.infos[row] = step_info(stepped.info, state.num_steps, truncated)
+        self._info_reader.write(chunk.infos[row], state.totals)
         return state.is_over
 
     def _look(self, rows: list[int], chunk: ChunkBuilder, frames: Frames) -> None:
@@ -304,6 +314,9 @@ class OmniGibsonVectorEnv(VectorEnv):
         raise NotImplementedError(
             "OmniGibson has no scripted expert: give demonstrations in demos.path, or a policy in policy.path"
         )
+
+    def info(self, env_id: int) -> Mapping[str, Any]:
+        return self._rows[env_id].info
 
     def close(self) -> None:
         self._simulation = None

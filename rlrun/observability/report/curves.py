@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -63,9 +63,12 @@ def main_curves(record: RunRecord) -> str:
     return f'<div class="grid">{"".join(cards)}</div>'
 
 
-def other_curves(record: RunRecord) -> str:
-    """Return the curves of all other metrics, folded and by group; those that are always 0 are only named."""
-    shown = {curve.metric for curve in MAIN} | _NO_CURVES
+def other_curves(record: RunRecord, elsewhere: Collection[str] = ()) -> str:
+    """Return the curves of all other metrics, folded and by group; those that are always 0 are only named.
+
+    elsewhere: metrics that another section shows.
+    """
+    shown = {curve.metric for curve in MAIN} | _NO_CURVES | set(elsewhere)
     names_left = dict.fromkeys(name for line in record.metrics for name in line if name not in shown)
     names = sorted((name for name in names_left if not name.startswith(BUSY)), key=training_tag)
     flat = [name for name in names if not any(record.values(name))]

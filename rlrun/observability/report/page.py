@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from html import escape
 from pathlib import Path
 
 from rlrun.observability.metrics import CATALOGUE, MetricGroup
 from rlrun.observability.records import MAX_FAULTS, RunRecord, read_run
-from rlrun.observability.report import curves
+from rlrun.observability.report import curves, own_numbers
 from rlrun.observability.report.charts import STYLE
 from rlrun.observability.report.result import placement_picture, result_section
 from rlrun.observability.run_files import REPORT
@@ -43,7 +43,8 @@ def page(record: RunRecord) -> str:
         _ablation(record),
         _videos(record),
         _section("Curves", curves.main_curves(record), "thin: as logged, bold: averaged; hover for values"),
-        curves.other_curves(record),
+        *_own_numbers(record),
+        curves.other_curves(record, own_numbers.shown_names(record)),
         _section("Where time went", _worker_time(record), "share of each worker's time by phase"),
         _section("Memory", _memory(record), "private memory of the largest worker of a role; slope of the second half"),
         _section("Placement", _placement(record), "the workers on each node; hover for the reason"),
@@ -57,6 +58,14 @@ def page(record: RunRecord) -> str:
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
         f"<body><main>{''.join(sections)}</main></body></html>\n"
     )
+
+
+def _own_numbers(record: RunRecord) -> Iterator[str]:
+    """Yield a section on an own reward, and one on the world's info, where there are such numbers."""
+    if terms := own_numbers.reward_section(record):
+        yield _section("Reward", terms, "terms of env.reward, mean over the episodes of a step")
+    if numbers := own_numbers.info_section(record):
+        yield _section("Numbers of the world", numbers, "its info: mean over an episode's control steps")
 
 
 def missing_card(what: str) -> str:

@@ -25,6 +25,7 @@ CASES = {
     "batch_divides_among_ranks": (["actor.num_workers=3", "env.num_envs=48"], "algorithm.global_batch_size"),
     "micro_batches_fill_a_rank": (["actor.micro_batch_size=48"], "actor.micro_batch_size"),
     "minibatches_hold_whole_episodes": (["algorithm.minibatch_of=episodes"], "algorithm.minibatch_of"),
+    "own_reward_has_terms": (["env.reward=somewhere"], "env.reward"),
     "interpreter_has_a_process": (
         ["env.own_process=false", "placement.nodes={sim: {python: /opt/simulator/bin/python}}"],
         "env.own_process",

@@ -136,6 +136,8 @@ def test_trust_obeys_it(foreign: Path, tmp_path: Path) -> None:
     ("changes", "left"),
     [
         ({"callbacks": ["evil:X"], "python_path": ["policy"]}, ("callbacks", "python_path")),
+        ({"env.reward": "evil:X", "python_path": ["policy"]}, ("env.reward",)),
+        ({"env.reward": {"term": {"function": "evil:X", "weight": 2}}}, ("env.reward",)),
         ({"logging.wandb": True, "logging.project": "theirs"}, ("logging.wandb", "logging.project")),
         ({"cache_dir": "/root/.ssh"}, ("cache_dir",)),
         ({"placement.nodes": {"here": {"python": "/tmp/evil"}}}, ("placement.nodes",)),

@@ -34,6 +34,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"simulator": "a_package.spec:SPEC"}, "a_package/assets/arm.xml", True),
         ({"gymnasium": {"kwargs": {"wrappers": ["a_package:Wrapped"]}}}, "a_package/__init__.py", True),
         ({"simulator": "gymnasium", "gymnasium": {"id": "CartPole-v1"}}, "a_world.py", False),
+        ({"reward": "a_world:reach"}, "a_physics.py", True),
+        ({"reward": {"reach": {"function": "a_world:reach", "weight": 2.0}}}, "a_world.py", True),
     ],
 )
 def test_what_belongs_to_a_world(folder: Path, env: dict, file: str, is_part: bool) -> None:

@@ -12,7 +12,7 @@ import rlrun
 from rlrun.edges.reports import WorkerLoss
 from rlrun.observability.records import EvaluationRecord
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.training.callbacks import make_callbacks
+from rlrun.training.callbacks import StepMetrics, make_callbacks
 
 SMALL = [
     *("run=cartpole", "cluster.kind=local", "env.num_envs=2", "algorithm.horizon=8", "algorithm.global_batch_size=16"),
@@ -92,7 +92,7 @@ def test_what_cannot_be_made_is_refused_before_anything_starts(tmp_path: Path, e
 
 def test_the_example_of_the_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
     text = (repository / "docs" / "howto" / "callbacks.md").read_text()
-    (source,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    source, average = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "early_stopping.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -103,3 +103,10 @@ def test_the_example_of_the_documents(tmp_path: Path, monkeypatch: pytest.Monkey
         assert callbacks.stop_reason is None
         callbacks.call("on_evaluation", EvaluationRecord(step, 1, 2, rate, 0.1, 0.9, rate))
     assert "no better evaluation than 50% for 2 evaluations" in str(callbacks.stop_reason)
+    names: dict = {}
+    exec(average, names)
+    own = names["MovingAverage"](weight=0.5)
+    averaged = make_callbacks(rlrun.load_config(SMALL), [own])
+    for step, metrics in enumerate(({}, {"success_rate": 0.2}, {"success_rate": 0.6})):
+        averaged.call("on_step", step, StepMetrics(metrics, set()))
+    assert own.drain_logged() == {"mine/average": pytest.approx(0.4)}

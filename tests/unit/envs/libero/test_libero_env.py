@@ -15,6 +15,7 @@ from rlrun.envs.libero import export
 from rlrun.envs.libero.libero_env import LiberoVectorEnv, make_libero
 from rlrun.envs.libero.scenes import Suite
 from rlrun.envs.libero.tasks import axis_angle, check_renderer
+from rlrun.envs.make import make_env
 from rlrun.envs.vector_env import SimulatorFault
 from rlrun.system.errors import RunError
 from tests.unit.envs.libero import small_suite
@@ -250,3 +251,20 @@ def test_a_changed_description_is_refused(tmp_path: Path, caplog: pytest.LogCapt
     file.write_text(json.dumps(described | {export.OWN_DIGEST: export.digest_of(described), "instruction": "another"}))
     with pytest.raises(RunError, match="does not have the digest"):
         suite.described(0)
+
+
+def test_an_own_reward_has_the_positions_of_bodies(
+    scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = "def high(observation, action, info, reward):\n    "
+    body = "return info['bodies']['box'][2] + observation['proprio'][0]\n"
+    (tmp_path / "libero_terms.py").write_text(head + body)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = [f"env.libero.suite={small_suite.NAME}", f"env.libero.scenes={scenes}", "env.image_size=32"]
+    config = load(["env=libero", "policy.kind=cnn", *own, "env.reward=libero_terms:high"]).env
+    env = make_env(config, 1)
+    env.reset(np.arange(1), np.arange(1))
+    result = env.step_chunk(np.zeros((1, 3, 7), np.float32))
+    height = result.rewards[0, -1] - result.frames.proprio[0, 0]
+    assert result.step_valid.all() and 0.0 < height < 1.0
+    env.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlrun.edges.episode_numbers import NUMBERS, TERMS
 from rlrun.envs import r1pro
 from rlrun.envs.omnigibson.spec import Instances
 from rlrun.envs.r1pro_keys import RewardMode
@@ -175,3 +176,20 @@ def test_there_is_no_expert(env: RemoteEnv) -> None:
 def test_the_product_does_not_know_the_stand_in() -> None:
     root = Path(__file__).parents[4] / "rlrun"
     assert not [path for path in root.rglob("*.py") if "standin" in path.read_text().lower()]
+
+
+def test_an_own_reward_runs_beside_it_and_declared_numbers_of_its_info_come_out(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its interpreter does not find the module by itself."""
+    code = "def halved(observation, action, info, reward):\n    assert 'done' in info\n    return reward / 2\n"
+    (tmp_path / "omnigibson_terms.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    number = "reward/reward_breakdown/potential"
+    env = bench.make(max_control_steps=2000, reward={"half": "omnigibson_terms:halved"}, info=[number])
+    env.reset(ROWS, ROWS)
+    result = env.step_chunk(raised(env, 1, 3, 40))
+    env.close()
+    assert result.terminated.tolist() == [False, True] and result.rewards[1].sum() == pytest.approx(0.5)
+    assert result.infos[1][TERMS] == pytest.approx({"half": 0.5, "simulator": 1.0})
+    assert result.infos[1][NUMBERS][number][0] == pytest.approx(1.0)
