@@ -92,8 +92,10 @@ class Bisection(Generic[C]):
         self._tried += entrants
         for entrant in entrants:
             self._extend(entrant, FIRST)
-            if entrant.gain(self._unchanged) >= FIRST - 1:  # it wins nearly every start: tried further at once
-                self._extend(entrant, ROUNDS[0][1])
+            for _, end in ROUNDS:
+                if entrant.gain(self._unchanged) * 2 < len(entrant.outcomes) or entrant.cannot:
+                    break  # it does not win half of the starts: it waits for the others
+                self._extend(entrant, end)
                 if self._is_sure(entrant):
                     return entrant
         for keeps, end in ROUNDS:

@@ -69,7 +69,7 @@ def reproduce(options: argparse.Namespace) -> ExitStatus:
     """Measure, judge and search; prints as it goes on, and writes result and page. Raises RunError."""
     begin = beginning(options)
     run_dir = new_folder(Path("runs") / "reproduce" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
-    trials = Trials(begin.overrides, begin.recorded, begin.policy, run_dir)
+    trials = Trials(begin.overrides, begin.recorded, begin.policy, run_dir, lambda words: print(words, flush=True))
     subject = begin.subject(trials)
     published = options.published
     if published is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from rlrun.training.evaluation import require_all, run_episodes
 from rlrun.training.session import open_session
 
 ROLES = ["env", "rollout"]
+LOG = "trials.log"
 SEPARATE = (ExitStatus.bad_config, ExitStatus.bad_input, ExitStatus.placement)  # a change that cannot be tried
 
 
@@ -44,6 +46,7 @@ class Trials:
     recorded: RecordedConfig | None
     policy: Path | None  # its folder; None: it is behind a server
     run_dir: Path
+    say: Callable[[str], None] = lambda words: None  # prints a line on each trial
     reasons: dict[str, str] = field(default_factory=dict)  # why changes could not be tried, by their words
     episodes: dict[str, list[EpisodeReport]] = field(default_factory=dict)  # by the words of the changes
 
@@ -59,14 +62,26 @@ class Trials:
         name = words_of(changes)
         known = self.episodes.get(name, [])
         try:
-            reports = [*known[first:end], *self._reports(changes, max(first, len(known)), end)]
+            with self._spoken():
+                reports = [*known[first:end], *self._reports(changes, max(first, len(known)), end)]
         except RunError as error:
             if not changes or error.exit_status not in SEPARATE:
                 raise
             self.reasons[name] = f"{error.message} {error.cause or ''}".strip()
             return None
         self.episodes[name] = [*known[:first], *reports, *known[end:]]
+        if len(known) < end:
+            self.say(f"  {name or 'unchanged'}: {sum(report.success for report in reports)} of {end - first} succeed")
         return [report.success for report in reports]
+
+    @contextmanager
+    def _spoken(self) -> Iterator[None]:
+        """Let the first session speak to the console, and later ones, which say the same, to a file."""
+        if not self.episodes:
+            yield
+            return
+        with (self.run_dir / LOG).open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
+            yield
 
     def _reports(self, changes: tuple[Change, ...], first: int, end: int) -> list[EpisodeReport]:
         """Run the episodes of starts first to end, in order."""
