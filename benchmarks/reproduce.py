@@ -22,10 +22,10 @@ from rlrun.reproduction.course import RESULT
 from rlrun.reproduction.trials import edited_copy
 from rlrun.system.local_files import read_json
 
-TRAINED = ("run=libero_small", "cluster.kind=local", "sft.num_steps=300", "demos.num_episodes=16")
+TRAINED = ("run=libero_small", "cluster.kind=local")
 WORLD = (  # of the task, as it was trained: what no folder and no family says
     *("env.libero.pictures=fast", "env.image_size=64", "env.cameras=[agentview]", "env.max_control_steps=48"),
-    *("policy.num_action_chunks=8", "env.num_envs=16", "env.libero.validation_starts='0:50'"),
+    *("policy.num_action_chunks=8", "env.num_envs=16", "env.libero.validation_starts='40:50'"),
 )
 FAMILIES = {
     "SmolVLA, LeRobot": ("policy=smolvla", "policy.use_proprio=true"),

@@ -198,7 +198,8 @@ class LiberoVectorEnv(SuiteEnv):
 
     def _view(self, row: _Row) -> ExpertView:
         robot = row.task.scene.robot
-        return ExpertView(row.task.scene.model, row.data, row.arm.hand, np.array(robot.max_increment[:3]))
+        step = np.array(robot.max_increment[:3])
+        return ExpertView(row.task.scene.model, row.data, row.arm.hand, step, row.task.goal)
 
     def close(self) -> None:
         self._rows = []
