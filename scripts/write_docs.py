@@ -14,6 +14,8 @@ from rlrun.command import commands
 from rlrun.doctor import checks
 from rlrun.observability import metrics
 from rlrun.placement import node_environment
+from rlrun.reproduction.conventions import CONVENTIONS
+from rlrun.reproduction.families import FAMILIES
 from rlrun.system.errors import markdown_table
 from rlrun.watchdog import diagnosis
 
@@ -47,12 +49,32 @@ def tables(root: Path) -> dict[str, dict[str, str]]:
         "docs/reference/metrics.md": {"metrics": metrics.markdown_table()},
         "docs/reference/configuration.md": {"keys": key_tables()},
         "docs/concepts/architecture.md": {"loop": loop_text(root), "rooms": rooms_text(root)},
+        "docs/reproduce.md": {"conventions": conventions_table()},
         "docs/doctor.md": {"checks": checks.markdown_table()},
         "docs/troubleshooting.md": {
             "alarms": problem_table(diagnosis.ALARMS),
             "doctor": doctor_table(),
         },
     }
+
+
+def conventions_table() -> str:
+    """Return a row per convention: its key, and the values of published evaluations."""
+    lines = ["| convention | key | value: published evaluations |", "|---|---|---|"]
+    for convention in CONVENTIONS:
+        place = convention.place("KIND", False)
+        used = "; ".join(f"{value}: {', '.join(names)}" for value, names in convention.others_use().items())
+        lines.append(f"| {convention.name} | `{place}` | {cell(used)} |")
+    limits = "; ".join(f"{family.name}: {', '.join(map(str, family.limits.values()))}" for family in FAMILIES)
+    lines += ["", f"Control steps of an episode in {', '.join(FAMILIES[0].limits)}: {limits}.", ""]
+    lines += ["| evaluation | repository | file: what it says |", "|---|---|---|"]
+    for family in FAMILIES:
+        said: dict[str, list[str]] = {}
+        for name, known in family.values.items():
+            said.setdefault(known.source, []).append(name)
+        sources = "; ".join(f"`{source}`: {', '.join(names)}" for source, names in said.items())
+        lines.append(f"| {family.name} | {family.repository} | {sources} |")
+    return "\n".join(lines)
 
 
 def drawn(root: Path) -> dict[str, str]:

@@ -18,6 +18,7 @@ from rlrun.config.schema import (
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.system.errors import RunError
 
+MOST_OF_OPENPI = 2  # pictures that openpi's protocol has names for
 EDGES = ("observation", "actions", "trajectory", "weights")  # files of rlrun/data/recording.py
 
 
@@ -195,7 +196,7 @@ def sglang_settings_have_an_engine(config: RunConfig) -> Faults:
 
 
 def servers_serve_robots(config: RunConfig) -> Faults:
-    """BEHAVIOR's protocol describes the R1Pro, vla-eval's any world; a policy server replaces a checkpoint."""
+    """A policy server replaces a checkpoint; openpi's protocol has names for two cameras."""
     server = config.evaluation.server
     timeout_s = config.evaluation.server_timeout_s
     if server is None:
@@ -213,13 +214,14 @@ def servers_serve_robots(config: RunConfig) -> Faults:
         yield no_effect(
             "evaluation.checkpoint", config.evaluation.checkpoint, "evaluation.server brings the policy", "Drop one."
         )
-    if not simulator_spec(config.env).world.is_r1pro and not config.evaluation.is_server_of_vla_eval:
+    cameras = list(config.env.cameras)
+    is_of_openpi = not (simulator_spec(config.env).world.is_r1pro or config.evaluation.is_server_of_vla_eval)
+    if is_of_openpi and len(cameras) > MOST_OF_OPENPI:
         yield RunError(
-            f"A policy server of BEHAVIOR's protocol controls an R1Pro, which {config.env.simulator} has not.",
-            key="evaluation.server",
-            value=server,
-            remedy=f"Write ws://host:port{VLA_EVAL_PATH} for a model server of vla-eval, evaluate a checkpoint, or "
-            "take a simulator with an R1Pro.",
+            f"A policy server of openpi's protocol is shown two pictures, and there are {len(cameras)} cameras.",
+            key="env.cameras",
+            value=cameras,
+            remedy=f"Name two cameras, or write ws://host:port{VLA_EVAL_PATH} for a model server of vla-eval.",
         )
 
 

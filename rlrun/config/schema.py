@@ -363,8 +363,8 @@ class EvaluationConfig(Section):
     # reset seed of the first episode; episode i has seed + i. Lower seeds are those of demonstrations
     seed: int = bounded(2_000_000, EVALUATION_SEEDS)
     checkpoint: str | None = None  # for rlrun.eval and rlrun.serve: folder of a run, checkpoint or exported policy
-    # for rlrun.eval: a policy server instead of a checkpoint; ws://host:port of BEHAVIOR's protocol for an R1Pro,
-    # ws://host:port/vla-eval of a model server of vla-eval
+    # for rlrun.eval: a policy server instead of a checkpoint; ws://host:port of BEHAVIOR's protocol for an R1Pro, of
+    # openpi's protocol for other worlds; ws://host:port/vla-eval of a model server of vla-eval
     server: str | None = None
     server_timeout_s: float = bounded(120.0, POSITIVE)  # longest wait for its connection, its hello and each answer
 

@@ -15,6 +15,7 @@ from rlrun.edges.weights import WeightBucket
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.serving.client import EvaluatorClient, RowClient
 from rlrun.serving.formats import camera_names
+from rlrun.serving.openpi_client import OpenpiClient
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.vla_eval_client import VlaEvalClient, formats_of
 from rlrun.system.errors import ExitStatus, RunError
@@ -116,7 +117,8 @@ def _connections(config: RunConfig, world: Spaces, progress: Callable[[], None])
     spec = simulator_spec(env)
     robot = RobotWire(env) if spec.world.is_r1pro else None
     if not config.evaluation.is_server_of_vla_eval:
-        assert robot is not None, "checked with the configuration"
+        if robot is None:
+            return lambda: OpenpiClient(address, timeout_s, world.num_actions, progress)
         return lambda: EvaluatorClient(address, timeout_s, robot, config.policy.num_action_chunks, progress)
     cameras = world.cameras or tuple(camera_names(env, world.num_images))
     formats = formats_of(spec.wire.conventions(env), cameras, world.num_proprio, world.num_actions)

@@ -24,7 +24,7 @@ _MOST_SCALING = 16  # pixels of a larger picture for each pixel of the policy's
 STATE = "observation/state"
 PROMPT = "prompt"
 ACTIONS = "actions"
-_IMAGES = ("observation/image", "observation/wrist_image")  # of the first and second camera
+IMAGES = ("observation/image", "observation/wrist_image")  # of the first and second camera
 
 
 def most_pixels(size: int) -> int:
@@ -79,7 +79,7 @@ class OpenpiNames:
         self.state = state
         self.names_by_key: dict[str, list[str]] = {}  # key in the wire -> names of openpi's
         for index, (camera, key) in enumerate(cameras.items()):
-            by_place = _IMAGES[index] if index < len(_IMAGES) else f"observation/image_{index}"
+            by_place = IMAGES[index] if index < len(IMAGES) else f"observation/image_{index}"
             self.names_by_key[key] = [by_place, f"observation/{camera}"]
         if state is not None:
             self.names_by_key[state] = [STATE]

@@ -29,6 +29,7 @@ from rlrun.edges.seeds import simulator_seed
 from rlrun.envs import opengl
 from rlrun.envs.libero import spec as libero
 from rlrun.envs.libero.painter import ScenePainter
+from rlrun.envs.libero.shown import pictures, sentence, state
 from rlrun.envs.libero.spec import LiberoConfig, detail_of_pictures
 from rlrun.envs.libero.tasks import axis_angle, check_renderer, chosen_tasks, spaces_of, start_of
 from rlrun.envs.opengl import prepare_robosuite
@@ -90,7 +91,7 @@ class RobosuiteEnv(SingleEnv):
 
     @property
     def instruction(self) -> str:
-        return self._suite.get_task(self._task).language
+        return sentence(self._suite.get_task(self._task).language, self._config.section(LiberoConfig).sentence)
 
     def _open(self, task: int) -> None:
         """Build the scene of `task`, which takes seconds."""
@@ -151,7 +152,9 @@ class RobosuiteEnv(SingleEnv):
         size = self._config.image_size
         images = np.stack([self._draw(camera, size, size) for camera in self._config.cameras])
         parts = (seen["robot0_eef_pos"], axis_angle(seen["robot0_eef_quat"]), seen["robot0_gripper_qpos"])
-        return images, np.concatenate(parts).astype(np.float32)
+        settings = self._config.section(LiberoConfig)
+        proprio = np.concatenate(parts).astype(np.float32)
+        return pictures(images, settings), state(proprio[None], settings.state)[0]
 
     def _draw(self, camera: str, height: int, width: int) -> np.ndarray:
         """Render a camera rotated by 180 degrees, as LIBERO's policies expect."""

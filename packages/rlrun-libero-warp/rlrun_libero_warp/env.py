@@ -16,6 +16,7 @@ import warp as wp
 from rlrun.config.schema import EnvConfig
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs.libero.painter import MAX_PIXELS
+from rlrun.envs.libero.shown import as_shown
 from rlrun.envs.libero.suite_env import SuiteEnv
 from rlrun.envs.libero.tasks import NUM_PROPRIO, axis_angle
 from rlrun.envs.rows import Step, as_float32, step_info
@@ -112,7 +113,8 @@ class WarpLiberoEnv(SuiteEnv):
         self._num_steps[rows] = 0
         self._is_over[rows] = False
         images, proprio = zip(*(self._begun[start] for start in starts.tolist()), strict=True)
-        return Frames(np.stack(images), np.stack(proprio), tuple(self._opened[task].instruction for task in tasks))
+        texts = tuple(self._opened[task].instruction for task in tasks)
+        return as_shown(Frames(np.stack(images), np.stack(proprio), texts), self._settings)
 
     def _learn(self, starts: list[int], rows: np.ndarray) -> None:
         """Let objects come to rest in starts, in rows [R] that are reset anyway, and keep states and frames."""
@@ -187,7 +189,7 @@ class WarpLiberoEnv(SuiteEnv):
         tasks = self._goals.tasks.numpy()
         for i in rows.tolist():
             texts[i] = self._opened[tasks[i]].instruction
-        return Frames(images, proprio, tuple(texts))
+        return as_shown(Frames(images, proprio, tuple(texts)), self._settings)
 
     def _proprio(self, rows: np.ndarray) -> np.ndarray:
         """Return the hands' positions (m), their axis-angles (rad) and both fingers (m); [R, 8]."""

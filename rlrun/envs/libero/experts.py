@@ -14,6 +14,7 @@ import mujoco
 import numpy as np
 
 from rlrun.config.sections import load_object
+from rlrun.envs.libero.goals import Goal
 from rlrun.envs.libero.tasks import ACTION_NAMES
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -36,6 +37,7 @@ class ExpertView:
     data: mujoco.MjData
     hand: np.ndarray  # [3], position of the grip site, m
     step: np.ndarray  # [3], the largest increment of the hand in a control step, m
+    goal: Goal  # of the row's task
 
     def body(self, name: str) -> np.ndarray:
         """Return the position [3] of a body, m. Raises KeyError if the scene has no such body."""

@@ -20,6 +20,7 @@ from rlrun.envs.libero.controller import ArmViews, PoseController, arm_views
 from rlrun.envs.libero.experts import Expert, ExpertView
 from rlrun.envs.libero.painter import MAX_PIXELS
 from rlrun.envs.libero.scenes import Scene, Task
+from rlrun.envs.libero.shown import as_shown
 from rlrun.envs.libero.spec import LiberoConfig, detail_of_pictures
 from rlrun.envs.libero.suite_env import SuiteEnv
 from rlrun.envs.libero.tasks import NUM_PROPRIO, axis_angle, check_renderer
@@ -176,7 +177,7 @@ class LiberoVectorEnv(SuiteEnv):
             proprio[i] = as_float32(proprio_of(row.task.scene, row.data, row.arm))
             for j, camera in enumerate(self.spaces.cameras):
                 images[i, j] = self._draw(row, camera, size, size)
-        return Frames(images, proprio, tuple(texts))
+        return as_shown(Frames(images, proprio, tuple(texts)), self._settings)
 
     def _draw(self, row: _Row, camera: str, height: int, width: int) -> np.ndarray:
         """Render a camera rotated by 180 degrees, as LIBERO's policies expect."""
@@ -204,7 +205,8 @@ class LiberoVectorEnv(SuiteEnv):
 
     def _view(self, row: _Row) -> ExpertView:
         robot = row.task.scene.robot
-        return ExpertView(row.task.scene.model, row.data, row.arm.hand, np.array(robot.max_increment[:3]))
+        step = np.array(robot.max_increment[:3])
+        return ExpertView(row.task.scene.model, row.data, row.arm.hand, step, row.task.goal)
 
     def close(self) -> None:
         self._rows = []

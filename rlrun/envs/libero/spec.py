@@ -45,6 +45,34 @@ class Pictures(Enum):
     fast = "fast"  # without reflections, shadows and details below half a pixel: for policies trained on them only
 
 
+class Turn(Enum):
+    rotated = "rotated"  # by 180 degrees from how robosuite returns it, as OpenVLA, openpi and LeRobot show it
+    raw = "raw"  # as robosuite returns it
+    upside_down = "upside_down"  # rotated, then exchanged top and bottom
+    mirrored = "mirrored"  # rotated, then exchanged left and right
+
+
+class Colours(Enum):
+    rgb = "rgb"
+    bgr = "bgr"
+
+
+class StateForm(Enum):
+    axis_angle = "axis_angle"  # hand position (m), its axis-angle as robosuite computes it (rad), two fingers (m)
+    short_axis_angle = "short_axis_angle"  # the axis-angle of at most half a turn
+    euler = "euler"  # roll, pitch, yaw in place of the axis-angle
+    one_finger = "one_finger"  # a zero in place of the second finger
+    fingers_first = "fingers_first"  # both fingers before the hand
+    zeros = "zeros"  # no state
+
+
+class Sentence(Enum):
+    published = "published"  # as LIBERO's task names it: lower case
+    capital = "capital"  # with a capital and a full stop
+    upper = "upper"  # in capitals
+    underscores = "underscores"  # as in file names
+
+
 @dataclass
 class SuiteConfig(Section):
     """Settings of a world of exported tasks, whatever steps and draws it. docs/libero.md"""
@@ -62,6 +90,12 @@ class SuiteConfig(Section):
     idle_gripper: float = bounded(-1.0, Range(-1, 1))  # gripper in these steps: -1 opens, 0 holds, 1 closes
     scenes: str = ".cache/rlrun/libero"  # folder of the exported tasks on the nodes of the env workers
     has_openness: bool = False  # True: gripper 1 open, 0 closed, as OpenVLA's checkpoints; False: -1 open, 1 closed
+    # conventions in which published evaluations differ, for policies from elsewhere: docs/reproduce.md
+    turn: Turn = Turn.rotated  # of pictures
+    colours: Colours = Colours.rgb  # order of a picture's channels
+    crop: float = bounded(1.0, Range(0.05, 1.0))  # area share of the middle of a picture that is shown at its size
+    state: StateForm = StateForm.axis_angle  # numbers of the state
+    sentence: Sentence = Sentence.published  # form of the task's sentence
 
     def key(self, name: str) -> str:
         """Return the key of a setting. Example: "env.libero.suite"."""

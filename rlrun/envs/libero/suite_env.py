@@ -11,6 +11,7 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.envs.libero.scenes import Suite, Task, contacts_differ
+from rlrun.envs.libero.shown import sentence
 from rlrun.envs.libero.spec import SuiteConfig
 from rlrun.envs.libero.tasks import chosen_tasks, spaces_of, start_of
 from rlrun.envs.vector_env import VectorEnv
@@ -42,7 +43,8 @@ class SuiteEnv(VectorEnv):
         if contacts_differ(made_by):
             log.warning(OTHER_CONTACTS, mujoco.__version__, made_by["mujoco"], made_by["mujoco"])
         self.fingerprint = {"tasks": self._suite.digest(self._tasks)}
-        sentences = dict.fromkeys(self._suite.described(i)["instruction"] for i in self._tasks)
+        texts = [self._suite.described(i)["instruction"] for i in self._tasks]
+        sentences = dict.fromkeys(sentence(text, self._settings.sentence) for text in texts)
         self.spaces = replace(spaces_of(config), instructions=tuple(sentences))
 
     def task_of(self, seed: int) -> int:

@@ -12,6 +12,7 @@ from rlrun.config.loader import load
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.edges.starts import Split
 from rlrun.envs.libero.experts import CLOSED, ExpertView, turn_on_the_stove
+from rlrun.envs.libero.goals import Goal
 from rlrun.envs.libero.libero_env import LiberoVectorEnv, make_libero
 from rlrun.envs.libero.spec import LiberoConfig, start_ranges
 from rlrun.system.errors import RunError
@@ -115,7 +116,7 @@ def test_the_stove_is_turned_on_from_wherever_the_hand_is(hand: tuple, direction
     model = mujoco.MjModel.from_xml_string(STOVE)
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
-    action = turn_on_the_stove(ExpertView(model, data, np.array(hand), np.full(3, 0.05)))
+    action = turn_on_the_stove(ExpertView(model, data, np.array(hand), np.full(3, 0.05), Goal(model, [], {})))
     assert tuple(np.sign(np.round(action[:3], 1)).astype(int)) == direction
     assert (action[3:6] == 0).all() and action[6] == -1.0
 

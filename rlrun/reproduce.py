@@ -1,0 +1,58 @@
+"""Reproduce a published success rate on LIBERO: a verdict, the conventions in use, and the one at fault."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from rlrun.system.errors import ExitStatus, RunError, indent
+
+DEFAULT_EPISODES = 500
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    words = argparse.ArgumentParser(prog="rlrun reproduce", description=__doc__, allow_abbrev=False)
+    words.add_argument("policy", help="a policy's folder, or the address of a policy server (ws://host:port)")
+    words.add_argument("--suite", default="libero_spatial", help="of LIBERO; it must be exported (docs/libero.md)")
+    words.add_argument("--tasks", type=_numbers, default=(), help="of the suite, as 0,3; all by default")
+    words.add_argument("--published", type=_share, help="success rate, 0 to 1; by default that of the family, if known")
+    words.add_argument("--family", help="whose evaluation is repeated; by default the policy's")
+    words.add_argument("--episodes", type=int, default=DEFAULT_EPISODES, help="at most, for the verdict (%(default)s)")
+    words.add_argument("--margin", type=_share, help="a rate surely within it of the published one agrees (0.05)")
+    words.add_argument(
+        "--compared-with", metavar="FOLDER", help="search among the fields that differ from this folder's"
+    )
+    words.add_argument("--no-search", action="store_true", help="stop after the verdict")
+    words.add_argument("--trust", action="store_true", help="obey the configuration that lies in the folder")
+    words.add_argument("overrides", nargs="*", metavar="key=value", help="of the configuration, as for rlrun eval")
+    return words
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is no share between 0 and 1")
+    return value
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command. Raises SystemExit: 0 if the number agrees or was measured, 1 if it differs or is undecided."""
+    options = parser().parse_intermixed_args(sys.argv[1:] if arguments is None else arguments)
+    from rlrun.reproduction.course import reproduce
+
+    try:
+        sys.exit(reproduce(options))
+    except RunError as error:
+        print(indent(f"rlrun.reproduce: {error}"), file=sys.stderr)
+        sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        sys.exit(ExitStatus.interrupted)
+
+
+if __name__ == "__main__":
+    main()

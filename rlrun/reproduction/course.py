@@ -1,0 +1,325 @@
+"""The course of a reproduction: conventions are listed, episodes run by a rule, then the fault is searched."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rlrun.config import provenance
+from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted
+from rlrun.edges.reports import EpisodeReport
+from rlrun.policies.flow.lerobot_config import VISUAL
+from rlrun.policies.folders import spec_of
+from rlrun.policies.spec import CONFIG_FILE
+from rlrun.reproduction.bisection import Bisection, Search
+from rlrun.reproduction.conventions import CONVENTIONS, Change, Subject, all_changes
+from rlrun.reproduction.families import FAMILIES, OWN, Family
+from rlrun.reproduction.folders import changes_between
+from rlrun.reproduction.page import PAGE, page
+from rlrun.reproduction.trials import Trials, words_of
+from rlrun.reproduction.verdict import MARGIN, Outcome, Verdict, judge, looks_within
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.local_files import read_json
+from rlrun.training.run_folder import new_folder
+
+RESULT = "reproduction.json"
+FORMAT = 1
+FIXED = ("cluster.kind=local", "logging.verbosity=quiet", "logging.tensorboard=false", "logging.video_episodes=0")
+CAMERAS = ("agentview", "robot0_eye_in_hand")  # in the order of all families
+OFFICIAL_CHUNK = 8  # of OpenVLA-OFT and SimpleVLA-RL on LIBERO, whose folders do not say it
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The unchanged run."""
+
+    overrides: list[str]
+    recorded: RecordedConfig | None
+    family: Family
+    policy: Path | None  # its folder; None: it is behind a server
+    described: Mapping[str, Any]
+    derived: frozenset[str]
+    given: frozenset[str]
+
+    def subject(self, trials: Trials) -> Subject:
+        """Return the policy and the run that evaluates it."""
+        config = trials.config()
+        recorded = frozenset() if self.recorded is None else frozenset(_keys(self.recorded.tree))
+        is_own = "num_action_chunks" in self.described
+        return Subject(
+            config,
+            provenance.as_tree(config),
+            self.family,
+            self.described,
+            is_own,
+            self.given,
+            recorded,
+            self.derived,
+        )
+
+
+def reproduce(options: argparse.Namespace) -> ExitStatus:
+    """Measure, judge and search; prints as it goes on, and writes result and page. Raises RunError."""
+    begin = beginning(options)
+    run_dir = new_folder(Path("runs") / "reproduce" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    trials = Trials(begin.overrides, begin.recorded, begin.policy, run_dir, lambda words: print(words, flush=True))
+    subject = begin.subject(trials)
+    published = options.published
+    if published is None:
+        published = begin.family.published.get(options.suite)
+    conventions = table(subject)
+    print("\n".join(lines_of(conventions)), flush=True)
+    verdict = _measure(trials, published, options.episodes, options.margin or MARGIN)
+    searches: list[Search[Change]] = []
+    if verdict.outcome is Outcome.differs and not options.no_search:
+        if published is not None and verdict.low > published:
+            print("The number is above the published one: nothing is searched.")
+        else:
+            changes = all_changes(subject)
+            if options.compared_with and begin.policy is not None:
+                changes = changes_between(begin.policy, Path(options.compared_with))
+            searches = list(_searched(trials, changes, published, options.margin or MARGIN))
+    for search in searches:
+        print("\n".join(_words_of(search, trials)), flush=True)
+    content = _content(options, begin, conventions, verdict, searches, trials)
+    (run_dir / RESULT).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    (run_dir / PAGE).write_text(page(content), encoding="utf-8")
+    print(f"{run_dir / PAGE}")
+    return ExitStatus.ok if verdict.outcome in (Outcome.agrees, Outcome.measured) else ExitStatus.differs
+
+
+def beginning(options: argparse.Namespace) -> Beginning:
+    """Return the unchanged run: what the user sets, else the policy's record or folder, else its family's."""
+    given = {override.partition("=")[0]: override for override in options.overrides}
+    own = {f"env.libero.suite={options.suite}": "env.libero.suite"}
+    if options.tasks:
+        own[f"env.libero.task_ids=[{','.join(map(str, options.tasks))}]"] = "env.libero.task_ids"
+    is_server = options.policy.startswith("ws")
+    folder = None if is_server else _policy_in(Path(options.policy))
+    recorded = None if folder is None else config_of_policy(folder, options.trust, set(given))
+    described = {} if folder is None else read_json(folder / CONFIG_FILE)
+    kind = None if folder is None else spec_of(folder, None).name
+    family = _family(options.family, (described.get("type"), kind), recorded is not None)
+    derived = {} if folder is None or recorded is not None else dict(_derived(str(kind), described, options.suite))
+    words = {"env": "env=libero"}
+    words |= {key: f"{key}={value}" for key, value in _of_family(family, options.suite, kind).items()}
+    words |= {key: f"{key}={value}" for key, value in derived.items()}
+    words |= {key: override for override, key in own.items()}
+    if recorded is not None:  # its record says more than what families do
+        words = {key: override for override, key in own.items()}
+    if kind is not None and recorded is None:
+        words["policy.kind"] = f"policy.kind={kind}"
+    where = "evaluation.server" if is_server else "evaluation.checkpoint"
+    words[where] = f"{where}={quoted(str(options.policy if is_server else folder))}"
+    words |= {override.partition("=")[0]: override for override in FIXED}
+    words |= given
+    return Beginning(
+        list(words.values()),
+        recorded,
+        family,
+        folder,
+        described,
+        frozenset(derived),
+        frozenset(given) | set(own.values()),
+    )
+
+
+def _policy_in(folder: Path) -> Path:
+    for candidate in (folder, folder / "policy"):
+        if (candidate / CONFIG_FILE).is_file():
+            return candidate.resolve()
+    raise RunError(
+        f"There is no policy at {folder}.",
+        cause="neither the folder nor a folder `policy` in it has a config.json",
+        remedy="Name the folder of a policy, a run folder that ended, or a policy server (ws://host:port).",
+        exit_status=ExitStatus.bad_input,
+    )
+
+
+def _family(name: str | None, types: Sequence[str | None], is_recorded: bool) -> Family:
+    """Return the family that the user names, else that of a folder that no run of rlrun wrote, by its types."""
+    known = {family.name: family for family in (*FAMILIES, OWN)}
+    if name is None:
+        fitting = (family for kind in types for family in FAMILIES if kind in family.kinds)
+        return OWN if is_recorded else next(fitting, OWN)
+    if name not in known:
+        raise RunError(f"The evaluation of {name} is not known.", value=name, remedy=f"Families: {', '.join(known)}.")
+    return known[name]
+
+
+def _of_family(family: Family, suite: str, kind: str | None) -> dict[str, str]:
+    """Return the values of a family's evaluation by key."""
+    limits = {"env.max_control_steps": str(family.limits[suite])} if suite in family.limits else {}
+    values = {}
+    for convention in CONVENTIONS:
+        known = family.values.get(convention.name)
+        place = convention.place(str(kind), False)
+        if known is not None and isinstance(place, str):
+            values[place] = known.value
+    return values | limits
+
+
+def _derived(kind: str, described: Mapping[str, Any], suite: str) -> Iterator[tuple[str, str]]:
+    """Yield the keys that an official folder answers."""
+    features = described.get("input_features") or {}
+    pictures = [one for one in features.values() if one.get("type") == VISUAL]
+    if pictures:
+        yield "env.cameras", f"[{','.join(CAMERAS[: len(pictures)])}]"
+        yield "env.image_size", str(pictures[0]["shape"][-1])
+        yield "policy.use_proprio", str("observation.state" in features).lower()
+    if described.get("n_action_steps"):
+        yield "policy.num_action_chunks", str(described["n_action_steps"])
+    for name in ("num_steps", "num_inference_steps", "num_inference_timesteps"):
+        if described.get(name):
+            yield f"policy.{kind}.num_flow_steps", str(described[name])
+    entries = described.get("norm_stats") or {}
+    if entries:
+        chosen = next((name for name in (f"{suite}_no_noops", suite) if name in entries), next(iter(entries)))
+        yield f"policy.{kind}.unnorm_key", chosen
+        yield "policy.num_action_chunks", str(OFFICIAL_CHUNK)
+
+
+def _keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        yield prefix + name
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{prefix}{name}.")
+
+
+def table(subject: Subject) -> list[dict[str, Any]]:
+    """Return the conventions that apply: name, value in use, its source, and what other families use."""
+    return [
+        {
+            "name": convention.name,
+            "used": _yaml(convention.used(subject)),
+            "source": convention.source(subject),
+            "others": convention.others_use(),
+        }
+        for convention in CONVENTIONS
+        if convention.used(subject) is not None
+    ]
+
+
+def _yaml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def lines_of(conventions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table for the console."""
+    lines = [f"{'convention':<34} {'value':<28} {'from':<40} others"]
+    for row in conventions:
+        others = [f"{value}: {', '.join(names)}" for value, names in row["others"].items() if value != row["used"]]
+        lines.append(f"{row['name']:<34} {row['used']:<28} {row['source']:<40} {'; '.join(others)}")
+    return lines
+
+
+def _measure(trials: Trials, published: float | None, most: int, margin: float) -> Verdict:
+    """Run episodes until the rule ends."""
+    began_s = time.monotonic()
+    outcomes: list[bool] = []
+    for first, end in pairwise((0, *looks_within(most))):
+        outcomes += trials.run((), first, end) or []
+        verdict = judge(outcomes, published, most, margin)
+        print(f"after {end} episodes: {verdict.sentence}", flush=True)
+        if verdict.outcome is not Outcome.undecided:
+            return verdict
+        if first == 0:
+            each_s = (time.monotonic() - began_s) / end
+            print(f"{each_s:.1f} s an episode: at most {each_s * most / 60:.0f} min for the verdict", flush=True)
+    return verdict
+
+
+def _searched(
+    trials: Trials, changes: Sequence[Change], published: float | None, margin: float
+) -> Iterator[Search[Change]]:
+    """Yield the search for a change that helps, and for a second one if the number still differs."""
+    made: tuple[Change, ...] = ()
+    for _ in range(2):
+        left = [change for change in changes if change.convention not in {one.convention for one in made}]
+        search = Bisection(left, trials.run, made).search()
+        yield search
+        if search.found is None:
+            return
+        made = (*made, *search.found.changes)
+        after = judge(search.found.outcomes, published, len(search.found.outcomes), margin)
+        if len(made) > 1 or after.outcome is not Outcome.differs:
+            return
+
+
+def _words_of(search: Search[Change], trials: Trials) -> Iterator[str]:
+    """Yield lines on a search."""
+    if search.found is None:
+        yield f"No convention, and no pair of the likeliest, surely moves the result ({search.episodes} episodes)."
+    else:
+        found = search.found
+        before = search.unchanged[: len(found.outcomes)]
+        p_value = found.p_value(search.unchanged)
+        yield (
+            f"AT FAULT: {words_of(found.changes)}: {sum(found.outcomes)} of {len(found.outcomes)} succeed, and "
+            f"{sum(before)} without it (paired test, p = {p_value:.1g}; {search.episodes} episodes)"
+        )
+    for words, reason in trials.reasons.items():
+        yield f"  not tried: {words}: {reason}"
+
+
+def _content(
+    options: argparse.Namespace,
+    begin: Beginning,
+    conventions: list[dict[str, Any]],
+    verdict: Verdict,
+    searches: Sequence[Search[Change]],
+    trials: Trials,
+) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "made_by": f"rlrun {provenance.own_version()}",
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "policy": str(options.policy),
+        "suite": options.suite,
+        "family": begin.family.name,
+        "conventions": conventions,
+        "verdict": {
+            "outcome": verdict.outcome.value,
+            "successes": verdict.successes,
+            "episodes": verdict.episodes,
+            "low": verdict.low,
+            "high": verdict.high,
+            "published": verdict.published,
+            "sentence": verdict.sentence,
+        },
+        "tasks": _by_task(trials.episodes.get("", [])[: verdict.episodes]),
+        "searches": [_searched_content(search) for search in searches],
+        "not_tried": trials.reasons,
+        "command": begin.overrides,
+    }
+
+
+def _by_task(episodes: Sequence[EpisodeReport]) -> list[dict[str, Any]]:
+    tasks = dict.fromkeys(episode.instruction for episode in episodes)
+    counts = []
+    for task in tasks:
+        own = [episode.success for episode in episodes if episode.instruction == task]
+        counts.append({"task": task, "successes": sum(own), "episodes": len(own)})
+    return counts
+
+
+def _searched_content(search: Search[Change]) -> dict[str, Any]:
+    def row(tried: Any) -> dict[str, Any]:
+        before = search.unchanged[: len(tried.outcomes)]
+        return {
+            "change": words_of(tried.changes),
+            "successes": sum(tried.outcomes),
+            "episodes": len(tried.outcomes),
+            "before": sum(before),
+            "p": tried.p_value(search.unchanged),
+        }
+
+    found = None if search.found is None else row(search.found)
+    return {"found": found, "episodes": search.episodes, "tried": [row(one) for one in search.tried if one.outcomes]}
