@@ -24,7 +24,7 @@ from rlrun.system.local_files import read_json
 
 TRAINED = ("run=libero_small", "cluster.kind=local")
 WORLD = (  # of the task, as it was trained: what no folder and no family says
-    *("env.libero.pictures=fast", "env.image_size=64", "env.cameras=[agentview]", "env.max_control_steps=48"),
+    *("env.libero.pictures=fast", "env.image_size=64", "env.libero.cameras=[agentview]", "env.max_control_steps=48"),
     *("policy.num_action_chunks=8", "env.num_envs=16", "env.libero.validation_starts='40:50'"),
 )
 FAMILIES = {
@@ -54,7 +54,7 @@ MISTAKES = (
     Mistake("pictures upside down", ("picture: turned",), ("env.libero.turn=upside_down",)),
     Mistake("pictures mirrored", ("picture: turned",), ("env.libero.turn=mirrored",)),
     Mistake("red and blue exchanged", ("picture: colours",), ("env.libero.colours=bgr",)),
-    Mistake("the wrist's camera", ("cameras",), ("env.cameras=[robot0_eye_in_hand]",)),
+    Mistake("the wrist's camera", ("cameras",), ("env.libero.cameras=[robot0_eye_in_hand]",)),
     Mistake("half of the picture", ("picture: centre crop",), ("env.libero.crop=0.5",)),
     Mistake("sign of the gripper", ("gripper of actions",), ("env.libero.has_openness=true",)),
     Mistake("roll, pitch, yaw", ("state",), ("env.libero.state=euler",)),

@@ -214,12 +214,13 @@ def servers_serve_robots(config: RunConfig) -> Faults:
         yield no_effect(
             "evaluation.checkpoint", config.evaluation.checkpoint, "evaluation.server brings the policy", "Drop one."
         )
-    cameras = list(config.env.cameras)
-    is_of_openpi = not (simulator_spec(config.env).world.is_r1pro or config.evaluation.is_server_of_vla_eval)
+    world = simulator_spec(config.env).world
+    cameras = list(world.planned_spaces(config.env).cameras)
+    is_of_openpi = not (world.is_r1pro or config.evaluation.is_server_of_vla_eval)
     if is_of_openpi and len(cameras) > MOST_OF_OPENPI:
         yield RunError(
             f"A policy server of openpi's protocol is shown two pictures, and there are {len(cameras)} cameras.",
-            key="env.cameras",
+            key=f"env.{config.env.simulator}.cameras",
             value=cameras,
             remedy=f"Name two cameras, or write ws://host:port{VLA_EVAL_PATH} for a model server of vla-eval.",
         )

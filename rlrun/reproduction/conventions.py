@@ -151,7 +151,7 @@ def _all(*values: str) -> Callable[[Subject], Sequence[str]]:
 
 def _cameras(subject: Subject) -> list[str]:
     """Return the cameras in the other order, or each of the others alone."""
-    used = list(subject.config.env.cameras)
+    used = list(subject.value("env.libero.cameras") or ())
     known = ["agentview", "robot0_eye_in_hand"]
     others = [used[::-1]] if len(used) > 1 else [[name] for name in known if name not in used]
     return [f"[{','.join(names)}]" for names in others]
@@ -189,7 +189,7 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention("picture: turned", _at("env.libero.turn"), _all("rotated", "raw", "upside_down", "mirrored"), True),
     Convention("gripper of actions", _at("env.libero.has_openness"), _all("false", "true"), True),
     Convention("picture: colours", _at("env.libero.colours"), _all("rgb", "bgr"), True),
-    Convention("cameras", _at("env.cameras"), _cameras, True),
+    Convention("cameras", _at("env.libero.cameras"), _cameras, True),
     Convention("statistics: entry", _openvla("unnorm_key"), _entries, True),
     Convention("statistics: scaling of actions", _at(Field(CONFIG_FILE, (SCALED, "ACTION"))), _all(*SCALINGS), True),
     Convention(

@@ -171,7 +171,7 @@ def _derived(kind: str, described: Mapping[str, Any], suite: str) -> Iterator[tu
     features = described.get("input_features") or {}
     pictures = [one for one in features.values() if one.get("type") == VISUAL]
     if pictures:
-        yield "env.cameras", f"[{','.join(CAMERAS[: len(pictures)])}]"
+        yield "env.libero.cameras", f"[{','.join(CAMERAS[: len(pictures)])}]"
         yield "env.image_size", str(pictures[0]["shape"][-1])
         yield "policy.use_proprio", str("observation.state" in features).lower()
     if described.get("n_action_steps"):

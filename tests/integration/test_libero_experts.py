@@ -19,7 +19,7 @@ MOST_STEPS = 150
 def world(task: int) -> LiberoVectorEnv:
     scenes = libero_scenes("libero_goal", task)
     keys = [f"env.libero.task_ids=[{task}]", f"env.libero.scenes={scenes}", "env.libero.suite=libero_goal"]
-    sizes = ["env.cameras=[agentview]", "env.image_size=16", f"env.num_envs={NUM_ROWS}", "env.num_workers=1"]
+    sizes = ["env.libero.cameras=[agentview]", "env.image_size=16", f"env.num_envs={NUM_ROWS}", "env.num_workers=1"]
     expert = ["env.libero.expert=rlrun.envs.libero.placing:solve", "env.libero.pictures=fast"]
     env = make_libero(compose_only(["env=libero", "policy.kind=cnn", *keys, *sizes, *expert]).env, NUM_ROWS)
     assert isinstance(env, LiberoVectorEnv)

@@ -15,7 +15,7 @@ from rlrun.reproduction.folders import changes_between
 from rlrun.reproduction.trials import edited_copy
 from rlrun.system.local_files import read_json
 
-BASE = ["env=libero", "evaluation.checkpoint=policy", "cluster.kind=local", "env.cameras=[agentview]"]
+BASE = ["env=libero", "evaluation.checkpoint=policy", "cluster.kind=local", "env.libero.cameras=[agentview]"]
 SMOLVLA = {"type": "smolvla", "normalization_mapping": {"ACTION": "MEAN_STD", "STATE": "MEAN_STD"}}
 OPENVLA = {
     "num_action_chunks": 8,

@@ -100,6 +100,6 @@ def test_a_world_without_an_r1pro_speaks_openpis_protocol_unless_the_address_nam
 
 
 def test_three_cameras_are_too_many_for_openpis_names() -> None:
-    config = compose_only(["env=libero", "evaluation.server=ws://host:8000", "env.cameras=[a,b,c]"])
+    config = compose_only(["env=libero", "evaluation.server=ws://host:8000", "env.libero.cameras=[a,b,c]"])
     (fault,) = servers_serve_robots(config)
-    assert fault.key == "env.cameras" and "vla-eval" in fault.remedy
+    assert fault.key == "env.libero.cameras" and "vla-eval" in fault.remedy
