@@ -80,6 +80,8 @@ class RobosuiteEnv(SingleEnv):
     """One task at a time; the reset seed selects the task and one of its published initial states."""
 
     def __init__(self, config: EnvConfig, tasks: tuple[int, ...]):
+        if config.section(LiberoConfig).plus:
+            raise ValueError("this oracle has no variants of LIBERO-Plus: scripts/oracles/libero_plus.py compares them")
         self._config = config
         self._tasks = tasks
         self._suite = suite_named(config.section(LiberoConfig).suite)
