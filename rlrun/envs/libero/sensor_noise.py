@@ -1,4 +1,4 @@
-"""LIBERO-Plus's sensor noise: fifty blurs and fogs of a picture, equal to those of its package to the bit.
+"""LIBERO-Plus's sensor noise: fifty blurs and fogs of a picture, equal to its package's to the bit with one NumPy.
 
 Written from what ImageMagick, SciPy and the corruptions of ImageNet-C compute, since the interpreters of env workers
 have none of them. Sums are taken in their order: pictures have flat areas, in which one rounding changes a grey level.

