@@ -37,12 +37,16 @@ CAMERAS = ("agentview", "robot0_eye_in_hand")
 def package() -> Path:
     """Return the folder of the package, with LIBERO's assets in it."""
     os.environ.setdefault("MUJOCO_GL", "egl")
-    os.environ.setdefault("LIBERO_CONFIG_PATH", str(Path(sys.prefix) / "liberoplus"))
-    folder = Path(importlib.import_module("liberoplus.liberoplus").__file__).parent
+    os.environ.pop("LIBERO_CONFIG_PATH", None)
     from libero.libero import get_libero_path
 
+    assets = Path(get_libero_path("assets")).resolve()
+    settings = Path(sys.prefix) / "liberoplus"  # where the package writes its paths, else to the home folder
+    settings.mkdir(exist_ok=True)
+    os.environ["LIBERO_CONFIG_PATH"] = str(settings)
+    folder = Path(importlib.import_module("liberoplus.liberoplus").__file__).parent
     if not (folder / "assets").exists():
-        (folder / "assets").symlink_to(Path(get_libero_path("assets")).resolve())
+        (folder / "assets").symlink_to(assets)
     return folder
 
 

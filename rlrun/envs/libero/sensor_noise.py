@@ -52,7 +52,8 @@ def noisy(picture: np.ndarray, number: int, draw: np.random.RandomState) -> np.n
     if kind == 2:
         return _as_pixels(_zoomed_out(picture, *ZOOM[severity]))
     if kind == 3:
-        return _as_pixels(_fogged(picture / 255.0, *FOG[severity], draw))
+        thickness, fading = FOG[severity]
+        return _as_pixels(_fogged(picture / 255.0, thickness, fading, draw))
     return _as_pixels(_behind_glass(picture, *GLASS[severity], draw))
 
 

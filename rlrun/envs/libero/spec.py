@@ -42,6 +42,7 @@ CAMERAS = ("agentview", "robot0_eye_in_hand")
 
 PLUS_AXES = ("camera", "robot", "noise", "language", "layout")  # of LIBERO-Plus; docs/libero.md says what is left out
 PLUS_SUITE = "{}_plus"  # folder of a suite's variants
+NUM_MOVED = 20  # variants of a task that move objects, at most
 PLUS_LEVELS = range(1, 6)  # of difficulty
 
 
@@ -177,7 +178,8 @@ def splits(env: EnvConfig) -> Splits:
         return found
     kinds = f"LIBERO-Plus, {' and '.join(own.plus)}"
     if not own.plus_held_out:
-        return replace(found, trained_on_test=f"Trained on test variants: {kinds}, env.libero.plus_held_out=false")
+        shared = f"Training in this world has the test's variants ({kinds}, env.libero.plus_held_out=false)"
+        return replace(found, trained_on_test=shared)
     return Splits(
         f"{found.train} of three fifths of the variants ({kinds})",
         f"{found.validation} of a fifth of them",
@@ -282,9 +284,15 @@ def host_memory(env: EnvConfig) -> SimulatorMemory:
 
 
 def num_scenes(env: EnvConfig) -> int:
-    """Return how many scenes the tasks of a run have at most: all tasks of libero_goal share one."""
+    """Return how many scenes the tasks of a run have at most: all tasks of libero_goal share one.
+
+    Each of LIBERO-Plus's variants that move objects has a scene of its own.
+    """
     own = env.section(SuiteConfig)
-    return 1 if own.suite.startswith("libero_goal") else len(own.task_ids) or NUM_TASKS.get(own.suite, 10)
+    num_tasks = len(own.task_ids) or NUM_TASKS.get(own.suite, 10)
+    num_shared = 1 if own.suite.startswith("libero_goal") else num_tasks
+    has_moved = isinstance(own, LiberoConfig) and "layout" in own.plus
+    return num_shared + (NUM_MOVED * num_tasks if has_moved else 0)
 
 
 def conventions(env: EnvConfig) -> Conventions:
