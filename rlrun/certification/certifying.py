@@ -41,7 +41,7 @@ def certify(config: RunConfig) -> Path:
     """Measure the policy of `evaluation.checkpoint` on test starts. Returns the card. Raises RunError."""
     rules.check_names(config.certify.waive)
     policy = policy_folder(config)
-    worlds = _perturbed_worlds(config)
+    worlds = perturbed_worlds(config)
     history = History.of(Path(str(config.evaluation.checkpoint)).resolve())
     earlier: list[dict[str, Any]] = []
     waived = [] if history is None else rules.require(rules.check_record(history), config.certify.waive)
@@ -74,7 +74,7 @@ def certify(config: RunConfig) -> Path:
     return _write(Path(str(config.output_dir)), content | {"selection": selection, "untested": untested})
 
 
-def _perturbed_worlds(config: RunConfig) -> dict[str, EnvConfig]:
+def perturbed_worlds(config: RunConfig) -> dict[str, EnvConfig]:
     """Return the chosen perturbed worlds by name. Raises RunError for an unknown one."""
     evaluation = simulator_spec(config.env).evaluation
     there = evaluation.perturbations(config.env)

@@ -96,13 +96,9 @@ class LiberoConfig(SuiteConfig):
 
     pictures: Pictures = Pictures.exact
     expert: str | None = None  # module:FUNCTION of expert(view) -> action, for rlrun.demos; None: no expert
-    # LIBERO-Plus: each episode is a variant of its task, of these kinds: camera, robot, noise, language, layout;
-    # empty: LIBERO itself
-    plus: list[str] = named([])
+    plus: list[str] = named([])  # LIBERO-Plus: camera, robot, noise, language, layout vary the tasks; empty: none does
     plus_levels: list[int] = bounded([], Range(1, 5))  # difficulty of these variants; empty: all
-    # of five variants of a task, one is for test and one for validation, and training has the others; False: each split
-    # has all of them, as LIBERO-Plus tests policies that were trained without
-    plus_held_out: bool = True
+    plus_held_out: bool = True  # of five variants, one is for test and one for validation; False: each split has all
     plus_text: PlusText = PlusText.task  # instruction of the variants that do not rewrite it
 
 
