@@ -240,10 +240,10 @@ def _overlap(one: range | None, other: range | None) -> bool:
 def perturbations(env: EnvConfig) -> dict[str, EnvConfig]:
     """Return LIBERO-PRO's suites of this suite and LIBERO-Plus's variants by name; they must be exported as well."""
     own = env.section(SuiteConfig)
-    worlds = {name: _changed(env, suite=f"{own.suite}_{name}") for name in PRO_SUITES}
-    if isinstance(own, LiberoConfig):
-        worlds |= {f"plus_{axis}": _with_variants(env, own, axis) for axis in PLUS_AXES}
-    return worlds
+    if not isinstance(own, LiberoConfig):
+        return {name: _changed(env, suite=f"{own.suite}_{name}") for name in PRO_SUITES}
+    worlds = {name: _changed(env, suite=f"{own.suite}_{name}", plus=[]) for name in PRO_SUITES}
+    return worlds | {f"plus_{axis}": _with_variants(env, own, axis) for axis in PLUS_AXES}
 
 
 def parts_of_perturbations(env: EnvConfig) -> dict[str, EnvConfig]:

@@ -216,6 +216,7 @@ def test_perturbed_worlds_are_the_published_ones_unless_they_were_trained_on() -
     worlds = evaluation.perturbations(env)
     parts = evaluation.parts_of_perturbations(env)
     own = {name: world.section(LiberoConfig) for name, world in (worlds | parts).items()}
+    assert own["lan"].plus == []  # LIBERO-PRO's suites have no variants
     assert own["plus_camera"].plus == ["camera"] and not own["plus_camera"].plus_held_out
     assert own["plus_robot"].plus == ["robot"] and own["plus_robot"].plus_held_out
     assert own["plus_noise_4"].plus_levels == [4] and own["plus_camera_held_out"].plus_held_out
