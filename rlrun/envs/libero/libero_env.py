@@ -7,7 +7,7 @@ once, and nothing is observed before the end of a chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mujoco
@@ -15,19 +15,24 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.edges.frames import ChunkResult, Frames
+from rlrun.edges.seeds import simulator_seed
 from rlrun.envs.bodies import body_positions
-from rlrun.envs.libero.controller import ArmViews, PoseController, arm_views
+from rlrun.envs.libero.controller import ArmViews, PoseController, RobotDescription, arm_views
 from rlrun.envs.libero.experts import Expert, ExpertView
 from rlrun.envs.libero.painter import MAX_PIXELS
+from rlrun.envs.libero.plus import Variant, Variants, arm_joints, camera_pose, variants_of
 from rlrun.envs.libero.scenes import Scene, Task
+from rlrun.envs.libero.sensor_noise import SIZE as NOISE_SIZE
+from rlrun.envs.libero.sensor_noise import noisy
 from rlrun.envs.libero.shown import as_shown
 from rlrun.envs.libero.spec import LiberoConfig, detail_of_pictures
 from rlrun.envs.libero.suite_env import SuiteEnv
 from rlrun.envs.libero.tasks import NUM_PROPRIO, axis_angle, check_renderer
-from rlrun.envs.pictures import draw_without_display
+from rlrun.envs.pictures import draw_without_display, resized
 from rlrun.envs.rows import Step, as_float32, step_info
 from rlrun.envs.vector_env import ChunkBuilder, SimulatorFault, VectorEnv
 
+NOISY_CAMERA = "agentview"  # which LIBERO-Plus moves, and whose pictures it makes noisy
 NO_EXPERT = "this world has no expert: name one in env.libero.expert, or give demos.path or policy.path"
 _BROKEN = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
 
@@ -44,6 +49,10 @@ class _Row:
     task: Task
     data: mujoco.MjData
     arm: ArmViews
+    variant: Variant | None = None  # of LIBERO-Plus
+    instruction: str = ""
+    view: tuple[np.ndarray, np.ndarray] | None = None  # position [3] and matrix [9] of agentview; None: the scene's
+    draw: np.random.RandomState = field(default_factory=np.random.RandomState)  # of the noise of pictures
     num_steps: int = 0
     is_over: bool = True
 
@@ -62,17 +71,26 @@ class LiberoVectorEnv(SuiteEnv):
         super().__init__(config, num_envs, detail_of_pictures(config))
         expert = config.section(LiberoConfig).expert
         self._expert = None if expert is None else Expert(expert)
+        self._variants = variants_of(config.section(LiberoConfig), self._suite, self._tasks)
+        if self._variants is not None:
+            self._describe(self._variants)
         self._rows: list[_Row] = []
         for i in range(num_envs):
-            self._rows.append(self._opened(self._tasks[i % len(self._tasks)]))
+            self._rows.append(self._opened(self._suite.task(self._tasks[i % len(self._tasks)])))
             progress()
         if self.spaces.num_images:
             self.fingerprint = {**self.fingerprint, "renderer": self._rows[0].task.scene.painter.drawn_by}
         self._controller = PoseController(num_envs, self._rows[0].task.scene.robot)
         self._num_substeps = self.num_substeps(self._rows[0].task.scene.model)
 
-    def _opened(self, number: int) -> _Row:
-        task = self._suite.task(number)
+    def _describe(self, variants: Variants) -> None:
+        """Add the variants to what this world says of itself."""
+        own = {number: self._suite.described(number)["instruction"] for number in self._tasks}
+        texts = [variants.instruction(variant, own[variant.task]) for variant in variants.all()]
+        self.spaces = replace(self.spaces, instructions=tuple(dict.fromkeys(texts)))
+        self.fingerprint = {**self.fingerprint, "variants": variants.digest()}
+
+    def _opened(self, task: Task) -> _Row:
         data = mujoco.MjData(task.scene.model)
         return _Row(task, data, arm_views(task.scene.model, data, task.scene.robot))
 
@@ -96,22 +114,51 @@ class LiberoVectorEnv(SuiteEnv):
             raise SimulatorFault(f"the physics diverged while objects came to rest in row {broken[0]}")
 
     def _restart(self, i: int, seed: int) -> None:
-        number = self.task_of(seed)
-        task = self._suite.task(number)
+        task, variant = self._chosen(seed)
         scene = task.scene
         if self._rows[i].task.scene is not scene:
-            self._rows[i] = self._opened(number)
+            self._rows[i] = self._opened(task)
         row = self._rows[i]
         row.task = task
+        row.variant = variant
+        row.instruction = task.instruction
         mujoco.mj_resetData(scene.model, row.data)
-        start = task.states[self.start_of(seed, task)]
+        has_own_start = variant is not None and variant.axis == "layout"
+        start = task.states[0 if has_own_start else self.start_of(seed, task)]
         row.data.time = start[0]
         row.data.qpos[:] = start[1 : 1 + scene.model.nq]
         row.data.qvel[:] = start[1 + scene.model.nq :]
         mujoco.mj_forward(scene.model, row.data)
-        self._controller.reset(i, scene.robot, scene.rest)
+        self._controller.reset(i, *self._resting(row, seed))
         row.num_steps = 0
         row.is_over = False
+
+    def _chosen(self, seed: int) -> tuple[Task, Variant | None]:
+        """Return the task that a seed chooses, and its variant, whose scene is another one if objects are moved."""
+        number = self.task_of(seed)
+        if self._variants is None:
+            return self._suite.task(number), None
+        variant = self._variants.of(seed, number)
+        is_moved = variant.axis == "layout"
+        return self._variants.table.task(variant.number) if is_moved else self._suite.task(number), variant
+
+    def _resting(self, row: _Row, seed: int) -> tuple[RobotDescription, ArmViews]:
+        """Put the row's variant into effect, and return the arm as the controller believes it before a start is set."""
+        scene = row.task.scene
+        row.view = None
+        if row.variant is None or self._variants is None:
+            return scene.robot, scene.rest
+        row.instruction = self._variants.instruction(row.variant, row.task.instruction)
+        row.draw.seed(simulator_seed(seed))
+        if scene.view is None:
+            raise SimulatorFault("the scene does not say where its camera agentview is: export it again")
+        position, turn = camera_pose(scene.view, row.variant.view)
+        matrix = np.zeros(9)
+        mujoco.mju_quat2Mat(matrix, np.array(turn) / np.linalg.norm(turn))
+        row.view = np.array(position), matrix
+        if row.variant.arm == 0:
+            return scene.robot, scene.rest
+        return scene.resting_at(arm_joints(row.variant.arm))
 
     def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
@@ -173,14 +220,25 @@ class LiberoVectorEnv(SuiteEnv):
         for i, row in enumerate(rows):
             if row is None:
                 continue
-            texts[i] = row.task.instruction
+            texts[i] = row.instruction
             proprio[i] = as_float32(proprio_of(row.task.scene, row.data, row.arm))
             for j, camera in enumerate(self.spaces.cameras):
-                images[i, j] = self._draw(row, camera, size, size)
+                images[i, j] = self._seen(row, camera, size)
         return as_shown(Frames(images, proprio, tuple(texts)), self._settings)
+
+    def _seen(self, row: _Row, camera: str, size: int) -> np.ndarray:
+        """Return what a policy sees of a camera. Noise is added where LIBERO-Plus adds it: to 256 unrotated pixels."""
+        if row.variant is None or row.variant.noise == 0 or camera != NOISY_CAMERA:
+            return self._draw(row, camera, size, size)
+        picture = self._draw(row, camera, NOISE_SIZE, NOISE_SIZE)[::-1, ::-1]
+        return resized(noisy(picture, row.variant.noise, row.draw), size, size)[::-1, ::-1]
 
     def _draw(self, row: _Row, camera: str, height: int, width: int) -> np.ndarray:
         """Render a camera rotated by 180 degrees, as LIBERO's policies expect."""
+        if row.view is not None:  # in the state, not in the model, which rows share
+            number = row.task.scene.model.camera(NOISY_CAMERA).id
+            row.data.cam_xpos[number] = row.view[0]
+            row.data.cam_xmat[number] = row.view[1]
         for site, thing in row.task.lamps.items():
             row.task.scene.model.site_rgba[site, 3] = float(row.task.goal.is_on(row.data, thing))
         return row.task.scene.painter.draw(row.task.scene.model, row.data, camera, height, width)[::-1, ::-1]

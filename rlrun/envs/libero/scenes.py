@@ -9,7 +9,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ class Scene:
     hand_body: int
     fingers: np.ndarray  # int [2], in qpos
     detail: float | None  # of pictures, m: ScenePainter
+    # position (m) and quaternion of the camera "agentview" as the file has them; None: it has not these
+    view: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     _painter: ScenePainter | None = field(default=None, repr=False)
 
     @property
@@ -54,6 +56,12 @@ class Scene:
         if self._painter is None:
             self._painter = ScenePainter(self.model, self.detail)
         return self._painter
+
+    def resting_at(self, joints: np.ndarray) -> tuple[RobotDescription, ArmViews]:
+        """Return the arm as a reset leaves it that puts its joints [7] there, rad."""
+        robot = replace(self.robot, rest_joints=joints.tolist())
+        rest = _at_rest(self.model, robot)
+        return replace(robot, rest_orientation=rest.rotation.reshape(3, 3).tolist()), rest
 
 
 @dataclass(eq=False)
@@ -78,12 +86,12 @@ class Suite:
 
     def __init__(self, folder: Path, name: str, detail: float | None = None):
         """detail: as ScenePainter's. Raises RunError, with the command that exports it, if the suite is not there."""
-        self._folder = folder
+        self.folder = folder
         self.name = name
-        self._detail = detail
-        described = _read_json(folder / name / _SUITE_FILE, folder, name)
+        self.detail = detail
+        self.about = _read_json(folder / name / _SUITE_FILE, folder, name)
         with _fitting(folder / name / _SUITE_FILE):
-            self.tasks: list[str] = described["tasks"]
+            self.tasks: list[str] = self.about["tasks"]
         self._open: OrderedDict[int, Task] = OrderedDict()
         self._scenes: WeakValueDictionary[str, Scene] = WeakValueDictionary()
 
@@ -92,7 +100,7 @@ class Suite:
         if number in self._open:
             self._open.move_to_end(number)
             return self._open[number]
-        with _fitting(self._folder / self.name / str(number) / _TASK_FILE):
+        with _fitting(self.folder / self.name / str(number) / _TASK_FILE):
             task = self._open[number] = self._read(number)
         while len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)
@@ -105,23 +113,24 @@ class Suite:
 
     def described(self, number: int) -> dict[str, Any]:
         """Return the description of a task as exported, without compiling its scene."""
-        return _read_json(self._folder / self.name / str(number) / _TASK_FILE, self._folder, f"{self.name}:{number}")
+        asked = self.about["of"][number] if "of" in self.about else number  # variants are exported by their tasks
+        return _read_json(self.folder / self.name / str(number) / _TASK_FILE, self.folder, f"{self.name}:{asked}")
 
     def scene_of(self, number: int) -> str:
         """Return the digest of a task's scene, which tasks share; nothing is compiled."""
         described = self.described(number)
-        with _fitting(self._folder / self.name / str(number) / _TASK_FILE):
+        with _fitting(self.folder / self.name / str(number) / _TASK_FILE):
             shared = {key: described[key] for key in _OF_SCENE} | {"scene.xml": described["sha256"]["scene.xml"]}
         return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
 
     def _read(self, number: int) -> Task:
-        folder = self._folder / self.name / str(number)
+        folder = self.folder / self.name / str(number)
         described = self.described(number)
         content = {name: _checked(folder / name, digest) for name, digest in described["sha256"].items()}
         digest = self.scene_of(number)
         scene = self._scenes.get(digest)
         if scene is None:
-            scene = self._scenes[digest] = _compiled(folder / "scene.xml", described, self._detail)
+            scene = self._scenes[digest] = _compiled(folder / "scene.xml", described, self.detail)
         model = scene.model
         starts = self._states(folder / "starts.npy", content["starts.npy"], model)
         sampled = self._states(folder / "sampled.npy", content["sampled.npy"], model)
@@ -152,7 +161,8 @@ def _release(version: str) -> tuple[int, ...]:
 
 def _compiled(file: Path, described: dict[str, Any], detail: float | None) -> Scene:
     """Compile a scene, and change in it what robosuite changed. Raises RunError if a file that it names has changed."""
-    for element in ElementTree.parse(file).iter():
+    elements = list(ElementTree.parse(file).iter())
+    for element in elements:
         if (name := element.get("file")) is not None:
             _check_asset(file.parents[2] / "assets" / name)
     model = mujoco.MjModel.from_xml_path(str(file))
@@ -171,7 +181,17 @@ def _compiled(file: Path, described: dict[str, Any], detail: float | None) -> Sc
         hand_body=model.body(robot.hand_body).id,
         fingers=np.array([int(model.joint(name).qposadr[0]) for name in robot.fingers]),
         detail=detail,
+        view=_view_of(elements),
     )
+
+
+def _view_of(elements: Iterable[ElementTree.Element]) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Return position and quaternion of "agentview" as written: compiling it would scale the quaternion."""
+    for element in elements:
+        if element.tag == "camera" and element.get("name") == "agentview" and element.get("quat"):
+            position, turn = (tuple(map(float, str(element.get(key)).split())) for key in ("pos", "quat"))
+            return position, turn
+    return None
 
 
 def _collide_as(model: mujoco.MjModel, has_multiccd: bool) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 from rlrun.config.faults import wrong_names
 from rlrun.config.schema import EnvConfig, RunConfig
@@ -38,6 +39,17 @@ OPENGL_BYTES = 300_000_000
 DRAWN_SCENE_BYTES = 450_000_000
 NUM_TASKS = {"libero_90": 90}  # of suites with other than ten
 CAMERAS = ("agentview", "robot0_eye_in_hand")
+
+
+PLUS_AXES = ("camera", "robot", "noise", "language", "layout")  # of LIBERO-Plus; docs/libero.md says what is left out
+PLUS_SUITE = "{}_plus"  # folder of a suite's variants
+NUM_MOVED = 20  # variants of a task that move objects, at most
+PLUS_LEVELS = range(1, 6)  # of difficulty
+
+
+class PlusText(Enum):
+    task = "task"  # the task's own sentence
+    published = "published"  # as LIBERO-Plus gives it to policies: with the numbers of the variant's name at its end
 
 
 class Pictures(Enum):
@@ -120,6 +132,10 @@ class LiberoConfig(SuiteConfig):
 
     pictures: Pictures = Pictures.exact
     expert: str | None = None  # module:FUNCTION of expert(view) -> action, for rlrun.demos; None: no expert
+    plus: list[str] = named([])  # LIBERO-Plus: camera, robot, noise, language, layout vary the tasks; empty: none does
+    plus_levels: list[int] = bounded([], Range(1, 5))  # difficulty of these variants; empty: all
+    plus_held_out: bool = True  # of five variants, one is for test and one for validation; False: each split has all
+    plus_text: PlusText = PlusText.task  # instruction of the variants that do not rewrite it
 
 
 def planned_spaces(env: EnvConfig) -> PlannedSpaces:
@@ -154,9 +170,17 @@ def start_texts(own: SuiteConfig) -> dict[Split, str]:
 
 
 def checks(config: RunConfig) -> Iterator[RunError]:
-    """Yield an error for cameras that LIBERO has not, and for a range of starts that is none."""
+    """Yield an error for cameras and variants that LIBERO has not, and for a range of starts that is none."""
     own = config.env.section(SuiteConfig)
     yield from wrong_names(own.key("cameras"), own.cameras, CAMERAS)
+    unknown = [] if not isinstance(own, LiberoConfig) else [axis for axis in own.plus if axis not in PLUS_AXES]
+    if unknown:
+        yield RunError(
+            f"LIBERO-Plus has no variants '{unknown[0]}' here.",
+            key=own.key("plus"),
+            value=unknown,
+            remedy=f"Take some of {', '.join(PLUS_AXES)}; docs/libero.md says which are left out, and why.",
+        )
     for split, text in start_texts(own).items():
         try:
             start_range(text)
@@ -180,8 +204,32 @@ def detail_of_pictures(env: EnvConfig) -> float | None:
 
 def splits(env: EnvConfig) -> Splits:
     """Return where episodes of each split begin, and what differs from LIBERO's protocol."""
-    is_fast = env.section(LiberoConfig).pictures is Pictures.fast
-    return splits_of(env, ["pictures have no reflections and shadows, and coarser meshes"] if is_fast else [])
+    own = env.section(LiberoConfig)
+    is_fast = own.pictures is Pictures.fast
+    deviations = ["pictures have no reflections and shadows, and coarser meshes"] if is_fast else []
+    found = splits_of(env, [*deviations, *_plus_deviations(own)])
+    if not own.plus:
+        return found
+    kinds = f"LIBERO-Plus, {' and '.join(own.plus)}"
+    if not own.plus_held_out:
+        shared = f"Training in this world has the test's variants ({kinds}, env.libero.plus_held_out=false)"
+        return replace(found, trained_on_test=shared)
+    return Splits(
+        f"{found.train} of three fifths of the variants ({kinds})",
+        f"{found.validation} of a fifth of them",
+        f"{found.test} of another fifth",
+        found.trained_on_test,
+        found.deviations,
+    )
+
+
+def _plus_deviations(own: LiberoConfig) -> Iterator[str]:
+    """Yield what differs from how LIBERO-Plus tests: every variant once, with its own sentence."""
+    if not own.plus:
+        return
+    yield f"variants of LIBERO-Plus take the place of the tasks ({', '.join(own.plus)})"
+    if own.plus_levels:
+        yield f"of its difficulties, {own.plus_levels}"
 
 
 def splits_of(env: EnvConfig, deviations: list[str]) -> Splits:
@@ -228,12 +276,32 @@ def _overlap(one: range | None, other: range | None) -> bool:
 
 
 def perturbations(env: EnvConfig) -> dict[str, EnvConfig]:
-    """Return LIBERO-PRO's suites of this suite by name; they must be exported as well."""
+    """Return LIBERO-PRO's suites of this suite and LIBERO-Plus's variants by name; they must be exported as well."""
     own = env.section(SuiteConfig)
-    return {
-        name: replace(env, sections={own.section_name: replace(own, suite=f"{own.suite}_{name}")})
-        for name in PRO_SUITES
-    }
+    if not isinstance(own, LiberoConfig):
+        return {name: _changed(env, suite=f"{own.suite}_{name}") for name in PRO_SUITES}
+    worlds = {name: _changed(env, suite=f"{own.suite}_{name}", plus=[]) for name in PRO_SUITES}
+    return worlds | {f"plus_{axis}": _with_variants(env, own, axis) for axis in PLUS_AXES}
+
+
+def parts_of_perturbations(env: EnvConfig) -> dict[str, EnvConfig]:
+    """Return LIBERO-Plus's variants by category and difficulty, and those that are held out from training."""
+    own = env.section(LiberoConfig)
+    worlds: dict[str, EnvConfig] = {}
+    for axis in PLUS_AXES:
+        worlds |= {f"plus_{axis}_{level}": _with_variants(env, own, axis, [level]) for level in PLUS_LEVELS}
+        worlds[f"plus_{axis}_held_out"] = _changed(_with_variants(env, own, axis), plus_held_out=True)
+    return worlds
+
+
+def _with_variants(env: EnvConfig, own: LiberoConfig, axis: str, levels: Sequence[int] = ()) -> EnvConfig:
+    """Return the world of a category: as published with all its variants, or with those that training did not have."""
+    return _changed(env, plus=[axis], plus_levels=list(levels), plus_held_out=axis in own.plus)
+
+
+def _changed(env: EnvConfig, **settings: Any) -> EnvConfig:
+    own = env.section(SuiteConfig)
+    return replace(env, sections={own.section_name: replace(own, **settings)})
 
 
 def device_memory(env: EnvConfig) -> SimulatorMemory:
@@ -250,9 +318,15 @@ def host_memory(env: EnvConfig) -> SimulatorMemory:
 
 
 def num_scenes(env: EnvConfig) -> int:
-    """Return how many scenes the tasks of a run have at most: all tasks of libero_goal share one."""
+    """Return how many scenes the tasks of a run have at most: all tasks of libero_goal share one.
+
+    Each of LIBERO-Plus's variants that move objects has a scene of its own.
+    """
     own = env.section(SuiteConfig)
-    return 1 if own.suite.startswith("libero_goal") else len(own.task_ids) or NUM_TASKS.get(own.suite, 10)
+    num_tasks = len(own.task_ids) or NUM_TASKS.get(own.suite, 10)
+    num_shared = 1 if own.suite.startswith("libero_goal") else num_tasks
+    has_moved = isinstance(own, LiberoConfig) and "layout" in own.plus
+    return num_shared + (NUM_MOVED * num_tasks if has_moved else 0)
 
 
 def conventions(env: EnvConfig) -> Conventions:
@@ -291,6 +365,6 @@ SPEC = SimulatorSpec(
         variables=opengl.VARIABLES,
         environment=opengl.environment,
     ),
-    EvaluationSpec(splits=splits, perturbations=perturbations),
+    EvaluationSpec(splits=splits, perturbations=perturbations, parts_of_perturbations=parts_of_perturbations),
     WireSpec(conventions),
 )

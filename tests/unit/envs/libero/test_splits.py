@@ -109,6 +109,7 @@ def test_training_from_test_starts_and_deviations_are_told() -> None:
 def test_suites_of_libero_pro_are_perturbed_worlds() -> None:
     env = load(["env=libero", "policy.kind=cnn", "env.libero.suite=libero_goal"]).env
     worlds = simulator_spec(env).evaluation.perturbations(env)
-    assert {name: world.sections["libero"].suite for name, world in worlds.items()} == {
+    suites = {name: world.sections["libero"].suite for name, world in worlds.items()}
+    assert {name: suite for name, suite in suites.items() if not name.startswith("plus_")} == {
         name: f"libero_goal_{name}" for name in ("lan", "object", "swap", "task", "env")
     }

@@ -1,0 +1,26 @@
+"""Which perturbed worlds `certify.perturb` names: all of a simulator, and parts of them by name only."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.certification.certifying import perturbed_worlds
+from rlrun.config.loader import load
+from rlrun.system.errors import RunError
+
+
+def chosen(names: str) -> list[str]:
+    return list(perturbed_worlds(load(["env=libero", "policy.kind=cnn", f"certify.perturb=[{names}]"])))
+
+
+def test_all_are_those_that_repeat_nothing() -> None:
+    names = chosen("all")
+    assert {"lan", "plus_camera", "plus_layout"} < set(names) and len(names) == 10
+    assert chosen("all, plus_camera_3") == [*names, "plus_camera_3"]
+    assert chosen("plus_noise_held_out, lan") == ["plus_noise_held_out", "lan"]
+
+
+def test_an_unknown_one_is_told_those_that_there_are() -> None:
+    with pytest.raises(RunError, match="no perturbation 'plus_light'") as caught:
+        chosen("lan, plus_light")
+    assert "plus_camera" in str(caught.value.remedy) and "plus_camera_3" in str(caught.value.remedy)
