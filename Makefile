@@ -7,6 +7,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 DEAR := integration or learning or cluster or gpu or pretended_cuda or long
 SGLANG := .cache/sglang/installed
 LEROBOT := .cache/lerobot/installed
+PUBLISH := .cache/publish/installed
 SGLANG_TESTS := tests/contracts/test_rollout_backend.py tests/integration/test_sglang_run.py
 # Whatever judges computed numbers, or learns by them, and a processor with the oldest instructions that the libraries know.
 NUMERIC := $(shell grep -rlE --include='test_*.py' '^from tests.numerics import|mark.order_of_sums' tests)
@@ -26,7 +27,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train quick test cheap dear long gpu numerics sglang lerobot image check docs format reference lock clean
+.PHONY: help train quick test cheap dear long gpu numerics sglang lerobot image check docs format reference lock publish clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -86,6 +87,9 @@ lock: $(INSTALLED) ## write the installed versions into constraints.txt
 	  | grep -viE '^(nvidia|cuda|rlrun|triton)' | sed 's/+c[pu][pu0-9]*$$//' | sort -f; } > $(VENV)/constraints.txt
 	mv $(VENV)/constraints.txt constraints.txt
 
+publish: $(PUBLISH) ## wheel and sdist in dist/, built and checked, never uploaded; URL=… of the repository for the links of the README
+	$(<D)/bin/python scripts/publish.py $(if $(URL),--url "$(URL)")
+
 clean: ## remove the environment; runs/ stays
 	rm -rf $(VENV) build site *.egg-info
 
@@ -102,6 +106,11 @@ $(SGLANG): | $(INSTALLED)
 
 $(LEROBOT): | $(INSTALLED)
 	$(BIN)/python scripts/lerobot_environment.py $(@D)
+
+$(PUBLISH):
+	$(or $(PYTHON),python3) -m venv $(@D)
+	$(@D)/bin/pip install -qq build twine
+	@touch $@
 
 # The build of torch is the one that the driver runs. Where there is no GPU it is the CPU's, a tenth of the download.
 $(INSTALLED): pyproject.toml packages/rlrun-libero-warp/pyproject.toml constraints.txt | $(BIN)/python

@@ -11,9 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from rlrun.system import torch_index
+
 ROOT = Path(__file__).resolve().parents[1]
 REQUIREMENTS = ROOT / "scripts" / "lerobot" / "requirements.txt"
-CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 TORCH = "torch==2.13.0"
 OF_PI = ("transformers==4.53.2", "tokenizers==0.21.4")  # the versions that openpi changes
 CHANGED = "src/openpi/models_pytorch/transformers_replace"
@@ -26,7 +27,7 @@ def main() -> None:
     python, is_done = folder / "bin" / "python", folder / "installed"
     if not is_done.exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=INSTALL_S)
-        _pip(python, "--retries", "1", "--extra-index-url", CPU_WHEELS, TORCH)
+        _pip(python, *torch_index.options_of_pip(torch_index.CPU), TORCH)
         _pip(python, "-r", str(REQUIREMENTS))
         is_done.touch()
     if clone is not None:

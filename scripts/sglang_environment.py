@@ -12,9 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from rlrun.system import torch_index
+
 ROOT = Path(__file__).resolve().parents[1]
 CPU = ROOT / "scripts" / "sglang_cpu"
-CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 TORCH = "torch==2.13.0"
 SGLANG = "sglang==0.5.23"
 INSTALL_S = 1800
@@ -33,7 +34,7 @@ def main() -> None:
         if shutil.which("nvidia-smi"):
             _pip(python, SGLANG, "msgpack")
         else:
-            _pip(python, "--no-deps", "--retries", "1", "--extra-index-url", CPU_WHEELS, TORCH)
+            _pip(python, "--no-deps", *torch_index.options_of_pip(torch_index.CPU), TORCH)
             _pip(python, "--no-deps", "-r", str(CPU / "requirements.txt"))
             _add_torchvision(python)
         _write_bytecode(python)

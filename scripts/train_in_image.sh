@@ -39,8 +39,10 @@ requires="$(.venv/bin/python -c 'import tomllib; print(*tomllib.load(open("pypro
 collect() {
     .venv/bin/pip wheel -qq --wheel-dir "$wheels" --find-links "$wheels" "$@"
 }
-collect --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu "$(grep '^torch==' constraints.txt)"
-# shellcheck disable=SC2086  # several requirements
+index="$(.venv/bin/python -c 'from rlrun.system import torch_index; print(*torch_index.options_of_pip(torch_index.CPU))')"
+# shellcheck disable=SC2086  # several options, several requirements
+collect $index "$(grep '^torch==' constraints.txt)"
+# shellcheck disable=SC2086
 collect --constraint constraints.txt . $requires
 printf '[global]\nno-index = true\nfind-links = /wheels\n' >"$wheels/pip.conf"
 

@@ -21,11 +21,10 @@ from packaging.version import Version
 from benchmarks.gpu.commands import CommandFailed, TooLate, lines
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import Outcome, Result, Row
-from rlrun.placement.node_environment import ACTOR_ALLOCATOR, GROWING
+from rlrun.placement import node_environment
 
 ALLOCATOR = "PYTORCH_ALLOC_CONF"
 FIRST_GROWING = (2, 11)  # the oldest torch on which this program has run
-FIRST_PINNING = (2, 13)  # the first torch that takes sizes of pinned memory; older ones refuse them
 
 # in the order in which they are measured: what decides most comes first
 LIMITS_S = {
@@ -93,7 +92,7 @@ def allocator(machine: Machine, torch_version: str) -> dict[str, str]:
     release = Version(torch_version).release
     if machine.is_pretended or release < FIRST_GROWING:
         return {}
-    return {ALLOCATOR: ACTOR_ALLOCATOR if release >= FIRST_PINNING else GROWING}
+    return {ALLOCATOR: node_environment.allocator(True, torch_version) or ""}
 
 
 def main() -> None:

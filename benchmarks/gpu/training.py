@@ -13,7 +13,7 @@ from benchmarks.gpu.training_run import BF16, ONE_EACH, PACKAGES, size_of, train
 
 MAX_GAP = 0.05
 BOTH = ("rollout/0", "actor/0")
-PLAIN = [sys.executable, "-m", "benchmarks.gpu.train"]
+PLAIN = [sys.executable, "-m", "rlrun.train"]
 PRETENDED_CARDS = {"RLRUN_FAKE_ACCELERATORS": "A100:1:80"}  # the plan has a card, and Ray's workers compute on CPUs
 ON_RAY = (
     *("placement.nodes.all.count=1", "env.num_workers=4", "rollout.num_workers=1"),

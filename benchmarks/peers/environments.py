@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from rlrun.system import torch_index
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".cache" / "peers"
-CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 TORCH = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
 WORLD = ("gymnasium[mujoco]>=1.2,<2", "mujoco<4", "numpy")
 
@@ -31,7 +32,7 @@ def python_of(peer: str) -> Path:
     if not (folder / "installed").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
         pip = [folder / "bin" / "python", "-m", "pip", "install", "-qq", "--retries", "1"]
-        subprocess.run([*pip, "--extra-index-url", CPU_WHEELS, TORCH], check=True, stdout=sys.stderr)
+        subprocess.run([*pip, *torch_index.options_of_pip(torch_index.CPU), TORCH], check=True, stdout=sys.stderr)
         subprocess.run([*pip, TORCH, *PACKAGES[peer]], check=True, stdout=sys.stderr)
         if peer in WITHOUT_THEIRS:
             subprocess.run([*pip, "--no-deps", *WITHOUT_THEIRS[peer]], check=True, stdout=sys.stderr)

@@ -231,14 +231,14 @@ def _start_command(command: Sequence[str], environment: Mapping[str, str]) -> su
 
 def _wait_nodes(config: RunConfig, process: NodeProcess, is_stopped: Callable[[], bool]) -> None:
     """Wait until all expected nodes have joined. Raises RunError naming the missing nodes."""
-    names = {_without_domain(name) for name in config.node.expected}
+    names = {_short(name) for name in config.node.expected}
     count = len(names) or num_expected(read_request(config.placement))
     end = time.monotonic() + config.cluster.start_deadline_s
     while not is_stopped():
         if not process.is_alive:
             raise process.ended_error("Ray has ended")
         nodes = joined(process.settings.head)
-        missing = sorted(names - {_without_domain(name) for name in nodes})
+        missing = sorted(names - {_short(name) for name in nodes} - set(nodes.values()))
         if not missing and len(nodes) >= count:
             print(f"{len(nodes)} nodes: " + ", ".join(f"{name} ({nodes[name]})" for name in sorted(nodes)), flush=True)
             return
@@ -255,5 +255,6 @@ def _wait_nodes(config: RunConfig, process: NodeProcess, is_stopped: Callable[[]
         time.sleep(_POLL_S)
 
 
-def _without_domain(name: str) -> str:
-    return name.partition(".")[0]
+def _short(name: str) -> str:
+    """Return a host name without its domain; an address as it is."""
+    return name if name.replace(".", "").isdigit() else name.partition(".")[0]

@@ -283,7 +283,7 @@ def choose_settings(config: RunConfig, group: GroupRequest, temp_dir: str, spill
         temp_dir=temp_dir,
         spill_dir=spill_dir,
         object_store_bytes=config.cluster.object_store_bytes,
-        num_accelerators=sum(not accelerator.is_hidden for accelerator in find_accelerators().devices),
+        num_accelerators=find_accelerators().num_visible,
         ports=config.node.ports,
         lost_after_s=config.node.lost_after_s,
     )

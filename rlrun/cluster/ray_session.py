@@ -196,7 +196,7 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
     deadline = _StartDeadline(limit_s)
     options = {
         "include_dashboard": False,
-        "num_gpus": len(find_accelerators().devices),
+        "num_gpus": find_accelerators().num_visible,
         "object_store_memory": config.cluster.object_store_bytes,
         "_temp_dir": temp_dir,
         **quiet,

@@ -526,7 +526,7 @@ class NodeConfig(Section):
     group: str | None = None  # group of placement.nodes with this node's directories; None: the first that matches it
     expected: list[str] = field(
         default_factory=list
-    )  # host names to wait for; empty: as many nodes as placement.nodes has
+    )  # names or addresses of hosts to wait for; empty: as many nodes as placement.nodes has
     ports: str | None = None  # port range "20000-20999", for firewalls; None: any free ports, besides the head's
     status_dir: str | None = None  # each node writes its exit status here, for scripts that look for the first failure
     lost_after_s: float = bounded(10.0, Range(2))  # a node that has not answered for this long counts as lost

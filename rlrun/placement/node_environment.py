@@ -31,6 +31,7 @@ COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 MOST_COMPILE_THREADS = 32  # as in torch itself
 GROWING = "expandable_segments:True"
 ACTOR_ALLOCATOR = f"{GROWING},{PINNING}"
+_FIRST_PINNING = (2, 13)  # the first torch that takes PINNING; older ones refuse it
 
 VARIABLES = (
     Variable("CUDA_VISIBLE_DEVICES", ALL, Decided.plan, "a worker sees its own accelerators only; empty: none"),
@@ -134,6 +135,14 @@ sources = [Path(folder) / "srt" / "environ.py" for folder in package.submodule_s
 reads_new = any(source.is_file() and sys.argv[1] in source.read_text(encoding="utf-8") for source in sources)
 print(json.dumps({"version": version, "reads_new": reads_new}))
 """
+
+
+def allocator(is_actor: bool, torch_version: str) -> str | None:
+    """Return the allocator's settings of a worker with an accelerator, as far as its torch takes them; None: none."""
+    has_pinning = Version(torch_version).release >= _FIRST_PINNING
+    if is_actor:
+        return ACTOR_ALLOCATOR if has_pinning else GROWING
+    return PINNING if has_pinning else None
 
 
 def variables() -> tuple[Variable, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from importlib.metadata import version
 
 from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
 from rlrun.config.simulator_process import Setting
@@ -12,7 +13,7 @@ from rlrun.placement.budget import accelerators, budget
 from rlrun.placement.bundles import Bundle, Bundles, Member, backends, check_hardware, check_interfaces
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.memory import version_bytes
-from rlrun.placement.node_environment import ACTOR_ALLOCATOR, PINNING, compile_threads, may_compile, setting
+from rlrun.placement.node_environment import allocator, compile_threads, may_compile, setting
 from rlrun.placement.plan import (
     NO_CHECK,
     ROLES,
@@ -361,10 +362,9 @@ def _environment(work: Workload, role: str, bundle: Bundle, cores: _Cores) -> tu
     settings.append(setting("TOKENIZERS_PARALLELISM", "false"))
     if may_compile(config, role, bool(bundle.accelerators)):
         settings.append(compile_threads(cores[role][bundle.member.node.name]))
-    if bundle.accelerators and role == "actor":
-        settings.append(setting("PYTORCH_ALLOC_CONF", ACTOR_ALLOCATOR))
-    elif bundle.accelerators and config.rollout.backend is RolloutBackendKind.hf:
-        settings.append(setting("PYTORCH_ALLOC_CONF", PINNING))
+    if bundle.accelerators and (role == "actor" or config.rollout.backend is RolloutBackendKind.hf):
+        of_memory = allocator(role == "actor", version("torch"))
+        settings += [setting("PYTORCH_ALLOC_CONF", of_memory)] if of_memory else []
     if bundle.accelerators:
         return (*settings, setting("TORCH_FR_BUFFER_SIZE", 2000), setting("TORCH_NCCL_DUMP_ON_TIMEOUT", 1))
     return tuple(settings)

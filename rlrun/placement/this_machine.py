@@ -60,6 +60,11 @@ class FoundAccelerators:
     devices: tuple[Accelerator, ...]
     doubts: tuple[str, ...] = ()
 
+    @property
+    def num_visible(self) -> int:
+        """How many of them get workers: a job with one card of a shared node sees the others as well."""
+        return sum(not device.is_hidden for device in self.devices)
+
 
 def find_accelerators(root: Path = Path("/")) -> FoundAccelerators:
     """Return the accelerators of this machine, or the fake ones that its environment declares.
@@ -69,7 +74,9 @@ def find_accelerators(root: Path = Path("/")) -> FoundAccelerators:
     """
     declared = os.environ.get(FAKE_ACCELERATORS)
     if declared:
-        return FoundAccelerators(parse_fake_accelerators(declared))
+        fakes = parse_fake_accelerators(declared)
+        visible = _visible_devices([""] * len(fakes))
+        return FoundAccelerators(tuple(replace(fake, is_hidden=i not in visible) for i, fake in enumerate(fakes)))
     try:
         lines = nvidia_smi.query(("name", "memory.total", "uuid"), timeout_s=_QUERY_S)
     except UnansweredError as error:

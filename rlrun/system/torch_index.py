@@ -7,12 +7,15 @@
 from __future__ import annotations
 
 import sys
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 from rlrun.system.nvidia_smi import UnansweredError, major_version, query
 
 FIRST_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA major version -> first Linux driver that runs it
 CUDA_12 = "https://download.pytorch.org/whl/cu126"
 CPU = "https://download.pytorch.org/whl/cpu"
+_TRY_S = 5.0
 
 
 def index_for(driver: str) -> str | None:
@@ -31,9 +34,23 @@ def index_for(driver: str) -> str | None:
     )
 
 
-def options_of_pip(index: str | None) -> str:
-    """Return pip's arguments beside the requirement. The build of an index counts as later than that of PyPI."""
-    return "" if index is None else f"--extra-index-url {index}"
+def options_of_pip(index: str | None) -> list[str]:
+    """Return pip's arguments beside the requirement. The build of an index counts as later than that of PyPI.
+
+    An index that cannot be reached is left out, and stderr says so: pip would try each of its pages six times, for
+    minutes, before it goes on with the other indexes.
+    """
+    if index is None:
+        return []
+    try:
+        urlopen(Request(f"{index}/torch/", method="HEAD"), timeout=_TRY_S).close()
+    except HTTPError:
+        pass  # it answers
+    except (URLError, TimeoutError) as error:
+        reason = getattr(error, "reason", error)
+        print(f"{index} cannot be reached ({reason}): torch comes from where pip finds it", file=sys.stderr)
+        return []
+    return ["--extra-index-url", index]
 
 
 def main() -> int:
@@ -45,7 +62,7 @@ def main() -> int:
         return 0
     if not drivers:
         print(f"torch comes from {CPU}: there is no NVIDIA GPU", file=sys.stderr)
-        print(f"--retries 1 {options_of_pip(CPU)}")
+        print(*options_of_pip(CPU))
         return 0
     try:
         index = index_for(drivers[0])
@@ -54,7 +71,7 @@ def main() -> int:
         return 1
     where = "PyPI, for CUDA 13" if index is None else f"{index}, for CUDA 12: CUDA 13 needs driver {FIRST_DRIVER[13]}"
     print(f"torch comes from {where}; the driver is {drivers[0]}", file=sys.stderr)
-    print(options_of_pip(index))
+    print(*options_of_pip(index))
     return 0
 
 

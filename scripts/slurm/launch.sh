@@ -1,9 +1,18 @@
 #!/usr/bin/env bash
-# The sbatch files call this script from the folder in which sbatch was run, the root of the repository.
+# The sbatch files call this script from the folder in which sbatch was run: the repository, or a project of `rlrun init`.
 # Every node runs the same command; the first node is the head, and runs the training once all others have joined.
 # The run folder is runs/slurm-JOB in every attempt of the job, so that a requeued job resumes by itself.
 set -euo pipefail
+site="${RLRUN_SITE:-scripts/slurm/site.sh}"
+if [ -e "$site" ] || [ -n "${RLRUN_SITE:-}" ]; then
+    set +u # scripts of modules, venv and conda read variables that are not set
+    source "$site"
+    set -u
+fi
 python="${PYTHON:-$PWD/.venv/bin/python}"
+if [ -z "${PYTHON:-}" ] && [ ! -e "$python" ]; then # that of the environment which the site's file activates
+    python="$(command -v python || command -v python3)" || { echo "launch.sh: no Python here: name one in $site" >&2 && exit 2; }
+fi
 run="${RLRUN_RUNS:-$PWD/runs}/slurm-$SLURM_JOB_ID"
 if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then # of `rlrun.train -m … --sbatch FILE`; a task's file: folder, then arguments
     mapfile -t task <"${!#}/$SLURM_ARRAY_TASK_ID.txt"
@@ -17,6 +26,9 @@ quoted() {
     printf "'%s'" "${text//\'/\\\'}"
 }
 output_dir="output_dir=$(quoted "$run")"
+if [ -n "${RLRUN_CACHE:-}" ]; then
+    set -- "cache_dir=$(quoted "$RLRUN_CACHE")" "$@" # before the arguments of the job, which decide
+fi
 program="${RLRUN_PROGRAM:-rlrun.train}"
 command="${program#rlrun.}"
 command="${command//_/-}"

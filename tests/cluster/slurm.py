@@ -77,7 +77,8 @@ class Slurm:
     def _write(self, accelerators: Mapping[str, str], declared: Mapping[str, str]) -> None:
         cpus = len(os.sched_getaffinity(0))
         nodes = "\n".join(
-            f"NodeName={host.name} NodeAddr={host.address} CPUs={cpus} RealMemory=4000 Gres={accelerators[host.name]}"
+            f"NodeName={host.name} NodeAddr={host.address} CPUs={cpus} RealMemory=4000 Gres={accelerators[host.name]} "
+            f"Feature={accelerators[host.name].split(':')[1]}"
             for host in self.testbed.values()
         )
         conf = _CONF.format(head=self.head.name, address=self.head.address, folder=self.folder, nodes=nodes)

@@ -8,9 +8,10 @@ import time
 
 import pytest
 
+from rlrun.init import SITE, write
 from tests.cluster.cluster import ACCELERATORS, ANY_POLICY, DUAL_NODE
 from tests.cluster.slurm import Slurm, why_not
-from tests.cluster.testbed import PYTHON
+from tests.cluster.testbed import PYTHON, ROOT
 
 NUM_STEPS = 6
 SENT = ("placement.roles.rollout.on=sim", "weight_sync.is_checksum_verified=true")  # weights, by object stores
@@ -53,6 +54,32 @@ def test_a_failing_run_is_failed(slurm):
     ended = slurm.wait(job, 300)
     assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "4:0"), _told(slurm, job)
     assert f"there is nothing at {empty}" in _told(slurm, job)
+
+
+@pytest.mark.long
+def test_a_project_trains_on_one_gpu_of_a_shared_node(slurm):
+    """With account, partition and constraint, and scratch for its runs and its cache from the file of the site."""
+    shared, project = slurm.testbed.shared, slurm.testbed.shared / "project"
+    write(project)
+    with (project / SITE).open("a") as site:
+        site.write(f'export SCRATCH="{shared}/my scratch"\n')
+        site.write('export RLRUN_RUNS="$SCRATCH/runs" RLRUN_CACHE="$SCRATCH/cache"\n')
+    asked = ["--account=lab", "--partition=low", "--constraint=a100", "--gpus-per-node=1", "--cpus-per-task=1"]
+    neighbour = slurm.submit(*asked, "--mem=100", "--output=/dev/null", "--wrap=sleep 900")
+    _until(lambda: slurm.job(neighbour)["JobState"] == "RUNNING", 60, slurm, neighbour)
+    words = ["--config-dir", "configs", "run=own", "num_steps=1", "evaluation.num_episodes=2"]
+    words += ["cluster.object_store_bytes=200000000", "checkpoint.keep_last=1"]
+    where = ["--mem=2000", f"--chdir={project}", f"--output={shared}/job-%j.out"]
+    sbatch = str(project / "scripts/slurm/one_gpu.sbatch")
+    job = slurm.submit(*asked, *where, sbatch, *words, PYTHONPATH=str(ROOT))
+    ended = slurm.wait(job, 450)
+    beside = slurm.job(neighbour)
+    slurm.head.check("scancel", neighbour)
+    run = shared / f"my scratch/runs/slurm-{job}"
+    told = [file.read_text() for file in (shared / f"job-{job}.out", *run.glob("attempts/*/*.log"))]
+    assert (ended["JobState"], ended["ExitCode"], ended["Account"]) == ("COMPLETED", "0:0", "lab"), "\n".join(told)
+    assert (beside["JobState"], beside["NodeList"], ended["NodeList"]) == ("RUNNING", "train", "train")
+    assert (run / "policy/config.json").exists() and (shared / "my scratch/cache").is_dir()
 
 
 @pytest.mark.long

@@ -85,6 +85,17 @@ def start(monkeypatch, tmp_path):
     return call
 
 
+def test_a_private_ray_has_the_cards_that_its_job_was_given(monkeypatch, tmp_path):
+    """Ray refuses to start with more than CUDA_VISIBLE_DEVICES names: one of a shared node."""
+    given = []
+    monkeypatch.setenv("RLRUN_FAKE_ACCELERATORS", "A100:4:80")
+    monkeypatch.setattr(connection.ray, "init", lambda **options: given.append(options["num_gpus"]))
+    for visible in ("2", "0,3", ""):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        connection._start(RunConfig(), str(tmp_path), {})
+    assert given == [1, 2, 0]
+
+
 def test_ray_is_waited_for_and_not_started_again_while_its_processes_wait_for_a_core(start):
     assert start(TIMEOUT, *[ConnectionError("not ready")] * 5, None) == ["local"] + ["127.0.0.1:6379"] * 6
 

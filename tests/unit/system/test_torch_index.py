@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import socket
 import subprocess
 import sys
+from email.message import Message
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request
 
 import pytest
 
+from rlrun.system import torch_index
 from rlrun.system.torch_index import CPU, CUDA_12, index_for, main
 from tests.standins.nvidia_smi import stand_in
 
@@ -32,7 +38,7 @@ def test_a_driver_that_runs_no_torch_is_refused_with_the_one_to_install() -> Non
     [
         ("echo 580.159.04", "", "PyPI", 0),
         ("echo 550.54.15; echo 550.54.15", f"--extra-index-url {CUDA_12}", "driver is 550.54.15", 0),
-        ("echo No devices were found", f"--retries 1 --extra-index-url {CPU}", "no NVIDIA GPU", 0),
+        ("echo No devices were found", f"--extra-index-url {CPU}", "no NVIDIA GPU", 0),
         ("echo failed; exit 9", "", "status 9", 0),
         ("echo 470.82.01", "", "too old", 1),
     ],
@@ -47,9 +53,31 @@ def test_options_for_pip(
     status: int,
 ) -> None:
     stand_in(tmp_path, monkeypatch, script)
+    monkeypatch.setattr(torch_index, "urlopen", lambda request, timeout: io.BytesIO())
     assert main() == status
     printed = capsys.readouterr()
     assert printed.out.strip() == options and reason in printed.err
+
+
+@pytest.mark.parametrize("index", ["CPU", "CUDA_12"])
+def test_an_index_out_of_reach_is_tried_once_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], index: str
+) -> None:
+    stand_in(tmp_path, monkeypatch, {"CPU": "echo No devices were found", "CUDA_12": "echo 550.54.15"}[index])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"  # where nothing listens any more
+    monkeypatch.setattr(torch_index, index, url)
+    assert main() == 0
+    printed = capsys.readouterr()
+    assert printed.out.strip() == "" and f"{url} cannot be reached" in printed.err
+
+
+def test_an_index_that_answers_with_an_error_is_left_to_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(request: Request, timeout: float) -> None:
+        raise HTTPError(request.full_url, 403, "Forbidden", Message(), None)
+
+    monkeypatch.setattr(torch_index, "urlopen", refuse)
+    assert torch_index.options_of_pip(CPU) == ["--extra-index-url", CPU]
 
 
 def test_it_needs_no_installed_package() -> None:
