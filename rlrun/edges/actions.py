@@ -93,6 +93,7 @@ class AnswerCheck:
     def __call__(self, observation: Observation, chunk: ActionChunk) -> None:
         """Raise RunError, naming the sender, if `chunk` is no valid answer to `observation`."""
         self._check_shapes(observation, chunk)
+        self._check_further(observation, chunk)
         self._check_finite(chunk)
         self._check_sizes(chunk)
         if chunk.policy_version < observation.policy_version:
@@ -109,10 +110,6 @@ class AnswerCheck:
         for name, shape in expected.items():
             if (found := getattr(chunk, name)).shape != shape:
                 raise self._wrong(chunk, f"answers {name} of shape {found.shape}", f"{shape} was asked for")
-        further = None if chunk.further is None else (len(chunk.further), *chunk.further.shape[2:])
-        if further != (None if observation.coming is None else (rows, self._chunk_shape[1])):
-            cause = "only an observation with coming actions asks for further ones, one list a row"
-            raise self._wrong(chunk, f"answers further actions of {further or 'no'} rows and dimensions", cause)
         num_choices = chunk.logprobs.shape[1] if chunk.logprobs.ndim == 2 else 0
         if len(chunk.logprobs) != rows or len(chunk.tokens) != rows or num_choices % self._chunk_shape[0]:
             shapes = f"tokens {chunk.tokens.shape}, log-probabilities {chunk.logprobs.shape}"
@@ -121,6 +118,12 @@ class AnswerCheck:
         if num_finals != (None if finals is None else (len(finals),)):
             cause = f"{0 if finals is None else len(finals)} final observations were sent"
             raise self._wrong(chunk, f"answers final values of shape {num_finals}", cause)
+
+    def _check_further(self, observation: Observation, chunk: ActionChunk) -> None:
+        found = None if chunk.further is None else (len(chunk.further), *chunk.further.shape[2:])
+        if found != (None if observation.coming is None else (len(observation.frames), self._chunk_shape[1])):
+            cause = "only an observation with coming actions asks for further ones, some for each row"
+            raise self._wrong(chunk, f"answers further actions of {found or 'no'} rows and dimensions", cause)
 
     def _check_finite(self, chunk: ActionChunk) -> None:
         for name in ("actions", "further", "tokens", "logprobs", "values", "final_values"):
