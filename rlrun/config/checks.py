@@ -33,6 +33,7 @@ from rlrun.config.checks_of_learning import (
 from rlrun.config.checks_of_machines import (
     actions_arrive_within_a_chunk,
     backend_serves_the_policy,
+    chunks_can_be_continued,
     envs_divide_among_workers,
     interpreter_has_a_process,
     local_cluster_has_no_address,
@@ -58,6 +59,7 @@ from rlrun.system.errors import RunError, RunErrors
 
 CHECKS: tuple[Check, ...] = (
     actions_arrive_within_a_chunk,
+    chunks_can_be_continued,
     envs_divide_among_workers,
     envs_divide_among_ranks,
     rollout_workers_have_work,

@@ -40,6 +40,42 @@ def actions_arrive_within_a_chunk(config: RunConfig) -> Faults:
         )
 
 
+def chunks_can_be_continued(config: RunConfig) -> Faults:
+    """Real-time chunking guides the flow of a policy that is here, by all actions that are executed meanwhile."""
+    settings = config.evaluation.real_time_chunking
+    if not settings.enable:
+        return
+    key = "evaluation.real_time_chunking."
+    if config.evaluation.server is not None:
+        yield RunError(
+            "A policy server draws its chunks itself, and takes no coming actions.",
+            key=key + "enable",
+            value=True,
+            cause=f"evaluation.server is {config.evaluation.server}",
+            remedy=f"Leave out {key}enable, or evaluate a checkpoint (evaluation.checkpoint).",
+        )
+    elif not POLICIES.get(config.policy.kind).continues_chunks:
+        yield RunError(
+            "Real-time chunking guides the steps of a flow, which this policy does not have.",
+            key=key + "enable",
+            value=True,
+            cause=f"policy.kind is {config.policy.kind}",
+            remedy=f"Leave it out, or take one of {', '.join(_continuing_kinds())}.",
+        )
+    if settings.execution_horizon < config.env.action_delay:
+        yield RunError(
+            "The new chunk is guided by fewer actions than are executed meanwhile.",
+            key=key + "execution_horizon",
+            value=settings.execution_horizon,
+            cause=f"env.action_delay is {config.env.action_delay}",
+            remedy=f"Take at least {config.env.action_delay}.",
+        )
+
+
+def _continuing_kinds() -> list[str]:
+    return [name for name in POLICIES.names() if POLICIES.get(name).continues_chunks]
+
+
 def rollout_workers_have_work(config: RunConfig) -> Faults:
     """Each env worker uses one rollout worker, so rollout workers beyond the number of env workers would be idle."""
     if config.rollout.num_workers > config.env.num_workers:

@@ -355,6 +355,25 @@ class SftConfig(Section):
     label_smoothing_bins: float = bounded(0.0, NOT_NEGATIVE)  # std, in bins, of targets around the right bin; 0: none
 
 
+class PrefixSchedule(Enum):
+    """How coming actions guide a new chunk, after those that are executed meanwhile."""
+
+    zeros = "zeros"  # not at all
+    ones = "ones"  # as much as those
+    linear = "linear"  # less and less, by an equal amount each
+    exp = "exp"  # less and less, at first faster
+
+
+@dataclass
+class RealTimeChunkingConfig(Section):
+    """Real-time chunking of evaluations, for flow policies: a new chunk goes on with the old one. docs/policies.md"""
+
+    enable: bool = False  # not in training, whose log-probabilities are those of free chunks
+    execution_horizon: int = bounded(10, COUNT)  # actions of the old chunk, from the observation on, that guide the new
+    max_guidance_weight: float = bounded(10.0, POSITIVE)  # of a difference from the old chunk, in a flow step
+    schedule: PrefixSchedule = PrefixSchedule.linear
+
+
 @dataclass
 class EvaluationConfig(Section):
     every_steps: int = bounded(0, NOT_NEGATIVE)  # 0: only before the first and after the last step
@@ -367,6 +386,7 @@ class EvaluationConfig(Section):
     # openpi's protocol for other worlds; ws://host:port/vla-eval of a model server of vla-eval
     server: str | None = None
     server_timeout_s: float = bounded(120.0, POSITIVE)  # longest wait for its connection, its hello and each answer
+    real_time_chunking: RealTimeChunkingConfig = field(default_factory=RealTimeChunkingConfig)
 
     @property
     def is_server_of_vla_eval(self) -> bool:

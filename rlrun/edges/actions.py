@@ -21,7 +21,11 @@ _MAX_LOGPROB = 1e-3  # of a discrete action; rounding may give slightly more tha
 _MIN_LOGPROB = -100.0  # of a discrete action; a less likely one is never sampled
 _MAX_LOG_DENSITY = 1e5  # absolute log-density of a continuous action
 _MAX_VALUE_FACTOR = 100.0  # largest value of a critic, in largest returns
-_DISPLAY_NAMES = {"logprobs": "log-probabilities", "final_values": "values of final observations"}
+_DISPLAY_NAMES = {
+    "further": "further actions",
+    "logprobs": "log-probabilities",
+    "final_values": "values of final observations",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,8 @@ class ActionChunk:
     final_values: np.ndarray | None  # float32 [F], values of Observation.final_frames; None: none were sent
     policy_version: int  # of the weights that chose
     seals: np.ndarray | None = None  # uint64 [B], see `answer_seals`; None: it answers no observation
+    # float32 [B, M, A], planned after `actions`: the next chunk goes on with them; None: without real-time chunking
+    further: np.ndarray | None = None
 
     @classmethod
     def answer(
@@ -49,16 +55,18 @@ class ActionChunk:
         values: np.ndarray,
         final_values: np.ndarray | None,
         policy_version: int,
+        further: np.ndarray | None = None,
     ) -> ActionChunk:
         """Return the answer to an observation, sealed."""
-        chunk = cls(actions, tokens, logprobs, values, final_values, policy_version)
+        chunk = cls(actions, tokens, logprobs, values, final_values, policy_version, further=further)
         return replace(chunk, seals=chunk.expected_seals(observation))
 
     def expected_seals(self, observation: Observation) -> np.ndarray:
         """Return the seals of this answer to an observation, uint64 [B]."""
         seen = frame_sums(observation.frames)
         learned = (self.tokens, self.logprobs, self.values)
-        return answer_seals(observation.sampling_keys, self.policy_version, seen, row_sums(self.actions), learned)
+        acted = row_sums(self.actions) if self.further is None else row_sums(self.actions, self.further)
+        return answer_seals(observation.sampling_keys, self.policy_version, seen, acted, learned)
 
 
 class AnswerCheck:
@@ -85,6 +93,7 @@ class AnswerCheck:
     def __call__(self, observation: Observation, chunk: ActionChunk) -> None:
         """Raise RunError, naming the sender, if `chunk` is no valid answer to `observation`."""
         self._check_shapes(observation, chunk)
+        self._check_further(observation, chunk)
         self._check_finite(chunk)
         self._check_sizes(chunk)
         if chunk.policy_version < observation.policy_version:
@@ -110,8 +119,14 @@ class AnswerCheck:
             cause = f"{0 if finals is None else len(finals)} final observations were sent"
             raise self._wrong(chunk, f"answers final values of shape {num_finals}", cause)
 
+    def _check_further(self, observation: Observation, chunk: ActionChunk) -> None:
+        found = None if chunk.further is None else (len(chunk.further), *chunk.further.shape[2:])
+        if found != (None if observation.coming is None else (len(observation.frames), self._chunk_shape[1])):
+            cause = "only an observation with coming actions asks for further ones, some for each row"
+            raise self._wrong(chunk, f"answers further actions of {found or 'no'} rows and dimensions", cause)
+
     def _check_finite(self, chunk: ActionChunk) -> None:
-        for name in ("actions", "tokens", "logprobs", "values", "final_values"):
+        for name in ("actions", "further", "tokens", "logprobs", "values", "final_values"):
             array = getattr(chunk, name)
             if array is not None and not np.isfinite(array).all():
                 rows = np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(1))

@@ -30,6 +30,9 @@ class Observation:
     rows: np.ndarray | None = None  # int [B], rows of the sender; set by evaluation only
     is_first: np.ndarray | None = None  # bool [B], an episode begins; set by evaluation only
     policy_version: int = 0  # the oldest accepted one; the rollout worker waits until it has this or a newer one
+    # float32 [B, L, A], simulator units: under real-time chunking what the row would execute from now on, 0 in rows
+    # whose episode begins; None: without it
+    coming: np.ndarray | None = None
 
 
 def check_observation(observation: Observation, num_proprio: int) -> None:
@@ -48,6 +51,15 @@ def check_observation(observation: Observation, num_proprio: int) -> None:
         raise wrong_message(sender, f"it sent sampling keys that are {keys.dtype} {keys.shape}", cause)
     if not 0 <= observation.temperature < float("inf"):
         raise wrong_message(sender, f"it sent a temperature of {observation.temperature}", "0 or more is needed")
+    coming = observation.coming
+    if coming is not None:
+        if coming.ndim != 3 or len(coming) != len(frames) or not np.isfinite(coming).all():
+            cause = f"finite ({len(frames)}, L, A) is needed"
+            raise wrong_message(sender, f"it sent coming actions of shape {coming.shape}, or not finite", cause)
+        if observation.is_first is None or observation.is_first.shape != (len(frames),):
+            raise wrong_message(
+                sender, "it sent coming actions without the rows that begin", f"{len(frames)} are needed"
+            )
 
 
 def _check_frames(sender: str, frames: Frames, num_proprio: int) -> None:

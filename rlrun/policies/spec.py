@@ -106,6 +106,7 @@ class PolicySpec:
     observes: tuple[str, ...] = ("proprio",)  # required observations, of images, proprio, instruction
     backends: tuple[str, ...] = ("hf",)  # supported values of rollout.backend
     has_attention: bool = False  # policy.attention chooses a kernel
+    continues_chunks: bool = False  # evaluation.real_time_chunking can guide it: its class is a `FlowPolicy`
     lora: LoraParts | None = None  # None: it gets no adapters
     # Number of parameters of a new policy, so that the plan of a small one need not count it; None: it is counted.
     num_parameters: Callable[[RunConfig, PlannedSpaces], int] | None = None

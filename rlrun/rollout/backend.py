@@ -116,6 +116,23 @@ class ForwardBatch:
         """Sampling keys of the acting rows, uint64 [rows]."""
         return np.concatenate([observation.sampling_keys for observation in self.observations])
 
+    @property
+    def continues(self) -> bool:
+        """Whether the rows go on with coming actions: all of an evaluation with real-time chunking."""
+        return all(observation.coming is not None for observation in self.observations)
+
+    @property
+    def coming(self) -> tuple[np.ndarray, np.ndarray]:
+        """The coming actions of the acting rows, float32 [B, L, A], and bool [B], whether a row has any."""
+        num_coming = max(coming.shape[1] for coming in self._of_rows)
+        arrays = [np.pad(coming, [(0, 0), (0, num_coming - coming.shape[1]), (0, 0)]) for coming in self._of_rows]
+        is_first = [observation.is_first for observation in self.observations if observation.is_first is not None]
+        return np.concatenate(arrays), ~np.concatenate(is_first)
+
+    @property
+    def _of_rows(self) -> list[np.ndarray]:
+        return [observation.coming for observation in self.observations if observation.coming is not None]
+
     def chunks(
         self,
         actions: np.ndarray,
@@ -124,6 +141,7 @@ class ForwardBatch:
         values: np.ndarray,
         final_values: np.ndarray,
         policy_version: int,
+        further: np.ndarray | None = None,
     ) -> list[ActionChunk]:
         """Return one chunk per observation. `final_values` belong to final rows, all other arrays to acting rows."""
         chunks = []
@@ -136,7 +154,8 @@ class ForwardBatch:
                 finals = final_values[final_start : final_start + len(observation.final_frames)]
                 final_start += len(finals)
             of_rows = actions[rows], tokens[rows], logprobs[rows], values[rows]
-            chunks.append(ActionChunk.answer(observation, *of_rows, finals, policy_version))
+            beyond = None if further is None else further[rows]
+            chunks.append(ActionChunk.answer(observation, *of_rows, finals, policy_version, beyond))
             start = rows.stop
         return chunks
 

@@ -17,6 +17,7 @@ from rlrun.policies.offloading import Offloader, Place
 from rlrun.policies.policy import Policy
 from rlrun.rollout.adapted import AdaptedWeights
 from rlrun.rollout.backend import ForwardBatch, RolloutBackend
+from rlrun.rollout.continuation import Continuation
 
 
 class HFBackend(RolloutBackend):
@@ -28,9 +29,11 @@ class HFBackend(RolloutBackend):
         unsent: Set[str] | None = None,
         num_threads: int = 1,
         adapted: AdaptedWeights | None = None,
+        continuation: Continuation | None = None,
     ):
         """unsent: names of weights that are never sent; None: the policy's dead weights. adapted: weights for which
-        adapters are sent; None: there are none, or they are merged before."""
+        adapters are sent; None: there are none, or they are merged before. continuation: answers observations with
+        coming actions; None: none come."""
         self._num_threads = num_threads
         self.policy_version = -1
         self._policy: Policy | None = policy
@@ -43,6 +46,7 @@ class HFBackend(RolloutBackend):
         unsent = policy.frozen_names() if unsent is None else unsent
         self._sent = shapes.keys() - unsent
         self._adapted = adapted
+        self._continuation = continuation
         with_adapters = {} if adapted is None else adapted.shapes
         self._stage = WeightStage(shapes | with_adapters, unsent | (set() if adapted is None else adapted.base_names))
         # Buckets of the newest version that arrived while this policy was offloaded, in the sender's memory. They are
@@ -55,6 +59,9 @@ class HFBackend(RolloutBackend):
             raise RuntimeError("act() before the first weights; send every bucket of a policy version first")
         torch.set_num_threads(self._num_threads)  # the actor may run in the same process with another number
         batch = ForwardBatch.of(observations)
+        if self._continuation is not None and batch.continues:
+            self._offloader.require_device("act()")
+            return self._continuation.act(batch, self.policy_version)
         distribution, values, final_values = self._forward(batch)
         tokens = distribution.sample(batch.keys) if batch.temperature else distribution.most_likely()
         logprobs = distribution.logprobs(tokens).cpu().numpy()
@@ -138,6 +145,7 @@ class HFBackend(RolloutBackend):
         self._tensors = {}
         self._beside = []
         self._adapted = None
+        self._continuation = None
         self._stage.clear()
         self.policy_version = -1
         if torch.cuda.is_available():

@@ -38,6 +38,7 @@ def make_backend(
     from rlrun.policies.opening import open_policy
     from rlrun.policies.policy import torch_dtype
     from rlrun.rollout.adapted import adapted_weights
+    from rlrun.rollout.continuation import Continuation
     from rlrun.rollout.hf import HFBackend
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -45,4 +46,5 @@ def make_backend(
     policy.use_attention(config.policy.attention, config.rollout.precision)
     prepare_blocks(policy, chosen_backend(config.policy.compile_backend, device, is_learner=False))
     adapted = adapted_weights(policy, config, device if is_base_on_device else torch.device("cpu"))
-    return HFBackend(policy, unsent_names(policy, config), config.rollout.num_threads, adapted)
+    continuation = Continuation(policy, config) if config.evaluation.real_time_chunking.enable else None
+    return HFBackend(policy, unsent_names(policy, config), config.rollout.num_threads, adapted, continuation)

@@ -47,7 +47,7 @@ class Collector:
         self._telemetry = telemetry
         self.rule = rollout_rule(config.algorithm)
         self.profile: CallProfile | None = None  # of the simulator's calls in the present training step
-        self._late = LateActions(config.env.action_delay, len(envs))
+        self.late = LateActions(config.env.action_delay, len(envs))  # of the rows of the running simulator
         self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch continues
         self._starts: list[EpisodeStart] = []  # of episodes that began since the last call of `drain_starts`
         self._left_out: dict[str, str] = {}  # names in the world's info that are no metrics, and why
@@ -63,7 +63,7 @@ class Collector:
         """Start new episodes in `rows` (int [R]) with `seeds` (int [R])."""
         with self._telemetry.span("reset"), self._profiled():
             frames = self._env().reset(rows, seeds)
-        self._late.begin(rows)
+        self.late.begin(rows)
         self._starts += starts_of(frames, seeds)
         return frames
 
@@ -83,9 +83,9 @@ class Collector:
         """Return the tally of groups since the last call; None: groups are not filtered."""
         return None if self._filter is None else self._filter.drain()
 
-    def step(self, rows: np.ndarray, actions: np.ndarray) -> ChunkResult:
-        """Simulate one chunk in `rows` (int [R]); actions: float32 [R, C, A]. Other rows do not change."""
-        return self._late.step(rows, actions, self._simulate)
+    def step(self, rows: np.ndarray, chunk: ActionChunk) -> ChunkResult:
+        """Simulate one chunk in `rows` (int [R]), one of its rows each. Other rows do not change."""
+        return self.late.step(rows, chunk.actions, self._simulate, chunk.further)
 
     def _simulate(self, rows: np.ndarray, actions: np.ndarray) -> ChunkResult:
         active = np.zeros(len(self.envs), bool)
@@ -238,7 +238,7 @@ class RolloutEpoch:
     def take(self, t: int, asked: Observation, chunk: ActionChunk) -> None:
         """Simulate the answer at moment `t`, and go on to the next one."""
         rows = self.rows
-        result = self._collector.step(rows, chunk.actions)
+        result = self._collector.step(rows, chunk)
         self._builder.add(t, rows, asked, chunk, result)
         self._collector.tally.add(rows, asked.frames, chunk.actions, result)
         for row in np.flatnonzero(result.infra_fault).tolist():

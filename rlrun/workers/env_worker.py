@@ -33,6 +33,7 @@ from rlrun.observability.timeline import CallProfile
 from rlrun.system.telemetry import Telemetry
 from rlrun.workers.collector import Collector, EpisodeLedger
 from rlrun.workers.demo_recording import record_episodes, write_dataset
+from rlrun.workers.late_actions import LateActions
 
 Episodes = Generator[Observation, ActionChunk, tuple]
 
@@ -171,15 +172,20 @@ class EnvWorker:
         if self._evaluation_env is None:
             self._collector.forget()
             return (yield from self._evaluate(seeds, num_videos, policy_version))
+        collector = self._collector
         training = self._env
+        late = collector.late
         self._env = self._evaluation_env
+        collector.late = LateActions(self.config.env.action_delay, self._num_envs)
         try:
             return (yield from self._evaluate(seeds, num_videos, policy_version))
         finally:
             self._env = training
+            collector.late = late
 
     def _evaluate(self, seeds: list[int], num_videos: int, policy_version: int) -> Episodes:
         temperature = self.config.evaluation.temperature
+        continues = self.config.evaluation.real_time_chunking.enable
         self.telemetry.step = self._collector.profile = None
         self._collector.drain_starts()
         before = self._no_video
@@ -198,10 +204,11 @@ class EnvWorker:
             self._record_frames(recorded, list(recorded) if number % every == 0 else [])
             keys = sampling_keys(self.config.evaluation.seed, 0, 0, ledger.seeds[rows], ledger.length[rows])
             is_first = ledger.length[rows] == 0
+            coming = self._collector.late.coming(rows, self.env.spaces.num_actions) if continues else None
             chunk = yield Observation(
-                self.rank, frames.rows(rows), keys, temperature, None, rows, is_first, policy_version
+                self.rank, frames.rows(rows), keys, temperature, None, rows, is_first, policy_version, coming
             )
-            result = self._collector.step(rows, chunk.actions)
+            result = self._collector.step(rows, chunk)
             ledger.add(result)
             over = rows[result.ended[rows]]
             frames = result.frames

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+SETTINGS = ("schedule", "max_weight", "horizon", "delay")  # of real-time chunking
 # PyPI's torchvision finds none of its operators beside a CPU build of torch; its import asks for this one.
 OPERATORS = torch.library.Library("torchvision", "DEF")
 OPERATORS.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -73,7 +74,10 @@ def opened(folder: Path) -> Any:
 
 @torch.no_grad()
 def acted(folder: Path, observed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the chunk [B, S, A] and the first action [B, A], through LeRobot's processors, from the stored noise."""
+    """Return the chunk [B, S, A] and the first action [B, A], through LeRobot's processors, from the stored noise.
+
+    With `coming` among what was observed also the chunk under real-time chunking, [B, S, A].
+    """
     from lerobot.policies.factory import make_pre_post_processors
     from safetensors.torch import load_file
 
@@ -82,13 +86,33 @@ def acted(folder: Path, observed: dict[str, np.ndarray]) -> dict[str, np.ndarray
     batch: dict[str, Any] = {
         name: torch.from_numpy(values) for name, values in observed.items() if name.startswith("observation.")
     }
+    settings = {name: observed[name].item() for name in SETTINGS if name in observed}
+    guidance = settings | {"coming": observed["coming"]} if settings else None
     num_rows = len(batch["observation.state"])
     batch = before(batch | {"task": [str(observed["sentence"])] * num_rows})
     noise = load_file(folder / "first_noise.safetensors")["noise"].repeat(num_rows, 1, 1)
     chunk = after(policy.predict_action_chunk(batch, noise=noise))
     policy.reset()
+    guided = {} if guidance is None else {"guided": after(guided_chunk(policy, batch, noise, guidance)).numpy()}
     first = {} if policy.name != "smolvla" else {"first": after(policy.select_action(batch, noise=noise)).numpy()}
-    return {"chunk": chunk.numpy()} | first
+    return {"chunk": chunk.numpy()} | first | guided
+
+
+def guided_chunk(policy: Any, batch: dict[str, Any], noise: torch.Tensor, guidance: dict[str, Any]) -> torch.Tensor:
+    """Return the chunk under real-time chunking. guidance: `coming` [B, L, A], normalized, and the settings."""
+    from lerobot.configs.types import RTCAttentionSchedule
+    from lerobot.policies.rtc.configuration_rtc import RTCConfig
+
+    schedule = RTCAttentionSchedule[guidance["schedule"]]
+    policy.config.rtc_config = RTCConfig(True, schedule, guidance["max_weight"], guidance["horizon"])
+    policy.init_rtc_processor()
+    coming = torch.from_numpy(guidance["coming"])
+    chunk: torch.Tensor = policy.predict_action_chunk(
+        batch, noise=noise, inference_delay=guidance["delay"], prev_chunk_left_over=coming
+    )
+    policy.config.rtc_config = None
+    policy.init_rtc_processor()
+    return chunk
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlrun.config.schema import PrefixSchedule, RealTimeChunkingConfig
 from rlrun.export import export
 from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.pi import folder as pi_folder
@@ -49,13 +50,21 @@ def ours(policy: FlowPolicy) -> np.ndarray:
 
 
 def theirs(
-    folders: Iterable[Path], cameras: list[str], place: Path, is_exact: bool = True, beside: str = ""
+    folders: Iterable[Path],
+    cameras: list[str],
+    place: Path,
+    is_exact: bool = True,
+    beside: str = "",
+    guidance: dict[str, object] | None = None,
 ) -> dict[str, np.ndarray]:
-    """What LeRobot makes of the same pictures, states and sentence, by "FOLDER chunk" and "FOLDER first"."""
+    """What LeRobot makes of the same pictures, states and sentence, by "FOLDER chunk" and "FOLDER first".
+
+    guidance: of real-time chunking, see lerobot_acts.py; its chunk is "FOLDER guided".
+    """
     pictures, state = observed(len(cameras))
     shown = {name: pictures[:, i].transpose(0, 3, 1, 2) / np.float32(255) for i, name in enumerate(cameras)}
     given = {"observation.state": state, "sentence": SENTENCE, "is_exact": is_exact}
-    np.savez(place / "observed.npz", **shown, **given)
+    np.savez(place / "observed.npz", **shown, **given, **(guidance or {}))
     script, acted = ROOT / "tests" / "golden" / "lerobot_acts.py", place / "acted.npz"
     command = [PYTHON, "-W", "ignore", script, place / "observed.npz", acted, *folders]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": beside}
@@ -89,6 +98,30 @@ def test_smolvla_acts_alike(smolvla: FlowPolicy, place: Path) -> None:
     assert_norm_close(found["smolvla_out chunk"], ours(smolvla), TOLERANCE)
     assert_norm_close(found["smolvla_out first"], ours(smolvla)[:, 0], TOLERANCE)
     assert found["smolvla_out first"].shape == (ROWS, A)
+
+
+@pytest.mark.parametrize("schedule", list(PrefixSchedule))
+def test_smolvla_goes_on_alike_under_real_time_chunking(schedule: PrefixSchedule, place: Path) -> None:
+    """With a horizon that falls, and one that is longer than what is coming."""
+    longer = ("policy.num_action_chunks=8", "policy.smolvla.num_flow_steps=4", "env.cameras=[zed_link]")
+    policy = new_policy("smolvla", *longer)
+    folder = place / f"continued_{schedule.value}"
+    policy.save(folder)
+    export(folder, place / f"{folder.name}_out", None)
+    coming = np.random.default_rng(1).standard_normal((ROWS, 5, A)).astype(np.float32)
+    pictures, state = observed(1)
+    for horizon in (4, 10):
+        settings = RealTimeChunkingConfig(True, horizon, 5.0, schedule)
+        with torch.inference_mode():
+            plan = policy.plan(
+                *(pictures, [SENTENCE] * ROWS, state, 0.0, np.zeros(ROWS, np.uint64)),
+                *(policy.processor.denormalize(coming), np.ones(ROWS, bool), 2, settings),
+            )
+        given = {"coming": coming, "delay": 2, "horizon": horizon, "max_weight": 5.0, "schedule": schedule.name.upper()}
+        cameras = policy.processor.config.cameras
+        found = theirs([place / f"{folder.name}_out"], cameras, place, guidance=given)
+        assert_norm_close(found[f"{folder.name}_out guided"], plan, TOLERANCE)
+        assert norm_error(found[f"{folder.name}_out chunk"], plan) > 1000 * TOLERANCE
 
 
 def test_shifted_positions_of_older_transformers_are_told(smolvla: FlowPolicy, place: Path) -> None:

@@ -142,7 +142,8 @@ def read_settings(
         if run is None:
             return settings
         _check_state(folder, run, settings.num_proprio > 0)
-        return replace(settings, **_sampling(flow_settings))
+        executed = min(settings.num_action_chunks, run.policy.num_action_chunks)  # a part of what it learned
+        return replace(settings, num_action_chunks=executed, **_sampling(flow_settings))
     if run is None:
         refuse(
             f"{folder} does not say how many actions a chunk executes: rlrun did not write it.",

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.algorithms.algorithm import ActionDistribution
-from rlrun.config.schema import RunConfig, SftConfig
+from rlrun.config.schema import RealTimeChunkingConfig, RunConfig, SftConfig
 from rlrun.config.simulator_world import PlannedSpaces
 from rlrun.policies.flow.dsrl import Dsrl, NoiseAction, NoiseDistribution
 from rlrun.policies.flow.folder import (
@@ -30,9 +30,10 @@ from rlrun.policies.flow.folder import (
     save_policy,
 )
 from rlrun.policies.flow.lerobot_config import LeRobotConfig
-from rlrun.policies.flow.method import ChunkShape
-from rlrun.policies.flow.model import FlowModel, FlowNetwork, Matching, NoiseFeatures
+from rlrun.policies.flow.method import ChunkShape, VelocityFn
+from rlrun.policies.flow.model import FlowModel, FlowNetwork, FlowOutput, Matching, NoiseFeatures
 from rlrun.policies.flow.processor import FlowProcessor
+from rlrun.policies.flow.real_time import Guidance, prefix_weights
 from rlrun.policies.flow.spec import FlowSettings, Trains, trained_parts
 from rlrun.policies.policy import ImitationPolicy
 from rlrun.policies.spec import DemonstratedTask
@@ -156,13 +157,49 @@ class FlowPolicy(ImitationPolicy):
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
     ) -> tuple[ActionDistribution, Tensor | None]:
         output = self.module(self.processor(images, instructions, proprio, self.device), None)
+        return self.method.sampler(self.shape, output, self._velocity_fn(output), temperature), output.values
 
+    def plan(
+        self,
+        images: np.ndarray,
+        instructions: Sequence[str],
+        proprio: np.ndarray,
+        temperature: float,
+        keys: np.ndarray,
+        coming: np.ndarray,
+        goes_on: np.ndarray,
+        delay: int,
+        settings: RealTimeChunkingConfig,
+    ) -> np.ndarray:
+        """Return all actions of new chunks in simulator units, float32 [B, S, A], by real-time chunking.
+
+        temperature: 0: the most likely ones. coming: float32 [B, L, A], simulator units, what the rows would execute
+        from the observation on; the first `delay` of them are executed. goes_on: bool [B]; False: nothing is coming.
+        """
+        output = self.module(self.processor(images, instructions, proprio, self.device), None)
+        shape = self.shape
+        known = np.zeros((len(images), shape.num_steps, shape.num_dims), np.float32)
+        known[:, : coming.shape[1], : shape.num_actions] = self.processor.as_planned(coming)
+        horizon = min(settings.execution_horizon, coming.shape[1])
+        weights = prefix_weights(settings.schedule, delay, horizon, shape.num_steps)
+        weights = weights * torch.from_numpy(goes_on)[:, None]
+        known_here = torch.from_numpy(known).to(self.device)
+        weights_here = weights[:, :, None].to(self.device)
+        guidance = Guidance(known_here, weights_here, settings.max_guidance_weight, self.flow_time)
+        whole = replace(shape, num_executed=shape.num_steps)
+        velocity_fn = guidance.guided(self._velocity_fn(output))
+        distribution = self.method.sampler(whole, output, velocity_fn, temperature or 1.0)
+        tokens = distribution.sample(keys) if temperature else distribution.most_likely()
+        numbers = tokens[:, -shape.num_steps * shape.num_actions :].cpu().numpy()  # tokens end with the action
+        return self.processor.denormalize(numbers.reshape(-1, shape.num_steps, shape.num_actions))
+
+    def _velocity_fn(self, output: FlowOutput) -> VelocityFn:
         def velocity_fn(x: Tensor, time: Tensor, num_rows: int) -> tuple[Tensor, Tensor | None]:
             prefix = output.prefix
-            prefix_of_rows = prefix if num_rows == len(images) else prefix.map(lambda part: part[:num_rows])
+            prefix_of_rows = prefix if num_rows == output.num_rows else prefix.map(lambda part: part[:num_rows])
             return self.module.at(x.to(self.device), time.to(self.device), prefix_of_rows)
 
-        return self.method.sampler(self.shape, output, velocity_fn, temperature), output.values
+        return velocity_fn
 
     def evaluate(
         self,

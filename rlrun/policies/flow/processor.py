@@ -73,6 +73,10 @@ class FlowProcessor(ABC):
         """Convert [B, C, A] in the network's units -> float32 in simulator units."""
         return actions if self.statistics.action is None else self.statistics.action.denormalize(actions)
 
+    def as_planned(self, actions: np.ndarray) -> np.ndarray:
+        """Convert [B, C, A] that this policy chose, in simulator units -> float32 in the network's."""
+        return self.normalize(actions)
+
     def _tokens(self, instructions: Sequence[str], states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return int64 and bool [B, L]: words, padded on the right."""
         rows = [self._ids(self.prompt(text, state)) for text, state in zip(instructions, states, strict=True)]

@@ -29,6 +29,7 @@ READS = (
     "heads.safetensors",
     "first_noise.safetensors",
 )
+MIN_GUIDED_STEPS = 2  # of a flow under real-time chunking
 
 
 class Trains(Enum):
@@ -163,6 +164,7 @@ def check_flow(config: RunConfig, settings: FlowSettings, vlm_parts: Sequence[st
     """
     section = f"policy.{config.policy.kind}."
     yield from _check_noise(section, settings)
+    yield from _check_guidance(config, section, settings)
     yield from _check_adapters(config, section, settings, vlm_parts)
 
 
@@ -175,6 +177,17 @@ def _check_noise(section: str, settings: FlowSettings) -> Faults:
             value=limits,
             cause="It is the smallest and the largest deviation of a flow step.",
             remedy=f"Set {section}noise_range=[0.08, 0.16].",
+        )
+
+
+def _check_guidance(config: RunConfig, section: str, settings: FlowSettings) -> Faults:
+    if config.evaluation.real_time_chunking.enable and settings.num_flow_steps < MIN_GUIDED_STEPS:
+        yield RunError(
+            "Real-time chunking needs several flow steps.",
+            key=section + "num_flow_steps",
+            value=settings.num_flow_steps,
+            cause="In the first one the guidance goes too far, and the next ones mend that.",
+            remedy=f"Set {section}num_flow_steps={MIN_GUIDED_STEPS} or more.",
         )
 
 
@@ -260,6 +273,7 @@ def flow_spec(
         published=f"{policy}.published",
         check=check,
         observes=("images", "proprio", "instruction"),
+        continues_chunks=True,
         lora=LoraParts(
             adaptable=(*vlm_parts, expert_part),
             whole=(*vlm_parts, expert_part, *projections, *heads),

@@ -46,6 +46,14 @@ class Gr00tProcessor(FlowProcessor):
             denormalized[..., -1] = -np.sign(2.0 * denormalized[..., -1] - 1.0)
         return denormalized
 
+    def as_planned(self, actions: np.ndarray) -> np.ndarray:
+        """The inverse of `denormalize`."""
+        if self.config.action_decode_transform != SIGN_OF_GRIPPER:
+            return super().as_planned(actions)
+        planned = actions.copy()
+        planned[..., -1] = (1.0 - planned[..., -1]) / 2.0
+        return super().as_planned(planned)
+
 
 class Gr00tPolicy(FlowPolicy):
     """GR00T, its heads and its processor."""

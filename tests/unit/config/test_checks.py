@@ -18,7 +18,11 @@ from rlrun.system.errors import ExitStatus, RunError, RunErrors
 
 # check -> overrides that it refuses, and the key that it names
 CASES = {
-    "actions_arrive_within_a_chunk": (["env.action_delay=4", "policy.num_action_chunks=4"], "env.action_delay"),
+    "actions_arrive_within_a_chunk": (["env.action_delay=4"], "env.action_delay"),
+    "chunks_can_be_continued": (
+        ["run=cartpole", "evaluation.real_time_chunking.enable=true"],
+        "evaluation.real_time_chunking.enable",
+    ),
     "envs_divide_among_workers": (["env.num_envs=6", "env.num_workers=4"], "env.num_envs"),
     "envs_divide_among_ranks": (["env.num_envs=15", "env.num_workers=3", "actor.num_workers=2"], "env.num_envs"),
     "rollout_workers_have_work": (["rollout.num_workers=3"], "rollout.num_workers"),
