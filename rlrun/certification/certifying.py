@@ -221,11 +221,22 @@ def _content(
         "training": None if history is None else _training(history),
         "noise": None if history is None else _noise(history),
         "splits": asdict(splits),
-        "deviations": list(splits.deviations),
+        "deviations": [*splits.deviations, *_own_deviations(config)],
         "world": {"fingerprints": fingerprints, "env": provenance.as_tree(config)["env"]},
         "waived": [{"rule": breach.rule, "sentence": breach.sentence} for breach in waived],
         "episodes": episodes,
     }
+
+
+def _own_deviations(config: RunConfig) -> list[str]:
+    """Return sentences on what chooses the actions beside the policy."""
+    chosen = config.evaluation.real_time_chunking
+    if not chosen.enable:
+        return []
+    return [
+        f"real-time chunking guides each chunk by the one before (horizon {chosen.execution_horizon}, weight "
+        f"{chosen.max_guidance_weight:g}, schedule {chosen.schedule.value})"
+    ]
 
 
 def _digest_of(policy: Path) -> str:

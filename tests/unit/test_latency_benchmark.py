@@ -44,6 +44,8 @@ def test_what_is_there_is_read_and_drawn(
     picture = ET.fromstring((tmp_path / "latency.svg").read_text())
     lines = [path for path in picture.iter("{http://www.w3.org/2000/svg}path") if path.get("class") == "line"]
     assert len(lines) == 2
+    written = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert set(latency.NAMES.values()) <= set(written)
 
 
 def test_a_missing_policy_is_trained_with_longer_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,8 @@ from rlrun.system.errors import RunError
 from rlrun.system.telemetry import Telemetry
 from rlrun.workers import env_worker as module
 from rlrun.workers.env_worker import EnvWorker
-from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, talk
+from rlrun.workers.late_actions import LateActions
+from tests.unit.workers.counting_env import LIMIT, NUM_ACTIONS, CountingEnv, answer, talk
 
 
 def make_worker(
@@ -118,6 +121,43 @@ def test_an_evaluation_between_steps_cuts_no_carried_episode_off(monkeypatch):
     assert shard.values[0].tolist() == [104] * 4
     worker.close()
     assert all(env.is_closed for env in envs)
+
+
+def test_an_evaluation_between_steps_leaves_the_late_actions_of_training(monkeypatch):
+    worker, _ = make_worker(monkeypatch, every_steps=1, carry_episodes=True)
+    late = worker._collector.late = LateActions(1, 4)
+    talk(worker.collect(0))
+    coming = late.coming(np.arange(4), NUM_ACTIONS)
+    assert coming.shape == (4, 1, NUM_ACTIONS)
+    talk(worker.evaluate([1, 2], 0))
+    assert worker._collector.late is late
+    assert np.array_equal(late.coming(np.arange(4), NUM_ACTIONS), coming)
+
+
+def test_only_evaluations_under_real_time_chunking_tell_what_is_coming(monkeypatch):
+    worker, _ = make_worker(monkeypatch)
+    asked = []
+
+    def continued(observation):
+        asked.append(observation)
+        chunk = answer(observation)
+        if observation.coming is None:
+            return chunk
+        further = np.full((len(observation.frames), 5, NUM_ACTIONS), len(asked), np.float32)
+        changed = replace(chunk, further=further)
+        return replace(changed, seals=changed.expected_seals(observation))
+
+    talk(worker.collect(0), continued)
+    talk(worker.evaluate([1, 2], 0), continued)
+    assert all(one.coming is None for one in asked)
+    asked.clear()
+    worker.config.evaluation.real_time_chunking.enable = True
+    talk(worker.collect(1), continued)
+    assert all(one.coming is None for one in asked)
+    asked.clear()
+    talk(worker.evaluate([1, 2], 0), continued)
+    assert [one.coming.shape for one in asked] == [(2, 0, NUM_ACTIONS)] + [(2, 5, NUM_ACTIONS)] * (LIMIT // 2 - 1)
+    assert [one.coming[0, 0, 0] for one in asked[1:]] == list(range(1, LIMIT // 2))
 
 
 def test_an_evaluation_that_breaks_leaves_the_simulator_of_training(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from rlrun.policies.opening import open_policy, open_to_shard
 from rlrun.policies.spec import DemonstratedTask, policy_spec
 from rlrun.policies.weight_files import fill
 from rlrun.system.errors import RunError
+from tests.numerics import assert_norm_close
 
 A, P, ROWS = 3, 5, 4
 SENTENCES = ("turn on the radio", "pick up the small red can")
@@ -308,6 +310,17 @@ def test_a_critic_on_the_expert_reads_no_noise(kind: str, detached: bool) -> Non
     assert any(name.startswith("value_head.") for name in reached)
     assert any(policy.expert_parts[0] in name for name in reached) is not detached
     assert distribution.logprobs(tokens).isfinite().all()
+
+
+def test_a_part_of_the_chunks_of_a_folder_may_be_executed(kind: str, policy: FlowPolicy, tmp_path: Path) -> None:
+    policy.save(tmp_path / "policy")
+    opened = open_policy(tmp_path / "policy", torch.float32, "cpu", config(kind, "policy.num_action_chunks=1"))
+    assert isinstance(opened, FlowPolicy)
+    assert opened.shape == replace(policy.shape, num_executed=1)
+    whole, part = (one(*frames(), 1.0)[0].most_likely().detach().numpy() for one in (policy, opened))
+    assert_norm_close(opened.decode_actions(part), policy.decode_actions(whole)[:, :1], 1e-5)
+    with pytest.raises(RunError, match="num_action_chunks"):
+        open_policy(tmp_path / "policy", torch.float32, "cpu", config(kind, "policy.num_action_chunks=3"))
 
 
 def test_a_folder_with_another_critic_gets_a_new_one(kind: str, policy: FlowPolicy, tmp_path: Path) -> None:

@@ -78,9 +78,10 @@ def test_guided_steps_are_those_of_the_plain_account(flow_time: FlowTime, num_st
 
 @pytest.fixture(scope="module", params=["flow_sde", "flow_noise", "dsrl", "nft"])
 def policy(request: pytest.FixtureRequest) -> FlowPolicy:
-    algorithm = {"nft": ["algorithm.name=nft", "policy.smolvla.first_noise=drawn"]}.get(request.param, [])
     longer = ["policy.num_action_chunks=8", "policy.smolvla.num_flow_steps=4"]
-    return new_policy("smolvla", f"policy.smolvla.sampling={request.param}", *longer, *algorithm)
+    if request.param == "nft":
+        return new_policy("smolvla_nft", *longer)
+    return new_policy("smolvla", f"policy.smolvla.sampling={request.param}", *longer)
 
 
 def planned(policy: FlowPolicy, coming: np.ndarray, goes_on: np.ndarray, temperature: float = 0.0) -> np.ndarray:
