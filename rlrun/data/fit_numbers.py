@@ -31,13 +31,15 @@ LIMIT_SLACK = 0.01  # in ranges of the dimension: recorded actions may exceed th
 EDGE = 0.02  # in ranges of the dimension: so near, a value is that of a limit or of the middle
 SMALL_SHARE = 0.05  # of its limits; actions that use less may have another unit
 START_SLACK = 0.5  # in ranges of the data set, by which the world's first states may lie outside of it
+NOTHING = 1e-6  # numbers of this size are zero
 RESOLUTION = 1e-3  # relative to the numbers: a smaller difference is no motion
 OTHER_UNIT = 5.0  # times as large or small
 SAME_WAY = 0.8  # correlation of two motions, above which they are one, and below its negative the reverse
 MIN_MOTIONS = 12  # pairs of steps that are compared
 _UNITS = {180 / math.pi: "degrees for radians", 1e3: "thousandths for wholes", 100.0: "hundredths for wholes"}
 _UNITS |= {1 / factor: " for ".join(reversed(words.split(" for "))) for factor, words in _UNITS.items()}
-_UNIT_TOLERANCE = 0.25  # relative, between a factor that was measured and one of _UNITS
+_REWARD_TOLERANCE = 0.5  # of the logarithm, between a measured factor of rewards and a power of ten
+_UNIT_TOLERANCE = 0.15  # relative, between a factor that was measured and one of _UNITS
 
 
 @dataclass(frozen=True)
@@ -144,12 +146,12 @@ def _start_finding(values: np.ndarray, first: np.ndarray, starts: np.ndarray, re
     low = float(values.min())
     high = float(values.max())
     size = max(abs(low), abs(high), float(np.abs(starts).max()))
-    tiny = RESOLUTION * max(size, RESOLUTION)
+    tiny = max(RESOLUTION * size, NOTHING)
     ours, theirs = replay.motions(number)
     slack = START_SLACK * (high - low) + tiny
     outside = (starts < low - slack) | (starts > high + slack)
     told = f"{outside.sum()} of {len(starts)} of the world's first states lie outside of the data set's range"
-    unit = _unit(_size(first), _size(starts)) if _size(starts) > tiny and _size(first) > tiny else None
+    unit = _unit(_size(first), _size(starts))
     motion = _unit(_size(ours), _size(theirs)) if _alike(ours, theirs) > SAME_WAY else None
     is_outside = bool(outside.mean() >= MAX_ALLOWED_OUTSIDE)
     if unit is not None and motion is not None and 0.5 < unit / motion < 2:
@@ -158,17 +160,17 @@ def _start_finding(values: np.ndarray, first: np.ndarray, starts: np.ndarray, re
     if unit is not None and is_usual and (is_outside or _agree(first, starts, unit)):
         return Finding(*_of_unit(unit), (_near_unit(1 / unit), 0.0))
     if is_outside and _agree(first, starts, -1.0):
-        return Finding("the other sign", "have the other sign in the world's first states", (-1.0, 0.0))
+        return Finding("the other sign", "the world's first states have the other sign", (-1.0, 0.0))
     if high - low <= tiny and (np.ptp(starts) > 2 * tiny or _moves(theirs, tiny)):
-        return Finding("never moves in the data set", "never move in the data set, and do in the world")
+        return Finding("never moves in the data set", "it never moves in the data set, and does in the world")
     if is_outside:
-        return Finding(told, "lie outside of the data set's range in the world's first states")
+        return Finding(told, "the world's first states lie outside of the data set's range")
     if _moves(ours, tiny) and not replay.sample.varies[number]:
-        return Finding("never moves in the world", "move in the data set, and never in the world")
+        return Finding("never moves in the world", "it moves in the data set, and never in the world")
     if _alike(ours, theirs) < -SAME_WAY:
         return Finding(
             "moves the other way",
-            "move the other way in the world by the same actions: their sign differs, or that of an action",
+            "it moves the other way in the world by the same actions, so that its sign or that of an action differs",
         )
     return Finding(FITS)
 
@@ -203,7 +205,7 @@ def _agree(first: np.ndarray, starts: np.ndarray, factor: float) -> bool:
 
 def _unit(ours: float, theirs: float) -> float | None:
     """Return how many times as large the data set's numbers are; None: they have about one size, or are zero."""
-    if not ours or not theirs:
+    if min(ours, theirs) <= NOTHING:
         return None
     factor = ours / theirs
     return factor if factor >= OTHER_UNIT or factor <= 1 / OTHER_UNIT else None
@@ -219,7 +221,10 @@ def _of_unit(unit: float) -> tuple[str, str]:
     """Return the verdict and the sentence on numbers that are `unit` times as large as the world's."""
     near = _near_unit(unit)
     words = f" ({_UNITS[near]})" if near in _UNITS else ""
-    return f"{near:.3g} times the world's{words}", f"are about {near:.3g} times as large as in the world{words}"
+    return (
+        f"{near:.3g} times the world's{words}",
+        f"the data set's numbers are about {near:.3g} times the world's{words}",
+    )
 
 
 # --- actions ----------------------------------------------------------------------------------
@@ -270,19 +275,11 @@ def _action_finding(values: np.ndarray, low: float, high: float, num_choices: in
     if num_choices is not None:
         used = len(np.unique(values.round()))
         return Finding(FITS if used >= num_choices else f"uses {used} of {num_choices} choices")
+    half = _half(values, low, high)
+    if half is not None:
+        return half
     middle = (low + high) / 2
     near = EDGE * span
-    for is_upper, begin, end in ((True, middle, high), (False, low, middle)):
-        if abs(least - begin) <= near and abs(most - end) <= near:
-            values_there = (
-                f"{least:.3g} and {most:.3g}" if _num_values(values, near) == 2 else f"{least:.3g} to {most:.3g}"
-            )
-            offset = low - 2 * begin + 0.0
-            half = "upper" if is_upper else "lower"
-            reason = (
-                f"are only {values_there} where the world takes {low:.3g} to {high:.3g}, as a gripper of another range"
-            )
-            return Finding(f"only {values_there}, the {half} half", reason, (2.0, offset))
     share = (most - least) / span
     if share < SMALL_SHARE:
         return Finding(f"uses {_percent(share)} of its limits")
@@ -291,38 +288,51 @@ def _action_finding(values: np.ndarray, low: float, high: float, num_choices: in
     return Finding(FITS)
 
 
-def _num_values(values: np.ndarray, near: float) -> int:
-    """Return the number of distinct values, of which those at the ends have some width."""
-    ends = (values <= values.min() + near) | (values >= values.max() - near)
-    return 2 if ends.all() else 3
+def _half(values: np.ndarray, low: float, high: float) -> Finding | None:
+    """Return the finding on values that go from the middle of the limits to one of them; None: they do not."""
+    least = float(values.min())
+    most = float(values.max())
+    near = EDGE * (high - low)
+    middle = (low + high) / 2
+    are_two = bool(((values <= least + near) | (values >= most - near)).all())
+    shown = f"{least:.3g} {'and' if are_two else 'to'} {most:.3g}"
+    for which, begin, end in (("upper", middle, high), ("lower", low, middle)):
+        if abs(least - begin) <= near and abs(most - end) <= near:
+            reason = (
+                f"the data set has only {shown}, as a gripper of another range, and the world {low:.3g} to {high:.3g}"
+            )
+            return Finding(f"only {shown}, the {which} half", reason, (2.0, low - 2 * begin))
+    return None
 
 
 def _of_all_actions(replay: Replay | None, are_small: bool) -> Finding | None:
-    """Return what is wrong with the unit of all actions that move; None: nothing. are_small: each uses few limits."""
+    """Return what is wrong with the unit of all actions that move; None: nothing.
+
+    are_small: each uses a small part of its limits.
+    """
     unit = _unit_of_actions(replay)
     if unit is not None:
         factor = _near_unit(unit)
-        reason = f"move the world's state {1 / factor:.3g} times as far as in the data set: they have another unit"
+        reason = f"the world moves {1 / factor:.3g} times as far by it as the data set, so that its unit differs"
         return Finding("another unit", reason, (factor, 0.0))
     if not are_small or (replay is not None and _moves_alike(replay)):
         return None
-    reason = f"use less than {_percent(SMALL_SHARE)} of their limits: they may have another unit"
+    reason = f"it uses less than {_percent(SMALL_SHARE)} of its limits, as numbers of another unit do"
     return Finding(f"uses less than {_percent(SMALL_SHARE)} of its limits", reason)
 
 
 def _unit_of_actions(replay: Replay | None) -> float | None:
     """Return by what factor actions must be multiplied to move the world's state as in the data set; None: by none.
 
-    Most numbers of the state that both move must agree, and have the world's unit by their starts.
+    Numbers of the state that do not begin at zero must have the world's unit by their starts.
     """
     if replay is None:
         return None
     factors = []
     for number in range(replay.state.shape[2]):
         ours, theirs = replay.motions(number)
-        first = replay.state[:, 0, number]
-        is_same = _unit(_size(first), _size(replay.sample.proprio[:, 0, number])) is None
-        if is_same and _alike(ours, theirs) > SAME_WAY:
+        sizes = _size(replay.state[:, 0, number]), _size(replay.sample.proprio[:, 0, number])
+        if min(sizes) > NOTHING and _unit(*sizes) is None and _alike(ours, theirs) > SAME_WAY:
             factors.append(_size(ours) / _size(theirs))
     factor = float(np.median(factors)) if factors else 1.0
     return factor if factor >= OTHER_UNIT or factor <= 1 / OTHER_UNIT else None
@@ -410,8 +420,9 @@ def _reward_finding(rewards: np.ndarray, first: np.ndarray, theirs: np.ndarray) 
     outside = (theirs < low - slack) | (theirs > high + slack)
     unit = _unit(_size(first), _size(theirs))
     if unit is not None:
-        near = _near_unit(1 / unit)
-        return Finding(*_of_unit(unit), (near, 0.0))
+        power = 10.0 ** round(math.log10(unit))
+        near = power if abs(math.log(unit / power)) < _REWARD_TOLERANCE else unit
+        return Finding(f"{near:.3g} times the world's", f"are about {near:.3g} times the world's", (1 / near, 0.0))
     if outside.mean() >= MAX_ALLOWED_OUTSIDE:
         there = f"the world gives {_span(theirs)} for the same first actions"
         return Finding("outside of the data set's", f"are {_span(rewards)}, and {there}")
@@ -429,7 +440,7 @@ def _warn(fit: CompatibilityReport, what: str, findings: Sequence[Finding], name
             reasons.setdefault((finding.reason, finding.change), []).append(number)
     for (reason, change), numbers in reasons.items():
         which = listed([_label(what, number, names) for number in numbers])
-        fit.warnings.append(f"{which} {reason}; {_mended(what, numbers, change)}")
+        fit.warnings.append(f"{which}: {reason}; {_mended(what, numbers, change)}")
 
 
 def _mended(what: str, numbers: Sequence[int], change: tuple[float, float] | None) -> str:

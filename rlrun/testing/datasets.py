@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from rlrun.config.registry import ALGORITHMS
@@ -11,8 +13,28 @@ from rlrun.data.fit_numbers import MIN_STARTS, replayed_actions
 from rlrun.data.fit_report import CompatibilityReport
 from rlrun.data.lerobot.reader import dataset_info
 from rlrun.edges.spaces import PolicySpaces
-from rlrun.envs.make import make_env
+from rlrun.envs.make import is_apart, make_env
 from rlrun.envs.sampling import sample_world
+from rlrun.system.errors import RunError
+
+
+def fit_if_quick(config: RunConfig) -> CompatibilityReport | None:
+    """Return the comparison, or the refusal of a data set that cannot be read.
+
+    None: there is no data set on this machine, or its world needs a process of its own, and may take minutes to load,
+    or does not start; then the data set is compared without it.
+    """
+    if config.demos.path is None or not Path(config.demos.path).is_dir():
+        return None
+    if is_apart(config.env, None):
+        return None
+    try:
+        return compare_in_world(config)
+    except RunError as error:
+        is_of_data = error.key is not None and error.key.startswith("demos.")
+        return CompatibilityReport(refusals=[error]) if is_of_data else None
+    except (RuntimeError, ValueError, OSError, ImportError):  # the checks of the simulator say more
+        return None
 
 
 def compare_in_world(config: RunConfig) -> CompatibilityReport:
