@@ -39,7 +39,7 @@ MIN_MOTIONS = 12  # pairs of steps that are compared
 _UNITS = {180 / math.pi: "degrees for radians", 1e3: "thousandths for wholes", 100.0: "hundredths for wholes"}
 _UNITS |= {1 / factor: " for ".join(reversed(words.split(" for "))) for factor, words in _UNITS.items()}
 _REWARD_TOLERANCE = 0.5  # of the logarithm, between a measured factor of rewards and a power of ten
-_UNIT_TOLERANCE = 0.15  # relative, between a factor that was measured and one of _UNITS
+_UNIT_TOLERANCE = 0.1  # relative, between a factor that was measured and one of _UNITS
 
 
 @dataclass(frozen=True)
@@ -295,9 +295,9 @@ def _half(values: np.ndarray, low: float, high: float) -> Finding | None:
     near = EDGE * (high - low)
     middle = (low + high) / 2
     are_two = bool(((values <= least + near) | (values >= most - near)).all())
-    shown = f"{least:.3g} {'and' if are_two else 'to'} {most:.3g}"
     for which, begin, end in (("upper", middle, high), ("lower", low, middle)):
         if abs(least - begin) <= near and abs(most - end) <= near:
+            shown = f"{begin:.3g} {'and' if are_two else 'to'} {end:.3g}"
             reason = (
                 f"the data set has only {shown}, as a gripper of another range, and the world {low:.3g} to {high:.3g}"
             )
@@ -384,7 +384,7 @@ def _fitting_factor(actions: np.ndarray, low: np.ndarray, high: np.ndarray) -> f
     for factor in _UNITS:
         scaled = actions * factor
         is_inside = ((scaled >= low - slack) & (scaled <= high + slack)).mean() > 1 - MAX_SILENT_OUTSIDE
-        if is_inside and (np.ptp(scaled, 0) / (high - low) > SMALL_SHARE).all():
+        if is_inside and (np.ptp(scaled, 0) / (high - low) > SMALL_SHARE).any():
             return factor
     return None
 
