@@ -1,4 +1,4 @@
-"""Compare a data set with a world and a policy, number by number: rlrun check-dataset FOLDER env=…"""
+"""Compare a data set with a world and a policy, number by number: rlrun check-dataset FOLDER."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig
 from rlrun.data.fit import World, compare
-from rlrun.data.fit_numbers import MIN_STARTS, replayed_actions
+from rlrun.data.fit_replay import MIN_STARTS, replayed_actions
 from rlrun.data.fit_report import CompatibilityReport
 from rlrun.data.lerobot.reader import dataset_info
 from rlrun.edges.spaces import PolicySpaces

@@ -16,7 +16,7 @@ from rlrun.config.simulator_spec import simulator_spec
 from rlrun.config.sources import computing_digest, world_digest
 from rlrun.data import checksums
 from rlrun.data.fit import World, compare
-from rlrun.data.fit_numbers import MAX_STARTS, MIN_STARTS, replayed_actions
+from rlrun.data.fit_replay import MAX_STARTS, MIN_STARTS, replayed_actions
 from rlrun.data.lerobot import dataset_digest
 from rlrun.data.lerobot.reader import DatasetInfo, dataset_info
 from rlrun.edges.spaces import PolicySpaces

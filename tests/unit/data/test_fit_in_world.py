@@ -16,8 +16,8 @@ import yaml
 
 from rlrun.config.schema import DemoKeysConfig, DemosConfig
 from rlrun.data.fit import World, compare
-from rlrun.data.fit_numbers import MIN_STARTS, replayed_actions
 from rlrun.data.fit_pictures import judge_pictures
+from rlrun.data.fit_replay import MIN_STARTS, replayed_actions
 from rlrun.data.fit_report import FITS, CompatibilityReport
 from rlrun.data.lerobot import DemoFeatures, DemoWriter, Episode
 from rlrun.data.lerobot.reader import DatasetInfo, ShownPictures, dataset_info
@@ -167,6 +167,7 @@ def test_the_worlds_own_recording_fits_in_silence_with_a_row_for_each_number(tmp
         (column(2, 0.0174533), "state 2 (height): the data set's numbers are about 0.0175 times"),
         (column(2, -1), "state 2 (height): the world's first states have the other sign"),
         (lambda e: {"actions": e.actions / 50}, "move_y): the world moves 0.02 times as far by it as the data set"),
+        (lambda e: {"actions": e.actions * np.float32([-1, 1])}, "action 0 (move_x): it moves the world the other way"),
         (lambda e: {"actions": e.actions * 57.29578}, "They fit as radians for degrees would"),
         (lambda e: {"actions": np.float32([1, 0.5]) * (e.actions > 0) + np.float32([0, 0.2])}, "has only 0 and 1"),
         (lambda e: {"actions": (e.actions + np.float32([1, 1])) / 2}, "move_y): the data set has only"),
@@ -200,8 +201,10 @@ def test_what_looks_wrong_names_the_key_that_mends_it(tmp_path: Any, change: Cha
             lambda e: {"proprio": np.stack([e.proprio[:, 0], e.proprio[:, 1], e.proprio[:, 0]], 1)},
             "and never in the world",
         ),
-        (lambda e: {"proprio": e.proprio * np.float32([-1, 1, 1]) + np.float32([0.6, 0, 0])}, "it moves the other way"),
-        (lambda e: {"actions": e.actions * np.float32([-1, 1])}, "so that its sign or that of an action differs"),
+        (
+            lambda e: {"proprio": e.proprio * np.float32([-1, 1, 1]) + np.float32([0.6, 0, 0])},
+            "it moves the world the other way",
+        ),
         (lambda e: {"rewards": np.zeros(20, np.float32)}, "rewards of the data set are 0, and the world gives"),
     ],
 )
