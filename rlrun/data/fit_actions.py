@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlrun.data.fit_findings import UNITS, Finding, label_of, near_unit, percent, span_of, unit_of, warn_of
-from rlrun.data.fit_replay import MOST, NOTHING, SAME_WAY, Replay, likeness_of, size_of
+from rlrun.data.fit_replay import MANY_EPISODES, MOST, NOTHING, SAME_WAY, Replay, likeness_of, size_of
 from rlrun.data.fit_report import FITS, CompatibilityReport, Row, World, mismatch
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ def judge_actions(
         if bounded[at]
         else Finding("no limits")
         for at in range(len(low))
+    ]
+    findings = [
+        Finding(f"{FITS}, in one half") if _is_acquitted(finding, at, data, replay) else finding
+        for at, finding in enumerate(findings)
     ]
     share = np.ptp(actions, 0) / span
     moving = share > RESOLUTION
@@ -89,6 +93,15 @@ def _action_finding(values: np.ndarray, low: float, high: float, num_choices: in
     if least >= middle - near or most <= middle + near:
         return Finding(f"{FITS}, in the {'upper' if least >= middle - near else 'lower'} half")
     return Finding(FITS)
+
+
+def _is_acquitted(finding: Finding, action: int, data: DatasetInfo, replay: Replay | None) -> bool:
+    """Return whether the use of one half of the limits is no fault: few episodes, or an effect as it was recorded."""
+    if finding.change is None:
+        return False
+    are_few = data.lengths is not None and len(data.lengths) < MANY_EPISODES
+    is_gripper = len(np.unique(data.actions[:, action])) == 2 if data.actions is not None else False
+    return (are_few and not is_gripper) or (replay is not None and replay.has_recorded_effect(action))
 
 
 def _half(values: np.ndarray, low: float, high: float) -> Finding | None:

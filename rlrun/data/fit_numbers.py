@@ -13,7 +13,17 @@ import numpy as np
 
 from rlrun.data.fit_actions import judge_actions
 from rlrun.data.fit_findings import UNITS, Finding, in_words, label_of, near_unit, span_of, unit_of, warn_of
-from rlrun.data.fit_replay import MOST, NOTHING, SAME_WAY, Replay, begins, is_moving, likeness_of, size_of
+from rlrun.data.fit_replay import (
+    MANY_EPISODES,
+    MOST,
+    NOTHING,
+    SAME_WAY,
+    Replay,
+    begins,
+    is_moving,
+    likeness_of,
+    size_of,
+)
 from rlrun.data.fit_report import FITS, CompatibilityReport, Row, World
 
 if TYPE_CHECKING:
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
 START_SLACK = 0.5  # in ranges of the data set, by which the world's first states may lie outside of it
 RESOLUTION = 1e-3  # relative to the numbers: a smaller difference is no motion
 _CLEARLY = 3.0  # deviations, by which two means differ for a reason
+_MANY_REWARDS = 50  # frames; the rewards of fewer prove little
 _SAME_FACTOR = 2.0  # times, by which two measures of one factor may differ
 _REWARD_TOLERANCE = 0.5  # of the logarithm, between a measured factor of rewards and a power of ten
 _SAME_SHARE = 0.02  # of the numbers, by which two that are the same may differ
@@ -80,11 +91,14 @@ def _start_finding(values: np.ndarray, first: np.ndarray, starts: np.ndarray, re
         return other
     if _agree(first, starts, -1.0) and (is_outside or number in replay.reversed_numbers):
         return Finding("the other sign", "the world's first states have the other sign", (-1.0, 0.0))
-    if high - low <= tiny and (np.ptp(starts) > 2 * tiny or is_moving(theirs, tiny)):
+    are_many = len(first) >= MANY_EPISODES
+    if high - low <= tiny and (is_moving(theirs, tiny) or (are_many and np.ptp(starts) > 2 * tiny)):
         return Finding("never moves in the data set", "it never moves in the data set, and does in the world")
     if is_outside:
         told = f"{outside.sum()} of {len(starts)} of the world's first states lie outside of the data set's range"
-        return Finding(told, "the world's first states lie outside of the data set's range")
+        gap = max(low - starts.mean(), starts.mean() - high)
+        is_proven = are_many or gap > _CLEARLY * starts.std()
+        return Finding(told, "the world's first states lie outside of the data set's range" if is_proven else "")
     return _moved(ours, tiny, replay, number)
 
 
@@ -115,7 +129,11 @@ def _other_unit(
     motion = unit_of(size_of(ours), size_of(theirs)) if likeness_of(ours, theirs) > SAME_WAY else None
     is_moved = motion is not None and 1 / _SAME_FACTOR < unit / motion < _SAME_FACTOR
     is_begun = motion is None and near_unit(unit) in UNITS and (is_outside or _agree(first, starts, unit))
-    return Finding(*in_words(unit), (near_unit(1 / unit), 0.0)) if is_moved or is_begun else None
+    if not is_moved and not is_begun:
+        return None
+    measured = [near_unit(factor) for factor in (unit, motion) if factor is not None]
+    exact = next((factor for factor in measured if factor in UNITS), measured[0])
+    return Finding(*in_words(exact), (1 / exact, 0.0))
 
 
 def _agree(first: np.ndarray, starts: np.ndarray, factor: float) -> bool:
@@ -134,8 +152,9 @@ def _judge_rewards(
     if replay is None:
         fit.rows.append(Row("reward", ours))
         return
-    theirs = replay.sample.rewards[np.isfinite(replay.sample.rewards)]
-    finding = _reward_finding(rewards, replay.rewards[np.isfinite(replay.rewards)], theirs)
+    both = np.isfinite(replay.sample.rewards) & np.isfinite(replay.rewards)
+    theirs = replay.sample.rewards[both]
+    finding = _reward_finding(rewards, replay.rewards[both], theirs)
     fit.rows.append(Row("reward", ours, f"{span_of(theirs)} in the first steps", verdict=finding.verdict))
     if finding.reason and learns_rewards:
         mended = (
@@ -145,15 +164,18 @@ def _judge_rewards(
 
 
 def _reward_finding(rewards: np.ndarray, first: np.ndarray, theirs: np.ndarray) -> Finding:
-    """Compare all rewards, those of the first steps, and the world's for the same actions."""
-    if not len(theirs):
+    """Compare all rewards, those of the first steps, and the world's for the same actions.
+
+    Proof of another unit are rewards that are alike but for their size.
+    """
+    if len(rewards) < _MANY_REWARDS or not len(theirs):
         return Finding("")
     low = float(rewards.min())
     high = float(rewards.max())
     slack = START_SLACK * (high - low) + RESOLUTION * max(abs(low), abs(high), 1.0)
     outside = (theirs < low - slack) | (theirs > high + slack)
     unit = unit_of(size_of(first), size_of(theirs))
-    if unit is not None:
+    if unit is not None and likeness_of(first, theirs) > SAME_WAY:
         power = 10.0 ** round(math.log10(unit))
         near = power if abs(math.log(unit / power)) < _REWARD_TOLERANCE else unit
         return Finding(f"{near:.3g} times the world's", f"are about {near:.3g} times the world's", (1 / near, 0.0))

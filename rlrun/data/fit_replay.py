@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 NUM_STEPS = 8  # control steps with the actions of an episode, of which each start is followed
 MIN_STARTS = 4  # of the world
 MAX_STARTS = 8
+MANY_EPISODES = 10  # of a data set; the ranges of fewer prove little
 NOTHING = 1e-6  # numbers of this size are zero
 SAME_WAY = 0.8  # correlation of two motions, above which they are one, and below its negative the reverse
 MIN_MOTIONS = 12  # pairs of steps that are compared
+_SAME_SIZE = 1.5  # times, by which two motions of one size may differ
 _CLEARLY = 2.0  # deviations, by which a mean is of one sign
 MOST = 0.5  # a larger share is most
 
@@ -76,6 +78,18 @@ class Replay:
         """
         found = {action for number, action in self.reversed_numbers.items() if self._same_sign(number) > 0}
         return (found - {-1}) | self._reversed_targets()
+
+    def has_recorded_effect(self, action: int) -> bool:
+        """Return whether a number of the state moves with an action, in the world as far as in the data set."""
+        for number in range(self.state.shape[2]):
+            ours, theirs = self.motions(number)
+            steps = np.diff(self.sample.proprio[..., number], axis=1)
+            there = np.isfinite(steps)
+            is_moved = likeness_of(steps[there], self.actions[..., action][there]) > SAME_WAY
+            sizes = size_of(ours), size_of(theirs)
+            if is_moved and likeness_of(ours, theirs) > SAME_WAY and max(sizes) < _SAME_SIZE * min(sizes):
+                return True
+        return False
 
     def _same_sign(self, number: int) -> float:
         """Return 1 if the starts of both clearly have one sign, -1 if they have two, 0 if they may have either."""

@@ -86,7 +86,7 @@ class PointWorld(VectorEnv):
         pass
 
 
-def recorded(number: int = 6) -> list[Episode]:
+def recorded(number: int = 10) -> list[Episode]:
     """Episodes of an expert of that world, which wanders."""
     episodes = []
     for seed in range(number):
@@ -94,7 +94,7 @@ def recorded(number: int = 6) -> list[Episode]:
         random = np.random.default_rng(seed)
         frames = world.reset(np.arange(1), np.array([seed]))
         images, states, actions, rewards = [], [], [], []
-        for _ in range(20):
+        for _ in range(12):
             action = random.uniform(-1, 1, 2).astype(np.float32)
             images.append(frames.images[0])
             states.append(frames.proprio[0])
@@ -205,7 +205,7 @@ def test_what_looks_wrong_names_the_key_that_mends_it(tmp_path: Any, change: Cha
             lambda e: {"proprio": e.proprio * np.float32([-1, 1, 1]) + np.float32([0.6, 0, 0])},
             "it moves the world the other way",
         ),
-        (lambda e: {"rewards": np.zeros(20, np.float32)}, "rewards of the data set are 0, and the world gives"),
+        (lambda e: {"rewards": np.zeros(12, np.float32)}, "rewards of the data set are 0, and the world gives"),
     ],
 )
 def test_what_looks_wrong_is_one_line(tmp_path: Any, change: Change, said: str) -> None:
@@ -217,7 +217,7 @@ def test_what_looks_wrong_is_one_line(tmp_path: Any, change: Change, said: str) 
     ("change", "said"),
     [
         (lambda e: {"images": 0 * e.images}, "shows one colour in all frames of every episode"),
-        (lambda e: {"images": np.repeat(e.images[:1], 20, 0)}, "shows one picture in all frames of every episode"),
+        (lambda e: {"images": np.repeat(e.images[:1], 12, 0)}, "shows one picture in all frames of every episode"),
     ],
 )
 def test_pictures_that_show_nothing_are_refused(tmp_path: Any, change: Change, said: str) -> None:
@@ -230,7 +230,7 @@ def test_pictures_that_show_nothing_are_refused(tmp_path: Any, change: Change, s
     [
         (lambda e: {"images": e.images * (e.seed != 2)}, "shows one colour in all frames of episode 2:"),
         (
-            lambda e: {"images": np.repeat(e.images[:1], 20, 0) if e.seed == 3 else e.images},
+            lambda e: {"images": np.repeat(e.images[:1], 12, 0) if e.seed == 3 else e.images},
             "one picture in all frames of episode 3",
         ),
     ],
