@@ -39,39 +39,46 @@ def judge_actions(
     policy: PolicySpaces | None,
     replay: Replay | None,
 ) -> None:
+    """Add a row for each number of the actions, float32 [F, A], and what is wrong with them."""
     names = data.action_names or world.spaces.action_names
     low, high = (np.array(limit, np.float64) for limit in (world.spaces.action_low, world.spaces.action_high))
-    bounded = np.isfinite(low) & np.isfinite(high) & (high > low)
-    span = np.where(bounded, high - low, 1.0)
+    span = np.where(np.isfinite(low) & np.isfinite(high) & (high > low), high - low, np.inf)
+    are_few = data.lengths is not None and len(data.lengths) < MANY_EPISODES
     findings = [
-        _action_finding(actions[:, at], low[at], high[at], world.spaces.num_choices)
-        if bounded[at]
+        _action_finding(actions[:, at], low[at], high[at], world.spaces.num_choices, are_few)
+        if np.isfinite(span[at])
         else Finding("no limits")
         for at in range(len(low))
     ]
-    findings = [
-        Finding(f"{FITS}, in one half") if _is_acquitted(finding, at, data, replay) else finding
-        for at, finding in enumerate(findings)
-    ]
-    share = np.ptp(actions, 0) / span
-    moving = share > RESOLUTION
-    is_small = bounded & moving & (share < SMALL_SHARE)
-    other = _of_all_actions(replay, bool(moving.any() and is_small[moving].all()))
-    if other is not None:
-        findings = [other if moves else finding for finding, moves in zip(findings, moving, strict=True)]
-    if replay is not None:
-        findings = [_REVERSED if at in replay.reversed_actions else finding for at, finding in enumerate(findings)]
+    findings = _with_answers(findings, np.ptp(actions, 0) / span, actions, replay)
     for at, finding in enumerate(findings):
-        limits = f"{low[at]:.4g} to {high[at]:.4g}" if bounded[at] else "no limits"
+        limits = f"{low[at]:.4g} to {high[at]:.4g}" if np.isfinite(span[at]) else "no limits"
         taken = "" if policy is None else "taken"
-        row = Row(label_of("action", at, names), span_of(actions[:, at]), limits, taken, finding.verdict)
-        fit.rows.append(row)
-    _judge_limits(fit, actions, low, high, np.where(bounded, span, np.inf), names)
+        fit.rows.append(Row(label_of("action", at, names), span_of(actions[:, at]), limits, taken, finding.verdict))
+    _judge_limits(fit, actions, low, high, span, names)
     warn_of(fit, "action", findings, names)
 
 
-def _action_finding(values: np.ndarray, low: float, high: float, num_choices: int | None) -> Finding:
-    """Judge the values of one action by its limits."""
+def _with_answers(
+    findings: list[Finding], share: np.ndarray, actions: np.ndarray, replay: Replay | None
+) -> list[Finding]:
+    """Return the findings after the world's answers to the actions. share: of the limits, which each action uses."""
+    moving = np.ptp(actions, 0) > NOTHING
+    is_small = (share > 0) & (share < SMALL_SHARE)
+    other = _of_all_actions(replay, bool(moving.any() and is_small[moving].all()))
+    if other is not None:
+        findings = [other if moves else finding for finding, moves in zip(findings, moving, strict=True)]
+    if replay is None:
+        return findings
+    findings = [_REVERSED if at in replay.reversed_actions else finding for at, finding in enumerate(findings)]
+    return [
+        Finding(f"{FITS}, in one half") if finding.is_doubtful and replay.has_recorded_effect(at) else finding
+        for at, finding in enumerate(findings)
+    ]
+
+
+def _action_finding(values: np.ndarray, low: float, high: float, num_choices: int | None, are_few: bool) -> Finding:
+    """Judge the values of one action by its limits. are_few: they are those of few episodes, which prove little."""
     span = high - low
     least = float(values.min())
     most = float(values.max())
@@ -82,7 +89,7 @@ def _action_finding(values: np.ndarray, low: float, high: float, num_choices: in
     if num_choices is not None:
         used = len(np.unique(values.round()))
         return Finding(FITS if used >= num_choices else f"uses {used} of {num_choices} choices")
-    half = _half(values, low, high)
+    half = _half(values, low, high, are_few)
     if half is not None:
         return half
     middle = (low + high) / 2
@@ -95,29 +102,25 @@ def _action_finding(values: np.ndarray, low: float, high: float, num_choices: in
     return Finding(FITS)
 
 
-def _is_acquitted(finding: Finding, action: int, data: DatasetInfo, replay: Replay | None) -> bool:
-    """Return whether the use of one half of the limits is no fault: few episodes, or an effect as it was recorded."""
-    if finding.change is None:
-        return False
-    are_few = data.lengths is not None and len(data.lengths) < MANY_EPISODES
-    is_gripper = len(np.unique(data.actions[:, action])) == 2 if data.actions is not None else False
-    return (are_few and not is_gripper) or (replay is not None and replay.has_recorded_effect(action))
+def _half(values: np.ndarray, low: float, high: float, are_few: bool) -> Finding | None:
+    """Return the finding on values that go from the middle of the limits to one of them; None: they do not.
 
-
-def _half(values: np.ndarray, low: float, high: float) -> Finding | None:
-    """Return the finding on values that go from the middle of the limits to one of them; None: they do not."""
+    are_few: only those of a gripper, which are two, are believed.
+    """
     least = float(values.min())
     most = float(values.max())
     near = EDGE * (high - low)
     middle = (low + high) / 2
     are_two = bool(((values <= least + near) | (values >= most - near)).all())
+    if are_few and not are_two:
+        return None
     for which, begin, end in (("upper", middle, high), ("lower", low, middle)):
         if abs(least - begin) <= near and abs(most - end) <= near:
             shown = f"{begin:.3g} {'and' if are_two else 'to'} {end:.3g}"
             reason = (
                 f"the data set has only {shown}, as a gripper of another range, and the world {low:.3g} to {high:.3g}"
             )
-            return Finding(f"only {shown}, the {which} half", reason, (2.0, low - 2 * begin))
+            return Finding(f"only {shown}, the {which} half", reason, (2.0, low - 2 * begin), is_doubtful=True)
     return None
 
 

@@ -24,6 +24,7 @@ class Finding:
     verdict: str  # in the row of the table
     reason: str = ""  # the sentence of the line; "": worth a verdict, but no warning
     change: tuple[float, float] | None = None  # factor and offset that mend it; None: none is known
+    is_doubtful: bool = False  # the world's answers may show that it is no fault
 
 
 def unit_of(ours: float, theirs: float) -> float | None:

@@ -196,11 +196,17 @@ def _listing(features: dict[str, Any]) -> str:
 
 
 def _remedy_without_actions(features: dict[str, Any]) -> str:
-    """Return how to name the actions, with the features that by their names are parts of them."""
-    parts = [key for key, spec in features.items() if key.startswith(ACTION) and _is_vector(spec)]
-    if len(parts) > 1:
-        return f"name the features that hold the actions, in the world's order: demos.keys.action=[{','.join(parts)}]"
-    return "name the feature that holds the actions: demos.keys.action=FEATURE"
+    """Return how to name the actions, and the state, with the features that by their names are parts of them."""
+    if len(_parts(features, ACTION)) < 2:
+        return "name the feature that holds the actions: demos.keys.action=FEATURE"
+    keys = f"demos.keys.action=[{','.join(_parts(features, ACTION))}]"
+    if not any(name in features for name in STATE_NAMES) and _parts(features, STATE):
+        keys += f" demos.keys.state=[{','.join(_parts(features, STATE))}]"
+    return f"name the features that hold them, in the world's order: {keys}"
+
+
+def _parts(features: dict[str, Any], prefix: str) -> list[str]:
+    return [key for key, spec in features.items() if key.startswith(prefix) and _is_vector(spec)]
 
 
 def _is_vector(spec: dict[str, Any]) -> bool:
