@@ -155,7 +155,7 @@ def fitting_cameras(session: Session, dataset: Path) -> tuple[str, ...]:
     learns_rewards = ALGORITHMS.get(config.algorithm.name).needs_demonstrations
     fit = compare(data, world, policy, learns_rewards=learns_rewards)
     if config.demos.path is not None:
-        console.note(f"{dataset} beside the world and the new policy; every number is in {DATASET} of the run folder")
+        console.note(f"sft: {dataset} beside the world and the new policy; every number is in {DATASET}")
         for line in fit.lines(is_whole=False):
             console.note(line)
         (session.run_dir / DATASET).write_text(fit.text(), encoding="utf-8")
