@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rlrun.config.schema import RunConfig
+from rlrun.data.fit_report import CompatibilityReport
 from rlrun.doctor.check import ClusterState, Finding, Status, failures
 from rlrun.doctor.checks import check_names, row_of, run_checks
 from rlrun.doctor.facts import ClusterFacts, PairFacts
@@ -33,15 +34,19 @@ logger = logging.getLogger(__name__)
 
 
 def check_cluster(
-    config: RunConfig, inventory: Inventory, nodes: Sequence[RayNode]
+    config: RunConfig, inventory: Inventory, nodes: Sequence[RayNode], fit: CompatibilityReport | None = None
 ) -> tuple[ClusterState, list[Finding]]:
-    """Plan, measure the nodes of the plan (all nodes if the planner refuses), and check them. Starts no workers."""
+    """Plan, measure the nodes of the plan (all nodes if the planner refuses), and check them. Starts no workers.
+
+    fit: of data set, policy and the started world; None: they are compared without starting it.
+    """
+    fit = planned_fit(config) if fit is None else fit
     check_names(config.doctor.skip)
     try:
         fitting = fit_run(config, inventory)
     except RunError as refusal:
-        return check_nodes(config, inventory, nodes, is_thorough=True, refusal=refusal)
-    return check_nodes(fitting.config, inventory, nodes, is_thorough=True, fitting=fitting)
+        return check_nodes(config, inventory, nodes, is_thorough=True, refusal=refusal, fit=fit)
+    return check_nodes(fitting.config, inventory, nodes, is_thorough=True, fitting=fitting, fit=fit)
 
 
 def check_nodes(
@@ -51,6 +56,7 @@ def check_nodes(
     is_thorough: bool,
     fitting: Fitting | None = None,
     refusal: RunError | None = None,
+    fit: CompatibilityReport | None = None,
 ) -> tuple[ClusterState, list[Finding]]:
     """Measure the nodes of the plan, or all of them after a refusal, and check them."""
     planned = fitting.plan if fitting is not None else None
@@ -58,7 +64,6 @@ def check_nodes(
     requests = node_requests(config, inventory, planned, is_thorough or len(nodes) > 1)
     facts = _measure(config, requests, planned, nodes, is_thorough)
     packages = open_packages(driver_packages(config) if is_thorough else ())
-    fit = planned_fit(config) if is_thorough else None
     facts = dataclasses.replace(facts, driver_packages=packages, driver_load=local_load(), fit=fit)
     cluster = ClusterState(config, tuple(requests), facts, planned, sums, refusal)
     return cluster, run_checks(cluster, config.doctor.skip)

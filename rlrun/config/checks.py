@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from rlrun.config.checks_of_inputs import evaluated_policy_exists, name_is_below_runs, output_is_a_folder, paths_exist
+from rlrun.config.checks_of_inputs import (
+    declared_changes_can_be_made,
+    evaluated_policy_exists,
+    name_is_below_runs,
+    output_is_a_folder,
+    paths_exist,
+)
 from rlrun.config.checks_of_learning import (
     adapters_have_layers,
     algorithm_learns_from_the_choices,
@@ -85,6 +91,7 @@ CHECKS: tuple[Check, ...] = (
     warm_start_warms_up,
     demonstrations_are_not_evaluated,
     chosen_demonstrations_exist,
+    declared_changes_can_be_made,
     schedules_fall,
     clipped_returns_have_a_critic,
     algorithm_learns_from_the_choices,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rlrun.config.faults import Faults
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import CHANGED_NUMBERS, PICTURE_CHANGES, RunConfig
 from rlrun.system.errors import ExitStatus, RunError
 
 LONGEST_NAME = 255  # bytes
@@ -105,3 +108,50 @@ def _near(path: Path) -> str:
     missing = path.absolute().relative_to(folder).parts[0]
     close = difflib.get_close_matches(missing, [entry.name for entry in folder.iterdir()], n=3)
     return f" Similar in {folder}: {', '.join(close)}." if close else ""
+
+
+def declared_changes_can_be_made(config: RunConfig) -> Faults:
+    """Features are named as text, factors and offsets are numbers, and changes of pictures are known."""
+    keys = config.demos.keys
+    faults = {
+        "demos.keys.state": _fault_of_features(keys.state),
+        "demos.keys.action": _fault_of_features(keys.action),
+        "demos.keys.scale": _fault_of_numbers(keys.scale, is_factor=True),
+        "demos.keys.offset": _fault_of_numbers(keys.offset, is_factor=False),
+        "demos.keys.pictures": _fault_of_pictures(keys.pictures),
+    }
+    for key, fault in faults.items():
+        if fault is not None:
+            yield RunError(
+                "The dataset cannot be read as declared.",
+                key=key,
+                value=getattr(keys, key.rpartition(".")[2]),
+                cause=f"{fault}.",
+                remedy="docs/howto/demonstrations.md shows each form.",
+            )
+
+
+def _fault_of_features(named: Any) -> str | None:
+    names = named if isinstance(named, list) else [] if named is None else [named]
+    if all(isinstance(name, str) for name in names) and (names or named is None):
+        return None
+    return f"It is {named!r}, and must be the name of a feature, or a list of names"
+
+
+def _fault_of_numbers(declared: Mapping[str, Any], is_factor: bool) -> str | None:
+    """Return why demos.keys.scale (is_factor) or demos.keys.offset cannot be used; None: it can."""
+    for name, value in declared.items():
+        if str(name).partition("/")[0] not in CHANGED_NUMBERS:
+            return f"{name} is none of {', '.join(CHANGED_NUMBERS)}, and no number of them such as action/7"
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number or (is_factor and value == 0):
+            return f"{name} is {value!r}, and must be a finite number{' other than 0' if is_factor else ''}"
+    return None
+
+
+def _fault_of_pictures(declared: Mapping[str, Any]) -> str | None:
+    """Return why demos.keys.pictures cannot be used; None: it can."""
+    for name, changes in declared.items():
+        if not isinstance(changes, list) or not changes or any(change not in PICTURE_CHANGES for change in changes):
+            return f"{name} is {changes!r}, and must be a list of {', '.join(PICTURE_CHANGES)}"
+    return None

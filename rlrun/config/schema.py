@@ -36,6 +36,8 @@ SEED = Range(0, 2**31 - 1)
 DEMO_SEEDS = Range(0, 1_999_999)  # as in rlrun.edges.starts: the splits of starts
 EVALUATION_SEEDS = Range(2_000_000, 2**31 - 1)
 VLA_EVAL_PATH = "/vla-eval"  # of an address at which rlrun speaks vla-eval's protocol; vla-eval's servers take any
+CHANGED_NUMBERS = ("action", "state", "reward")  # of a dataset, which demos.keys can scale
+PICTURE_CHANGES = ("rotate_90", "rotate_180", "rotate_270", "mirror", "swap_red_blue")
 
 
 class Renderer(Enum):
@@ -327,11 +329,17 @@ class WeightSyncConfig(Section):
 
 @dataclass
 class DemoKeysConfig(Section):
-    """Names of the features of `demos.path` that play each role; only with demos.path. docs/howto/demonstrations.md"""
+    """Features of `demos.path` by their role, and how they are changed; only with it. docs/howto/demonstrations.md"""
 
-    state: str | None = None  # proprioception; None: observation.state or state, or the dataset has none
-    action: str | None = None  # actions; None: action or actions
+    # proprioception: a feature, or a list of features that are joined; None: observation.state or state, or none
+    state: Any = None
+    action: Any = None  # actions: a feature, or a list of features that are joined; None: action or actions
     images: list[str] | None = None  # cameras, in this order; None: all features of colour pictures
+    # factors by which numbers are multiplied: of action, state or reward, or of one number, as {action/7: -1}
+    scale: dict[str, Any] = field(default_factory=dict)
+    offset: dict[str, Any] = field(default_factory=dict)  # added to numbers after `scale`, as {action/7: -1}
+    # camera -> changes in order, of rotate_90, rotate_180, rotate_270 (counterclockwise), mirror, swap_red_blue
+    pictures: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -340,6 +348,9 @@ class DemosConfig(Section):
     keys: DemoKeysConfig = field(default_factory=DemoKeysConfig)
     episodes: Any = None  # of `path`: a list of episode_index, or a range "0:50" (quoted in YAML); None: all
     only_successful: bool = False  # of `path` only episodes whose column success (or feature next.success) is true
+    # of `path`: an episode of so many frames was cut off, whose next.done is not terminal; 0: none was; None: those
+    # with next.truncated, and those that failed after the same number of frames as the longest
+    time_limit: int | None = bounded(None, NOT_NEGATIVE)
     memory_gb: float = bounded(4.0, NOT_NEGATIVE)  # decoded pictures that each actor rank keeps in memory
     num_episodes: int = bounded(128, COUNT)
     noise: float = bounded(0.01, NOT_NEGATIVE)  # std of the noise on the expert's actions, as a share of their range

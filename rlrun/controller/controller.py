@@ -20,10 +20,13 @@ from rlrun.edges.seeds import actor_ranks_of
 from rlrun.edges.spaces import Spaces, check_equal_spaces
 from rlrun.edges.starts import EpisodeStart
 from rlrun.edges.trajectories import Trajectory
+from rlrun.edges.world_sample import WorldSample
 from rlrun.edges.wrong_message import WRONG_MESSAGE
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from rlrun.edges.reports import Collected, Evaluated
     from rlrun.workers.env_worker import EnvWorker
     from rlrun.workers.rollout_worker import RolloutWorker
@@ -137,6 +140,13 @@ class Controller:
         """Return how episodes with these reset seeds begin, in the simulator of the first env worker."""
         what = "starts of known seeds"
         return self._recovering(lambda: self.envs.call_first(lambda env: env.probe(seeds), what, self._step_s))
+
+    def sample_world(self, seeds: list[int], actions: np.ndarray) -> WorldSample:
+        """Return what the simulator of the first env worker shows at these starts, and its answers to the actions."""
+        what = "answers to actions of the data set"
+        return self._recovering(
+            lambda: self.envs.call_first(lambda env: env.sample(seeds, actions), what, self._step_s)
+        )
 
     def form_mesh(self) -> None:
         """Connect the actor ranks, and verify the connections, before any model is loaded."""

@@ -8,25 +8,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from rlrun.edges.spaces import PolicySpaces, Spaces
+from rlrun.data.fit_numbers import judge_numbers
+from rlrun.data.fit_pictures import judge_pictures
+from rlrun.data.fit_report import CompatibilityReport, Row, World, listed, mismatch
+from rlrun.edges.spaces import PolicySpaces
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.text import first_of
 
 if TYPE_CHECKING:
     from rlrun.data.lerobot.reader import DatasetInfo
 
 _GENERIC_WORDS = {"observation", "observations", "obs", "image", "images", "pixels", "rgb", "camera", "cameras"}
 RATE_TOLERANCE = 0.01  # 29.97 frames per second count as 30
-MAX_SILENT_OUTSIDE = 0.01  # a larger share of a dimension's actions beyond its limits gives a warning
-MAX_ALLOWED_OUTSIDE = 0.5  # a larger share is refused: the numbers have another unit
-MAX_DISTANCE = 10.0  # in ranges of the dimension; actions farther beyond the limits are refused
-LIMIT_SLACK = 0.01  # in ranges of the dimension: recorded actions may exceed their limits by rounding
-MAX_SHOWN = 3  # sentences and names in a message
 _COUNT_REMEDY = "Take the world that the data was recorded in, or name the right feature in demos.keys."
 _CAMERA_REMEDY = (
     "List the data set's cameras in the order of the world's, as demos.keys.images=[…], or let the world show what was "
@@ -132,49 +127,17 @@ def _normalized_name(name: str) -> str:
     return short_name(name).lower().replace("-", "_")
 
 
-@dataclass(frozen=True)
-class World:
-    """The spaces of a simulator, which need not run yet, and the size of its pictures."""
-
-    spaces: Spaces
-    image_size: int = 0  # pixels of a side; 0: unknown
-    is_exact: bool = True  # False: of the spaces only the cameras' names are known
-
-    def known(self, count: int) -> int | None:
-        """Return a number of the spaces; None: it is unknown."""
-        return count if self.is_exact else None
-
-
-@dataclass
-class CompatibilityReport:
-    """Result of the comparison: a table, and sentences on mismatches."""
-
-    rows: list[tuple[str, str, str, str]] = field(default_factory=list)  # what, data set, world, policy
-    refusals: list[RunError] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    cameras: tuple[str, ...] = ()  # of the data set, in the order of the world's
-
-    def lines(self) -> list[str]:
-        """Return the table as lines of text, without columns that are empty."""
-        table = [("", "data set", "world", "policy"), *self.rows]
-        shown = [at for at in range(4) if at == 0 or any(row[at] for row in self.rows)]
-        widths = [max(len(row[at]) for row in table) for at in shown]
-        return ["  ".join(row[at].ljust(w) for at, w in zip(shown, widths, strict=True)).rstrip() for row in table]
-
-    def require(self) -> None:
-        """Raise the first refusal."""
-        for refusal in self.refusals:
-            raise refusal
-
-
 def compare(
     data: DatasetInfo | None,
     world: World,
     policy: PolicySpaces | None = None,
     renamed: Mapping[str, str] | None = None,
+    learns_rewards: bool = False,
 ) -> CompatibilityReport:
-    """Compare a data set, the world and the policy. renamed: policy.cameras."""
+    """Compare a data set, the world and the policy.
+
+    renamed: policy.cameras. learns_rewards: the algorithm learns from the rewards of the data set.
+    """
     fit = CompatibilityReport()
     spaces = world.spaces
     if data is None and policy is not None and policy.cameras and (spaces.cameras or world.is_exact):
@@ -190,11 +153,13 @@ def compare(
         actions = world.known(spaces.num_actions), spaces.action_names
         _compare_vector(fit, "state", (data.num_proprio, data.proprio_names), state)
         _compare_vector(fit, "actions", (data.num_actions, data.action_names), actions)
-        _compare_range(fit, data, world)
         _compare_rate(fit, data, world)
         _compare_sentences(fit, data, world)
         fit.notes += [f"the data set: {sentence}" for sentence in data.left_out]
     _add_columns(fit, data, world, policy)
+    if data is not None:
+        judge_pictures(fit, data, world, policy)
+        judge_numbers(fit, data, world, policy, learns_rewards)
     return fit
 
 
@@ -239,14 +204,14 @@ def _compare_cameras(fit: CompatibilityReport, data: DatasetInfo, world: World) 
     try:
         match = match_dataset_cameras(data, world)
     except ValueError as error:
-        fit.refusals.append(_mismatch("cameras", f"{error}", "demos.keys.images", _CAMERA_REMEDY))
+        fit.refusals.append(mismatch("cameras", f"{error}", "demos.keys.images", _CAMERA_REMEDY))
         return
     if match is None:
         return
     fit.cameras = tuple(data.cameras[at] for at in match.order)
     if not match.is_certain:
         cause = f"No name fits: {match}, by their order alone. A swap of two cameras would not be noticed"
-        fit.refusals.append(_mismatch("cameras", cause, "demos.keys.images", _CAMERA_REMEDY))
+        fit.refusals.append(mismatch("cameras", cause, "demos.keys.images", _CAMERA_REMEDY))
     elif match.differs:
         fit.notes.append(f"cameras, data set → world: {match}")
     sizes = {name: size for name, size in zip(data.cameras, data.camera_sizes, strict=True) if name in fit.cameras}
@@ -268,7 +233,7 @@ def _compare_vector(
         return
     if number != wanted:
         cause = f"The data set has {number} numbers of {what}, the world {wanted}"
-        fit.refusals.append(_mismatch(what, cause, key, _COUNT_REMEDY))
+        fit.refusals.append(mismatch(what, cause, key, _COUNT_REMEDY))
         return
     ours = _informative_names(there)
     theirs = _informative_names(names)
@@ -279,32 +244,10 @@ def _compare_vector(
     if misplaced:
         cause = f"{misplaced[0]} is number {theirs.index(misplaced[0])} of the data set's {what} and number "
         cause += f"{ours.index(misplaced[0])} of the world's"
-        fit.refusals.append(_mismatch(what, cause, key, "Record or rewrite the data set in the world's order."))
+        fit.refusals.append(mismatch(what, cause, key, "Record or rewrite the data set in the world's order."))
     else:
         pairs = [f"{data_name} → {other}" for data_name, other in zip(names, there, strict=True) if data_name != other]
-        fit.warnings.append(f"{what} have other names in the data set than in the world: {_shortened(pairs)}")
-
-
-def _compare_range(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:
-    if data.actions is None or len(world.spaces.action_low) != data.num_actions or not len(data.actions):
-        return
-    low = np.array(world.spaces.action_low)
-    high = np.array(world.spaces.action_high)
-    bounded = np.isfinite(low) & np.isfinite(high)
-    span = np.where(bounded, high - low, 1.0)
-    beyond = np.maximum(low - data.actions, data.actions - high) / span  # in ranges of the dimension
-    beyond = np.where(bounded, beyond, 0.0)
-    share = (beyond > LIMIT_SLACK).mean(0)
-    worst = beyond.max(0)
-    at = int(np.argmax(np.maximum(share, worst / MAX_DISTANCE)))
-    name = (data.action_names or world.spaces.action_names or tuple(f"action {i}" for i in range(len(low))))[at]
-    sentence = f"{_percent(share[at])} of the data set's {name} lie outside of {low[at]:g} to {high[at]:g}"
-    sentence += f", up to {data.actions[:, at][np.argmax(beyond[:, at])]:g}"
-    if (share > MAX_ALLOWED_OUTSIDE).any() or (worst > MAX_DISTANCE).any():
-        remedy = "Convert the actions to the simulator's unit, or take the world that they were recorded in."
-        fit.refusals.append(_mismatch("actions", sentence, "demos.path", remedy))
-    elif (share > MAX_SILENT_OUTSIDE).any():
-        fit.warnings.append(f"{sentence}: the simulator will clip what the policy learns of them")
+        fit.warnings.append(f"{what} have other names in the data set than in the world: {listed(pairs)}")
 
 
 def _compare_rate(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:
@@ -316,7 +259,7 @@ def _compare_rate(fit: CompatibilityReport, data: DatasetInfo, world: World) -> 
         fit.warnings.append(f"{cause}: an imitated movement has another speed there")
     else:
         remedy = f"Set env.action_hz={data.fps:g} if the world should run so, or resample the data set."
-        fit.refusals.append(_mismatch("rate", cause, "env.action_hz", remedy))
+        fit.refusals.append(mismatch("rate", cause, "env.action_hz", remedy))
 
 
 def _compare_sentences(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:
@@ -327,15 +270,15 @@ def _compare_sentences(fit: CompatibilityReport, data: DatasetInfo, world: World
     unknown = [sentence for sentence in world.spaces.instructions if sentence not in data.sentences]
     if unknown:
         fit.warnings.append(
-            f"the world says {_shortened([repr(text) for text in unknown])}, which no episode of the data set has "
-            f"({_shortened([repr(text) for text in data.sentences])}): env.instruction or the data set can be changed"
+            f"the world says {listed([repr(text) for text in unknown])}, which no episode of the data set has "
+            f"({listed([repr(text) for text in data.sentences])}): env.instruction or the data set can be changed"
         )
 
 
 def _add_columns(fit: CompatibilityReport, data: DatasetInfo | None, world: World, policy: PolicySpaces | None) -> None:
     def numbers(count: int | None, names: Sequence[str] = ()) -> str:
         shown = _informative_names(tuple(names))
-        return "" if count is None else f"{count}: {_shortened(shown)}" if shown else str(count)
+        return "" if count is None else f"{count}: {listed(shown)}" if shown else str(count)
 
     spaces = world.spaces
     cameras = numbers(world.known(spaces.num_images), spaces.cameras)
@@ -343,7 +286,7 @@ def _add_columns(fit: CompatibilityReport, data: DatasetInfo | None, world: Worl
     if data is not None:
         sizes = zip(data.cameras, data.camera_sizes, strict=True)
         ours = (
-            _shortened([f"{name} {height}x{width}" for name, (height, width) in sizes]),
+            listed([f"{name} {height}x{width}" for name, (height, width) in sizes]),
             numbers(data.num_proprio, data.proprio_names),
             numbers(data.num_actions, data.action_names),
             f"{data.fps:g} Hz",
@@ -354,23 +297,13 @@ def _add_columns(fit: CompatibilityReport, data: DatasetInfo | None, world: Worl
         theirs = (", ".join(policy.cameras), proprio, str(policy.num_actions or ""))
     hz = "" if spaces.control_hz is None else f"{spaces.control_hz:g} Hz"
     fit.rows += [
-        ("cameras", ours[0], cameras, theirs[0]),
-        ("state", ours[1], numbers(world.known(spaces.num_proprio), spaces.proprio_names), theirs[1]),
-        ("actions", ours[2], numbers(world.known(spaces.num_actions), spaces.action_names), theirs[2]),
-        ("rate", ours[3], hz, ""),
+        Row("cameras", ours[0], cameras, theirs[0]),
+        Row("state", ours[1], numbers(world.known(spaces.num_proprio), spaces.proprio_names), theirs[1]),
+        Row("actions", ours[2], numbers(world.known(spaces.num_actions), spaces.action_names), theirs[2]),
+        Row("rate", ours[3], hz),
     ]
     if data is not None and data.sentences:
-        fit.rows.append(("sentences", _shortened(data.sentences), _shortened(world.spaces.instructions), ""))
-
-
-def _mismatch(what: str, cause: str, key: str, remedy: str) -> RunError:
-    return RunError(
-        f"The data set does not fit the world: {what}.",
-        key=key,
-        cause=f"{cause}.",
-        remedy=remedy,
-        exit_status=ExitStatus.bad_input,
-    )
+        fit.rows.append(Row("sentences", listed(data.sentences), listed(world.spaces.instructions)))
 
 
 def _informative_names(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -378,11 +311,3 @@ def _informative_names(names: tuple[str, ...]) -> tuple[str, ...]:
     stems = {name.rstrip("0123456789").rstrip("/_.") for name in names}
     numbered = len(stems) == 1 and all(name[-1:].isdigit() for name in names)
     return () if numbered else names
-
-
-def _shortened(names: Sequence[str]) -> str:
-    return first_of(names, MAX_SHOWN)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"

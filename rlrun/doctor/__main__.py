@@ -22,10 +22,12 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.cluster.preflight import check_cluster
     from rlrun.doctor.check import failures
     from rlrun.doctor.report import as_json, show
+    from rlrun.testing.datasets import fit_if_quick
 
+    fit = fit_if_quick(config)
     machines = Machines(config)
     try:
-        cluster, findings = check_cluster(config, machines.inventory, machines.nodes())
+        cluster, findings = check_cluster(config, machines.inventory, machines.nodes(), fit)
     finally:
         machines.close()
     if config.doctor.format is ReportFormat.json:

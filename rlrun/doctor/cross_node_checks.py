@@ -91,7 +91,7 @@ def _same_minor(version: str, usual: str) -> bool:
 
 
 def fit(cluster: ClusterState) -> Iterator[Finding]:
-    """Check that the data set and the policy folder fit the world: cameras, numbers, rate, units, sentences."""
+    """Check that data set and policy folder fit the world: cameras, pictures, numbers, units, rate, sentences."""
     report = cluster.facts.fit
     if report is None:
         return

@@ -22,7 +22,9 @@ def as_json(cluster: ClusterState, findings: list[Finding]) -> str:
     """Return the findings and the facts behind them as JSON."""
     rows = [asdict(finding) | {"status": finding.status.value} for finding in findings]
     facts: dict[str, Any] = asdict(cluster.facts)
-    return json.dumps({"is_fit": not _count(findings)["failed"], "findings": rows, "facts": facts}, indent=1)
+    return json.dumps(
+        {"is_fit": not _count(findings)["failed"], "findings": rows, "facts": facts}, indent=1, default=str
+    )
 
 
 def show(console: Console, cluster: ClusterState, findings: list[Finding]) -> None:
@@ -36,6 +38,9 @@ def show(console: Console, cluster: ClusterState, findings: list[Finding]) -> No
         status = f"[{_STYLES[finding.status]}]{finding.status.value}[/]"
         table.add_row(finding.check, status, _plain(finding.where), _plain(finding.cause or finding.value))
     console.print(table)
+    fit = cluster.facts.fit
+    for line in () if fit is None or not fit.rows else fit.lines(is_whole=False):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     for backend in ("gloo", "nccl"):
         rows = matrix(cluster.facts.pairs, backend)
         if len(rows) > 1:

@@ -27,6 +27,7 @@ EPISODES = "episodes.jsonl"
 LOSSES = "losses.jsonl"
 EVALUATIONS = "evaluations.jsonl"
 STARTS = "starts.jsonl"
+DATASET = "dataset.txt"  # the data set beside the world and the policy
 WORLD = "world.json"
 CERTIFICATIONS = "certifications.jsonl"  # in the folder of the run that trained the policy
 TIMELINE = "timeline.json"

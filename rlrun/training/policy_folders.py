@@ -10,15 +10,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlrun.config import provenance
+from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.config.sources import computing_digest, world_digest
 from rlrun.data import checksums
 from rlrun.data.fit import World, compare
+from rlrun.data.fit_replay import MAX_STARTS, MIN_STARTS, replayed_actions
 from rlrun.data.lerobot import dataset_digest
-from rlrun.data.lerobot.reader import dataset_info
+from rlrun.data.lerobot.reader import DatasetInfo, dataset_info
 from rlrun.edges.spaces import PolicySpaces
+from rlrun.edges.world_sample import WorldSample
 from rlrun.observability.records import ABLATION_NOTE, ablation_sentence
+from rlrun.observability.run_files import DATASET
 from rlrun.policies.spec import CONFIG_FILE, policy_spec
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Session
@@ -137,26 +141,41 @@ def _content(config: RunConfig, sections: tuple[str, ...]) -> dict:
 
 
 def fitting_cameras(session: Session, dataset: Path) -> tuple[str, ...]:
-    """Compare a dataset with the simulators, and show the comparison if the user brought it.
+    """Compare a dataset with the simulators. The comparison with a user's own is shown, and kept in the run folder.
 
     Returns the dataset's cameras in the order of the simulators'. Raises RunError if the two do not fit.
     """
     config = session.config
     console = session.console
     data = dataset_info(config.demos, str(dataset))
-    world = World(session.controller.world, config.env.image_size)
+    sample = _answers(session, data) if config.demos.path is not None else None
+    world = World(session.controller.world, config.env.image_size, sample=sample)
     num_proprio = data.num_proprio if config.policy.use_proprio else 0
-    fit = compare(data, world, PolicySpaces(data.num_actions, num_proprio, world.spaces.cameras))
+    policy = PolicySpaces(data.num_actions, num_proprio, world.spaces.cameras)
+    learns_rewards = ALGORITHMS.get(config.algorithm.name).needs_demonstrations
+    fit = compare(data, world, policy, learns_rewards=learns_rewards)
     if config.demos.path is not None:
-        console.note(f"sft: {dataset} beside the world and the new policy")
-        for line in fit.lines():
+        console.note(f"sft: {dataset} beside the world and the new policy; every number is in {DATASET}")
+        for line in fit.lines(is_whole=False):
             console.note(line)
+        (session.run_dir / DATASET).write_text(fit.text(), encoding="utf-8")
     for line in fit.notes:
         console.note(line)
     for warning in fit.warnings:
         console.warning(warning)
     fit.require()
     return fit.cameras
+
+
+def _answers(session: Session, data: DatasetInfo) -> WorldSample | None:
+    """Start episodes in the world with the first actions of the data set; None: the world takes other actions."""
+    config = session.config
+    num_rows = min(MAX_STARTS, max(MIN_STARTS, config.env.num_envs // config.env.num_workers))
+    actions = replayed_actions(data, session.controller.world, num_rows)
+    if actions is None:
+        return None
+    with session.phase("compare data set"):
+        return session.controller.sample_world([config.demos.seed + row for row in range(num_rows)], actions)
 
 
 def _cached(config: RunConfig, kind: str, keys: dict) -> Path:

@@ -25,7 +25,7 @@ _DELETED = " (deleted)"  # what Linux appends to the name of an open file that h
 _OF_A_RUN = (
     *(run_files.CONFIG, run_files.CONFIG_DIFF, run_files.PLAN, run_files.PROVENANCE, run_files.METRICS),
     *(run_files.NOTES, run_files.EPISODES, run_files.LOSSES, run_files.EVALUATIONS, run_files.TIMELINE),
-    *(run_files.STARTS, run_files.WORLD, run_files.CERTIFICATIONS),
+    *(run_files.STARTS, run_files.WORLD, run_files.CERTIFICATIONS, run_files.DATASET),
     *(run_files.REPORT, run_files.VIDEOS, run_files.PROFILE, run_files.ALARMS, CHECKPOINTS, RECORDING_FOLDER),
     *("policy", "first_policy", "evaluation.json", "tensorboard", "wandb", "wandb_id.txt"),
 )

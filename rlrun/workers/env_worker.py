@@ -25,8 +25,10 @@ from rlrun.edges.reports import Collected, EpisodeReport, Evaluated, LeftOutEpis
 from rlrun.edges.seeds import actor_ranks_of, rollout_of, sampling_keys
 from rlrun.edges.spaces import Spaces
 from rlrun.edges.starts import EpisodeStart, starts_of
+from rlrun.edges.world_sample import WorldSample
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
+from rlrun.envs.sampling import sample_world
 from rlrun.envs.vector_env import NoPicture
 from rlrun.observability.run_files import open_log
 from rlrun.observability.timeline import CallProfile
@@ -241,6 +243,11 @@ class EnvWorker:
             some = np.array(seeds[first : first + self._num_envs], np.int64)
             found += starts_of(self.env.reset(np.arange(some.size), some), some)
         return found
+
+    def sample(self, seeds: list[int], actions: np.ndarray) -> WorldSample:
+        """Return what the world shows at these starts, and its answers to actions [R, K, A]. Drops running episodes."""
+        self._collector.forget()
+        return sample_world(self.env, np.array(seeds, np.int64), actions)
 
     def _reset_to(self, ledger: EpisodeLedger, rows: np.ndarray, seeds: np.ndarray) -> Frames:
         """Begin in `rows` the episodes of `seeds`, one each. Returns their frames."""

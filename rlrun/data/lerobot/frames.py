@@ -5,7 +5,6 @@ Arrays of 256 MB and more are kept in an unnamed temporary file, mapped into mem
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlrun.data.lerobot.layout import COPY_AGAIN, FRAME_DONE, FRAME_REWARD, FRAME_SUCCESS, DatasetError
+from rlrun.data.lerobot import times
+from rlrun.data.lerobot.layout import (
+    COPY_AGAIN,
+    FRAME_DONE,
+    FRAME_REWARD,
+    FRAME_SUCCESS,
+    FRAME_TRUNCATED,
+    DatasetError,
+    Vector,
+)
 from rlrun.data.lerobot.tables import DatasetFiles, EpisodeRow, checked_read
 
 if TYPE_CHECKING:
@@ -35,12 +43,13 @@ class FrameTable:
     task: np.ndarray  # int64 [F]: task_index; -1: the dataset names none
     success: np.ndarray  # bool [F]: next.success; False without such a feature
     reward: np.ndarray  # float32 [F]: next.reward; NaN without such a feature
-    done: np.ndarray  # bool [F]: next.done; False without such a feature
+    done: np.ndarray  # bool [F]: next.done without next.truncated; False without such a feature
     lengths: np.ndarray  # int64 [E]
     episodes: tuple[EpisodeRow, ...]  # E
     files: tuple[Path, ...]  # data files
     file: np.ndarray  # int32 [F]: index into `files`
     row: np.ndarray  # int64 [F]: row in the file
+    remarks: tuple[str, ...] = ()  # sentences for the user on times and numbers of frames that were not taken as stored
 
     def episode_and_step(self, frame: int) -> tuple[int, int]:
         """Return episode_index and step of a frame."""
@@ -110,16 +119,19 @@ def read_frames(files: DatasetFiles, episodes: list[EpisodeRow]) -> FrameTable:
     columns.ordered()
     lengths = np.bincount(columns.episode, minlength=len(episodes))
     _require_lengths(files, episodes, lengths)
+    time_s, remarks = times.since_begin(columns.time_s, columns.step, lengths, episodes, files.fps)
+    remarks += times.repeated_steps(columns.step, lengths)
     frames = FrameTable(
         columns.state,
         columns.action,
-        np.where(np.isfinite(columns.time_s), columns.time_s, columns.step / files.fps),
+        time_s,
         *(columns.task, columns.success, columns.reward, columns.done, lengths, tuple(episodes)),
         *(tuple(paths), columns.file, columns.row),
+        remarks=tuple(remarks),
     )
     if roles.state is not None:
-        _require_finite(roles.state.key, frames.state, frames)
-    _require_finite(roles.action.key, frames.action, frames)
+        _require_finite(roles.state, frames.state, frames)
+    _require_finite(roles.action, frames.action, frames)
     return frames
 
 
@@ -170,14 +182,13 @@ def _read_file(files: DatasetFiles, path: Path, indices: np.ndarray) -> Iterator
 def _columns_of(files: DatasetFiles, path: Path, known: set[str]) -> list[str]:
     """Return the columns to read of a file that has the columns `known`. Raises DatasetError if one is missing."""
     vectors = [vector for vector in (files.roles.state, files.roles.action) if vector is not None]
-    needed = [vector.key for vector in vectors] + ["episode_index", "frame_index"]
+    needed = [key for vector in vectors for key in vector.keys] + ["episode_index", "frame_index"]
     absent = [name for name in needed if name not in known]
     if absent:
         cause = f"it has no column {' and no column '.join(absent)}; its columns: {', '.join(sorted(known))}"
         raise DatasetError(path, cause, _CORRECT_FEATURES)
-    return needed + [
-        name for name in ("timestamp", "task_index", FRAME_SUCCESS, FRAME_REWARD, FRAME_DONE) if name in known
-    ]
+    others = ("timestamp", "task_index", FRAME_SUCCESS, FRAME_REWARD, FRAME_DONE, FRAME_TRUNCATED)
+    return needed + [name for name in others if name in known]
 
 
 def _read_batch(batch: pa.RecordBatch, files: DatasetFiles, indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -195,14 +206,21 @@ def _read_batch(batch: pa.RecordBatch, files: DatasetFiles, indices: np.ndarray)
         if "timestamp" in names
         else np.full(len(batch), np.nan),
         "task": _whole_numbers(batch, "task_index") if "task_index" in names else nothing,
-        "success": _column_values(batch, FRAME_SUCCESS, np.float64) > 0 if FRAME_SUCCESS in names else nothing > 0,
+        "success": _flags(batch, FRAME_SUCCESS),
         "reward": _column_values(batch, FRAME_REWARD, np.float32)
         if FRAME_REWARD in names
         else np.full(len(batch), np.nan, np.float32),
-        "done": _column_values(batch, FRAME_DONE, np.float64) > 0 if FRAME_DONE in names else nothing > 0,
-        "action": _vector(batch, files.roles.action.key, files.roles.action.size),
-        "state": _vector(batch, state.key, state.size) if state else np.zeros((len(batch), 0), np.float32),
+        "done": _flags(batch, FRAME_DONE) & ~_flags(batch, FRAME_TRUNCATED),
+        "action": _vector(batch, files.roles.action),
+        "state": _vector(batch, state) if state else np.zeros((len(batch), 0), np.float32),
     }
+
+
+def _flags(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    """Return bool [rows]; False without such a column."""
+    if name not in batch.schema.names:
+        return np.zeros(len(batch), bool)
+    return _column_values(batch, name, np.float64) > 0
 
 
 def _whole_numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
@@ -213,28 +231,34 @@ def _whole_numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
 
 
 def _column_values(batch: pa.RecordBatch, name: str, kind: type | None) -> np.ndarray:
-    """Return one number per row, also of a column whose cells are lists of one."""
+    """Return one number per row, also of a column whose cells are lists of one, or nested lists."""
     column = batch.column(name)
-    column = column.flatten() if column.type.num_fields else column
+    while column.type.num_fields:
+        column = column.flatten()
     values = column.to_numpy(zero_copy_only=False)
     return values if kind is None else values.astype(kind)
 
 
-def _vector(batch: pa.RecordBatch, key: str, size: int) -> np.ndarray:
-    """Return float32 [rows, size]."""
-    return _column_values(batch, key, np.float32).reshape(len(batch), size)
+def _vector(batch: pa.RecordBatch, vector: Vector) -> np.ndarray:
+    """Return float32 [rows, size], the numbers of its features beside each other."""
+    parts = [
+        _column_values(batch, key, np.float32).reshape(len(batch), size)
+        for key, size in zip(vector.keys, vector.sizes, strict=True)
+    ]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
 
 
-def _require_finite(key: str, values: np.ndarray, frames: FrameTable) -> None:
+def _require_finite(vector: Vector, values: np.ndarray, frames: FrameTable) -> None:
     """Raise DatasetError for vectors [F, D] with NaN or infinity."""
     wrong = np.argwhere(~np.isfinite(values))
     if not len(wrong):
         return
     frame, dimension = (int(number) for number in wrong[0])
     episode, step = frames.episode_and_step(frame)
+    name = " + ".join(vector.keys)
     raise DatasetError(
         frames.files[frames.file[frame]],
-        f"{key}[{dimension}] of frame {step} of episode {episode} is {values[frame, dimension]}, and "
+        f"{name}[{dimension}] of frame {step} of episode {episode} is {values[frame, dimension]}, and "
         f"{len(wrong) - 1} more numbers are not finite",
         "leave such episodes out (demos.episodes), or record them again",
     )
@@ -260,20 +284,3 @@ def _reorder(values: np.ndarray, order: np.ndarray) -> np.ndarray:
     for begin in range(0, len(order), _ROWS_AT_ONCE):
         sorted_values[begin : begin + _ROWS_AT_ONCE] = values[order[begin : begin + _ROWS_AT_ONCE]]
     return sorted_values
-
-
-def time_warning(frames: FrameTable, fps: float) -> Iterator[str]:
-    """Yield a sentence if the frames' times disagree with the frame rate."""
-    steps = np.diff(frames.time_s)
-    inside = np.ones(len(steps), bool)
-    inside[np.cumsum(frames.lengths)[:-1] - 1] = False  # from one episode to the next
-    steps = steps[inside]
-    wrong = np.abs(steps * fps - 1) > 0.1
-    if not wrong.any():
-        return
-    middle = float(np.median(steps))
-    rate = f"{1 / middle:.4g}" if middle > 0 and math.isfinite(1 / middle) else "no"
-    yield (
-        f"The column timestamp disagrees with fps {fps:g} of info.json at {wrong.sum()} of {len(steps)} frames: the "
-        f"median step is {middle:.4g} s ({rate} frames per second)."
-    )

@@ -58,6 +58,7 @@ RECORD_AGAIN = "record the dataset again"
 FRAME_REWARD = "next.reward"  # features of LeRobot's datasets with rewards
 FRAME_DONE = "next.done"
 FRAME_SUCCESS = "next.success"
+FRAME_TRUNCATED = "next.truncated"  # a time limit ended the episode; next.done is true there as well
 INDEX_COLUMNS = {  # LeRobot's columns, in its order
     "timestamp": "float32",
     "frame_index": "int64",
@@ -146,11 +147,19 @@ class Camera:
 
 @dataclass(frozen=True)
 class Vector:
-    """The state or the actions of a dataset. Example: Vector("action", 2, ("x", "y"))."""
+    """The state or the actions of a dataset: one feature, or several that are joined in this order.
 
-    key: str
-    size: int
-    names: tuple[str, ...]  # (): the dataset names none
+    Example: Vector(("action.arm", "action.gripper"), (6, 1), names=())
+    """
+
+    keys: tuple[str, ...]
+    sizes: tuple[int, ...]  # numbers of each feature
+    names: tuple[str, ...]  # of all numbers; (): the dataset names none
+
+    @property
+    def size(self) -> int:
+        """Return how many numbers it has."""
+        return sum(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -173,7 +182,7 @@ def find_roles(features: dict[str, Any], keys: DemoKeysConfig, cameras: Sequence
     action = _named_vector(features, "action", keys.action, ACTION_NAMES, path)
     if action is None:
         cause = f"no feature is called {' or '.join(ACTION_NAMES)}; it has {_listing(features)}"
-        raise DatasetError(path, cause, "name the feature that holds the actions: demos.keys.action=FEATURE")
+        raise DatasetError(path, cause, _remedy_without_actions(features))
     chosen, left_out = _find_cameras(features, keys.images, path)
     if cameras is not None:
         chosen = tuple(_camera_by_name(chosen, name, path) for name in cameras)
@@ -186,22 +195,53 @@ def _listing(features: dict[str, Any]) -> str:
     return ", ".join(shown) or "no features"
 
 
+def _remedy_without_actions(features: dict[str, Any]) -> str:
+    """Return how to name the actions, and the state, with the features that by their names are parts of them."""
+    if len(_parts(features, ACTION)) < 2:
+        return "name the feature that holds the actions: demos.keys.action=FEATURE"
+    keys = f"demos.keys.action=[{','.join(_parts(features, ACTION))}]"
+    if not any(name in features for name in STATE_NAMES) and _parts(features, STATE):
+        keys += f" demos.keys.state=[{','.join(_parts(features, STATE))}]"
+    return f"name the features that hold them, in the world's order: {keys}"
+
+
+def _parts(features: dict[str, Any], prefix: str) -> list[str]:
+    return [key for key, spec in features.items() if key.startswith(prefix) and _is_vector(spec)]
+
+
+def _is_vector(spec: dict[str, Any]) -> bool:
+    """Return whether a feature is one vector of numbers; its shape may have further axes of length 1."""
+    return spec["dtype"] not in ("image", "video", "string") and sum(size != 1 for size in spec["shape"]) <= 1
+
+
 def _named_vector(
-    features: dict[str, Any], role: str, name: str | None, usual: tuple[str, ...], path: Path
+    features: dict[str, Any], role: str, named: str | Sequence[str] | None, usual: tuple[str, ...], path: Path
 ) -> Vector | None:
-    if name is not None and name not in features:
-        cause = f"demos.keys.{role} is {name}, and there is no such feature; it has {_listing(features)}"
-        raise DatasetError(path, cause, f"name one of these in demos.keys.{role}")
-    key = name or next((usual_name for usual_name in usual if usual_name in features), None)
-    if key is None:
-        return None
+    """Return the vector of a role; None: nothing is named, and no usual feature is there. named: demos.keys."""
+    keys = [key for key in usual if key in features][:1]
+    if named is not None:
+        keys = [named] if isinstance(named, str) else list(named)
+    sizes: list[int] = []
+    names: list[str] = []
+    for key in keys:
+        size, own_names = _part(features, role, key, path)
+        sizes.append(size)
+        names += own_names
+    return Vector(tuple(keys), tuple(sizes), tuple(names) if len(names) == sum(sizes) else ()) if keys else None
+
+
+def _part(features: dict[str, Any], role: str, key: str, path: Path) -> tuple[int, tuple[str, ...]]:
+    """Return how many numbers a feature has, and their names. Raises DatasetError if it is no vector of numbers."""
+    if key not in features:
+        cause = f"demos.keys.{role} is {key}, and there is no such feature; it has {_listing(features)}"
+        raise DatasetError(path, cause, f"name one of these in demos.keys.{role}, or several as a list")
     spec = features[key]
     sizes = [whole_number(f"a size of {key}", size, 1, MAX_SIZE) for size in spec["shape"]]
-    if spec["dtype"] in ("image", "video", "string") or len(sizes) > 1:
+    if not _is_vector(spec):
         cause = f"{key} is {spec['dtype']} {sizes}, and must be one vector of numbers; it has {_listing(features)}"
         raise DatasetError(path, cause, f"name another feature in demos.keys.{role}")
     size = math.prod(sizes)
-    return Vector(key, size, read_names(spec.get("names"), size))
+    return size, read_names(spec.get("names"), size)
 
 
 def read_names(names: Any, size: int) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ differences to earlier frames, so that a reader seeks to the key frame before, a
 from __future__ import annotations
 
 import io
+import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ MAX_OPEN = 8  # open videos, and open tables; each decoder keeps a few frames
 _MAX_DECODE_AHEAD_S = 1.0  # a frame at most this far ahead is reached by decoding, a later one by seeking
 _PICTURES_AT_ONCE = 64  # encoded pictures read from a table at a time
 _MAX_PIXELS = 2**26  # of one picture
+_MAX_GROWTH = 64  # times the pixels of a camera's first picture that a later one may have
+_CHECKED_BYTES = 2**30  # of data files, up to which each stored picture's header is read before training
 _ROUNDED_PIXELS = 2**20
 
 
@@ -64,6 +67,16 @@ class VideoReader:
     def size(self) -> tuple[int, int]:
         """Return height and width of its frames, in pixels."""
         return self._stream.codec_context.height, self._stream.codec_context.width
+
+    @property
+    def span_s(self) -> tuple[float, float] | None:
+        """Return the times of its first and last frame by the header; None: the header does not say."""
+        base = self._stream.time_base
+        rate = self._stream.average_rate or self._stream.guessed_rate
+        if base is None or not rate or self._stream.duration is None:
+            return None
+        begin = float((self._stream.start_time or 0) * base)
+        return begin, begin + float(self._stream.duration * base) - 1 / float(rate)
 
     def frame_at(self, time_s: float, tolerance_s: float) -> np.ndarray:
         """Return uint8 [H, W, 3], the frame nearest to `time_s`. Raises DatasetError if it is too far away."""
@@ -171,6 +184,12 @@ class PictureSource(Protocol):
         A picture of another size is scaled.
         """
 
+    def check(self) -> Iterator[str]:
+        """Check headers and durations of all frames' pictures, without decoding them. Raises DatasetError.
+
+        Yields a sentence on pictures of other sizes.
+        """
+
 
 class StoredPictures:
     """Pictures as PNG or JPEG, in the rows of parquet files or in files that the rows name."""
@@ -193,9 +212,26 @@ class StoredPictures:
     def read(self, frames: np.ndarray, out: np.ndarray) -> None:
         """Decode pictures; see PictureSource."""
         height, width = self.size()
+        most = _MAX_GROWTH * height * width
         for place, data in self._encoded(frames):
-            picture = self._in_place(int(frames[place]), lambda: decode_image(data, height, width))  # noqa: B023
+            picture = self._in_place(int(frames[place]), lambda: decode_image(data, most))  # noqa: B023
             out[place] = scaled(picture, *out.shape[1:3])
+
+    def check(self) -> Iterator[str]:
+        """Read the headers of all pictures, unless their files are so large that it would take long."""
+        if sum(path.stat().st_size for path in self._frames.files) > _CHECKED_BYTES:
+            return
+        usual = self.size()
+        frames = np.arange(len(self._frames.time_s))
+        num_odd = 0
+        for place, data in self._encoded(frames):
+            size = self._in_place(place, lambda: picture_size(data))  # noqa: B023 (called at once)
+            num_odd += size != usual
+        if num_odd:
+            yield (
+                f"{num_odd} of {len(frames)} pictures of {self._key} have another size than the first, which is "
+                f"{usual[0]} x {usual[1]}: they are scaled to it."
+            )
 
     def _in_place(self, frame: int, read: Any) -> Any:
         try:
@@ -223,7 +259,7 @@ class StoredPictures:
         data, path = (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
         if isinstance(data, str):
             data, path = None, data
-        if data is not None:
+        if data:
             return bytes(data)
         if not path:
             raise ValueError("its cell is empty")
@@ -259,6 +295,25 @@ class VideoPictures:
         for place in sorted(range(len(frames)), key=lambda place: (of[place].file, times[place])):
             reader = self._readers.get(of[place].file)
             out[place] = scaled(reader.frame_at(times[place], self._tolerance_s), *out.shape[1:3])
+
+    def check(self) -> Iterator[str]:
+        """Compare the times of the first and the last frame of each video with its duration."""
+        wanted: dict[Path, tuple[float, float]] = {}
+        ends = np.cumsum(self._frames.lengths)
+        for episode, begin, end in zip(self._frames.episodes, ends - self._frames.lengths, ends, strict=True):
+            part = episode.videos[self._key]
+            times = part.from_s + self._frames.time_s[begin:end]
+            first, last = wanted.get(part.file, (math.inf, -math.inf))
+            wanted[part.file] = min(first, float(times.min())), max(last, float(times.max()))
+        for file, (first, last) in wanted.items():
+            span = self._readers.get(file).span_s
+            if span is not None and (first < span[0] - self._tolerance_s or last > span[1] + self._tolerance_s):
+                cause = (
+                    f"frames are wanted from {first:.4g} to {last:.4g} s, and the video lasts from {span[0]:.4g} to "
+                    f"{span[1]:.4g} s"
+                )
+                raise DatasetError(file, cause, f"{COPY_AGAIN}, or leave the episode out (demos.episodes)")
+        yield from ()
 
     def _reader(self, frame: int) -> tuple[VideoReader, float]:
         part = self._frames.episodes[self._episode[frame]].videos[self._key]
@@ -328,6 +383,10 @@ class PictureMemory:
         self._place = np.full(num_frames, -1, np.int64)  # of each frame in `_held`
         self._num_used = 0
 
+    def check(self) -> list[str]:
+        """Check the headers and durations of all pictures. Returns sentences on them. Raises DatasetError."""
+        return [sentence for source in self._sources for sentence in source.check()]
+
     def take(self, frames: np.ndarray) -> np.ndarray:
         """Return the pictures of frames, int [M], as uint8 [M, N, H, W, 3]. Raises DatasetError."""
         self._fill(frames)
@@ -371,25 +430,31 @@ def encode_png(image: np.ndarray) -> bytes:
 
 def picture_size(data: bytes) -> tuple[int, int]:
     """Return height and width of a PNG or JPEG from its header. Raises ValueError for too large a size."""
-    from PIL import Image
-
-    with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
+    with _opened(data) as image:
         if max(image.size) > layout.MAX_SIZE or image.width * image.height > _MAX_PIXELS:
             raise ValueError(f"it would have {image.height} x {image.width} pixels")
         return image.height, image.width
 
 
-def decode_image(data: bytes, height: int, width: int) -> np.ndarray:
-    """Decode PNG or JPEG to uint8 [height, width, 3]; a fourth channel is dropped.
+def decode_image(data: bytes, max_pixels: int) -> np.ndarray:
+    """Decode PNG or JPEG to uint8 [H, W, 3]; a fourth channel is dropped.
 
-    Raises ValueError for an image of another size, without decoding it, and Pillow's exceptions for corrupted data.
+    Raises ValueError for an image of more pixels, without decoding it, and Pillow's exceptions for corrupted data.
     """
-    from PIL import Image
-
-    with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-        if image.size != (width, height):
-            raise ValueError(f"it has {image.height} x {image.width} pixels, the first one {height} x {width}")
+    with _opened(data) as image:
+        if image.width * image.height > max_pixels:
+            raise ValueError(f"it has {image.height} x {image.width} pixels, far more than the first one")
         return np.asarray(image.convert("RGB"))
+
+
+def _opened(data: bytes) -> Any:
+    """Open PNG or JPEG, whose header is read. Raises ValueError for other data."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        return Image.open(io.BytesIO(data), formats=("PNG", "JPEG"))
+    except UnidentifiedImageError as error:
+        raise ValueError(f"its {len(data)} bytes are neither PNG nor JPEG") from error
 
 
 def scaled(picture: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -7,22 +7,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlrun.data.lerobot import layout, statistics
-from rlrun.data.lerobot.frames import FrameTable, read_frames, time_warning
+from rlrun.data.lerobot.changes import change_numbers, changed_sources, changed_stats
+from rlrun.data.lerobot.ends import terminal_frames
+from rlrun.data.lerobot.frames import FrameTable, read_frames
 from rlrun.data.lerobot.layout import FRAME_SUCCESS, DatasetError, DemoFeatures
-from rlrun.data.lerobot.pictures import OpenTables, PictureMemory, StoredPictures, VideoPictures
+from rlrun.data.lerobot.pictures import OpenTables, PictureMemory, PictureSource, StoredPictures, VideoPictures
 from rlrun.data.lerobot.statistics import rare_motions, widen
 from rlrun.data.lerobot.tables import DatasetFiles, EpisodeRow
+from rlrun.data.thumbnails import FLAT_LEVELS, NOISE_LEVELS, differences, spread, thumbnail
 from rlrun.system.errors import ExitStatus, RunError
 
 if TYPE_CHECKING:
     from rlrun.config.schema import DemosConfig
+
+_SHOWN_EPISODES = 16  # whose pictures are compared with the world's
+_SHOWN_FRAMES = 4  # of each of them
+
+
+@dataclass(frozen=True, eq=False)
+class ShownPictures:
+    """Pictures of one camera in E' of the episodes, a few frames of each, shrunk for comparisons.
+
+    Example: 16 episodes: first (16, 32, 32, 3), is_flat (16,), has_moved (16,), episodes (16,)
+    """
+
+    first: np.ndarray  # uint8 [E', THUMBNAIL, THUMBNAIL, 3], of each episode's first frame
+    is_flat: np.ndarray  # bool [E']: each frame has one colour
+    has_moved: np.ndarray  # bool [E']: frames differ by more than the noise of a video, or there is only one
+    episodes: np.ndarray  # int [E'], episode_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +52,10 @@ class DatasetInfo(DemoFeatures):
     sentences: tuple[str, ...] = ()  # distinct ones; (): unknown
     left_out: tuple[str, ...] = ()  # sentences on features that are not read
     is_ordered: bool = False  # the user has listed its cameras in the order of the world's (demos.keys)
+    state: np.ndarray | None = None  # float32 [F, P]; None: unknown
+    rewards: np.ndarray | None = None  # float32 [F]; None: it has none, or they are unknown
+    lengths: np.ndarray | None = None  # int [E], frames of each episode; None: unknown
+    shown: tuple[ShownPictures, ...] = ()  # of each camera; (): unknown
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +99,7 @@ class DemoDataset:
         # float32 [F], NaN: unknown; bool [F]
         self.rewards = frames.reward
         self.done = frames.done
+        self.lengths = frames.lengths  # int64 [E]
         self.episode_ends = np.repeat(np.cumsum(frames.lengths), frames.lengths)  # int64 [F]: end of its episode
         self.sentences, self._sentence = sentences  # sorted
         self.seeds = np.array([row.seed for row in frames.episodes], np.int64)  # [E]; -1: unknown
@@ -111,14 +135,15 @@ class DemoDataset:
         """
         files = DatasetFiles(Path(folder).expanduser(), demos, cameras)
         frames, remarks = read_chosen_episodes(files, demos)
-        tables = OpenTables(files)
         roles = files.roles
-        sources = [
-            VideoPictures(frames, camera.key, files.fps, layout.num_pixels(files.info["features"][camera.key]))
-            if camera.is_video
-            else StoredPictures(files, frames, camera.key, tables)
-            for camera in roles.cameras
-        ]
+        has_rewards = {layout.FRAME_REWARD, layout.FRAME_DONE} <= files.info["features"].keys()
+        if has_rewards:
+            done, doubts = terminal_frames(frames, demos.time_limit)
+            frames = replace(frames, done=done)
+            remarks += doubts
+        remarks += change_numbers(frames, roles, demos.keys, files.path(layout.INFO))
+        sources, changes = _picture_sources(files, frames, demos, is_chosen=cameras is not None)
+        remarks += changes
         sizes = tuple(source.size() for source in sources)
         state = roles.state
         features = DemoFeatures(
@@ -129,12 +154,15 @@ class DemoDataset:
             fps=files.fps,
             proprio_names=state.names if state else (),
             action_names=roles.action.names,
-            has_rewards={layout.FRAME_REWARD, layout.FRAME_DONE} <= files.info["features"].keys(),
+            has_rewards=has_rewards,
         )
         taken = size or max(sizes, key=lambda one: one[0] * one[1], default=(0, 0))
         stats = statistics.dataset_stats(files, frames)
+        for camera in roles.cameras:
+            if camera.key in stats:
+                stats[camera.key] = changed_stats(stats[camera.key], demos.keys.pictures.get(camera.name, []))
         sentences = _sentences(files, frames)
-        warnings = [*roles.left_out, *remarks, *time_warning(frames, files.fps), *_empty_sentence_warning(*sentences)]
+        warnings = [*roles.left_out, *remarks, *frames.remarks, *_empty_sentence_warning(*sentences)]
         warnings += rare_motions(stats[layout.ACTION], "action", roles.action.names)
         warnings += rare_motions(stats[layout.STATE], "state", state.names) if state else []
         try:
@@ -155,6 +183,13 @@ class DemoDataset:
         instructions = tuple(self.sentences[i] for i in self._sentence[indices])
         images = self._pictures.take(indices)
         return DemoBatch(images, np.asarray(self.proprio[indices]), instructions, self.actions[steps], step_valid)
+
+    def check_pictures(self) -> list[str]:
+        """Check headers and durations of all pictures, without decoding them. Returns sentences on other sizes.
+
+        Raises DatasetError for a missing or broken picture, and for a video that ends before its frames.
+        """
+        return self._pictures.check()
 
     def episode_of(self, frame: int) -> int:
         """Return the dataset's episode_index of a frame."""
@@ -178,6 +213,25 @@ class DemoDataset:
         return stats | {"num_transitions": len(self), "num_trajectories": len(self.seeds)}
 
 
+def _picture_sources(
+    files: DatasetFiles, frames: FrameTable, demos: DemosConfig, is_chosen: bool
+) -> tuple[list[PictureSource], list[str]]:
+    """Return the pictures of each camera with their declared changes, and a sentence on each change.
+
+    is_chosen: only some cameras are taken, so that changes of others may be declared.
+    """
+    tables = OpenTables(files)
+    sources = [
+        VideoPictures(frames, camera.key, files.fps, layout.num_pixels(files.info["features"][camera.key]))
+        if camera.is_video
+        else StoredPictures(files, frames, camera.key, tables)
+        for camera in files.roles.cameras
+    ]
+    names = [camera.name for camera in files.roles.cameras]
+    declared = {n: steps for n, steps in demos.keys.pictures.items() if n in names or not is_chosen}
+    return changed_sources(sources, names, declared, files.path(layout.INFO))
+
+
 def _sentences(files: DatasetFiles, frames: FrameTable) -> tuple[tuple[str, ...], np.ndarray]:
     """Return the distinct sentences, sorted, and each frame's index: by task_index, else the first of its episode."""
     number: dict[str, int] = {}
@@ -192,7 +246,8 @@ def _sentences(files: DatasetFiles, frames: FrameTable) -> tuple[tuple[str, ...]
                 raise DatasetError(frames.files[frames.file[begin]], cause, layout.COPY_AGAIN)
             sentence[begin:end][tasks == task] = number.setdefault(text or "", len(number))
     order = sorted(number)
-    renumbered = np.array([order.index(text) for text in number], np.int64)
+    place = {text: at for at, text in enumerate(order)}
+    renumbered = np.array([place[text] for text in number], np.int64)
     return tuple(order), renumbered[sentence]
 
 
@@ -263,8 +318,6 @@ def _omitted(count: int, key: str) -> str:
 
 def _success_from_frames(files: DatasetFiles, frames: FrameTable, is_needed: bool) -> FrameTable:
     """Set the success of each episode by next.success: true if it is true in any frame."""
-    from dataclasses import replace
-
     if FRAME_SUCCESS not in files.info["features"]:
         if is_needed:
             cause = (
@@ -295,13 +348,48 @@ def open_dataset(demos: DemosConfig, folder: str, cameras: tuple[str, ...] | Non
 
 def dataset_info(demos: DemosConfig, folder: str) -> DatasetInfo:
     """Return the description of a dataset for the comparison with a world. Raises RunError naming an unusable file."""
-    found = open_dataset(demos, folder)
+    with dataset_errors(folder):
+        found = DemoDataset.open(folder, replace(demos, memory_gb=0.0))  # single frames are read, no whole episodes
+        sizes = found.check_pictures()
+        shown = _shown_pictures(found)
     return DatasetInfo(
         **vars(found.features),
         actions=found.actions,
         sentences=found.sentences,
-        left_out=found.left_out,
+        left_out=(*found.left_out, *sizes),
         is_ordered=demos.keys.images is not None,
+        state=found.proprio,
+        rewards=found.rewards if found.features.has_rewards else None,
+        lengths=found.lengths,
+        shown=shown,
+    )
+
+
+def _shown_pictures(found: DemoDataset) -> tuple[ShownPictures, ...]:
+    """Read a few frames of a few episodes, evenly distributed."""
+    ends = np.cumsum(found.lengths)
+    chosen = np.unique(np.linspace(0, len(ends) - 1, _SHOWN_EPISODES).astype(int))
+    num_cameras = len(found.features.cameras)
+    first: list[np.ndarray] = []
+    is_flat: list[np.ndarray] = []
+    has_moved: list[np.ndarray] = []
+    for episode in chosen if num_cameras else ():
+        begin = ends[episode] - found.lengths[episode]
+        frames = np.unique(np.linspace(begin, ends[episode] - 1, _SHOWN_FRAMES).astype(int))
+        images = found.batch(frames, 1).images
+        first.append(np.stack([thumbnail(picture) for picture in images[0]]))
+        is_flat.append(spread(images).max(0) <= FLAT_LEVELS)
+        moved = differences(images[:1], images).max(0) > NOISE_LEVELS
+        has_moved.append(moved | (len(frames) == 1))
+    episodes = np.array([found.episode_of(int(ends[episode] - 1)) for episode in chosen])
+    return tuple(
+        ShownPictures(
+            first=np.stack([part[at] for part in first]),
+            is_flat=np.stack([part[at] for part in is_flat]),
+            has_moved=np.stack([part[at] for part in has_moved]),
+            episodes=episodes,
+        )
+        for at in range(num_cameras)
     )
 
 

@@ -63,6 +63,7 @@ CASES = {
     "warm_start_warms_up": (["sft.num_steps=10", "sft.lr_warmup_steps=20"], "sft.lr_warmup_steps"),
     "demonstrations_are_not_evaluated": (["demos.seed=1999990"], "demos.seed"),
     "chosen_demonstrations_exist": (["demos.episodes=[0]"], "demos.episodes"),
+    "declared_changes_can_be_made": (["demos.path=docs", "demos.keys.scale={action/0: 0}"], "demos.keys.scale"),
     "schedules_fall": (["actor.min_lr_ratio=0.1"], "actor.min_lr_ratio"),
     "clipped_returns_have_a_critic": (["algorithm.name=grpo", "algorithm.clip_returns=5"], "algorithm.clip_returns"),
     "algorithm_learns_from_the_choices": (["policy=smolvla", "policy.smolvla.sampling=nft"], "algorithm.name"),

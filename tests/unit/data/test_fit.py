@@ -39,7 +39,7 @@ def test_what_fits_is_taken_in_the_worlds_order_and_shown_as_a_table():
     assert found.cameras == ("side", "top")
     assert found.notes == ["cameras, data set → world: side → pixels.side, top → pixels.top"]
     table = found.lines()
-    assert table[0].split() == ["data", "set", "world"]
+    assert table[0].split() == ["data", "set", "world", "verdict"]
     assert table[1].split() == ["cameras", "top", "64x64,", "side", "64x64", "2:", "pixels.side,", "pixels.top"]
 
 
