@@ -6,63 +6,25 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rlrun.config import provenance
-from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted
 from rlrun.edges.reports import EpisodeReport
-from rlrun.policies.flow.lerobot_config import VISUAL
-from rlrun.policies.folders import spec_of
-from rlrun.policies.spec import CONFIG_FILE
+from rlrun.reproduction.beginning import Beginning, beginning
 from rlrun.reproduction.bisection import Bisection, Search
 from rlrun.reproduction.conventions import CONVENTIONS, Change, Subject, all_changes
-from rlrun.reproduction.families import FAMILIES, OWN, Family
 from rlrun.reproduction.folders import changes_between
 from rlrun.reproduction.page import PAGE, page
 from rlrun.reproduction.trials import Trials, words_of
 from rlrun.reproduction.verdict import MARGIN, Outcome, Verdict, judge, looks_within
-from rlrun.system.errors import ExitStatus, RunError
-from rlrun.system.local_files import read_json
+from rlrun.system.errors import ExitStatus
 from rlrun.training.run_folder import new_folder
 
 RESULT = "reproduction.json"
 FORMAT = 1
-FIXED = ("cluster.kind=local", "logging.verbosity=quiet", "logging.tensorboard=false", "logging.video_episodes=0")
-CAMERAS = ("agentview", "robot0_eye_in_hand")  # in the order of all families
-OFFICIAL_CHUNK = 8  # of OpenVLA-OFT and SimpleVLA-RL on LIBERO, whose folders do not say it
-
-
-@dataclass(frozen=True)
-class Beginning:
-    """The unchanged run."""
-
-    overrides: list[str]
-    recorded: RecordedConfig | None
-    family: Family
-    policy: Path | None  # its folder; None: it is behind a server
-    described: Mapping[str, Any]
-    derived: frozenset[str]
-    given: frozenset[str]
-
-    def subject(self, trials: Trials) -> Subject:
-        """Return the policy and the run that evaluates it."""
-        config = trials.config()
-        recorded = frozenset() if self.recorded is None else frozenset(_keys(self.recorded.tree))
-        is_own = "num_action_chunks" in self.described
-        return Subject(
-            config,
-            provenance.as_tree(config),
-            self.family,
-            self.described,
-            is_own,
-            self.given,
-            recorded,
-            self.derived,
-        )
 
 
 def reproduce(options: argparse.Namespace) -> ExitStatus:
@@ -93,104 +55,6 @@ def reproduce(options: argparse.Namespace) -> ExitStatus:
     (run_dir / PAGE).write_text(page(content), encoding="utf-8")
     print(f"{run_dir / PAGE}")
     return ExitStatus.ok if verdict.outcome in (Outcome.agrees, Outcome.measured) else ExitStatus.differs
-
-
-def beginning(options: argparse.Namespace) -> Beginning:
-    """Return the unchanged run: what the user sets, else the policy's record or folder, else its family's."""
-    given = {override.partition("=")[0]: override for override in options.overrides}
-    own = {f"env.libero.suite={options.suite}": "env.libero.suite"}
-    if options.tasks:
-        own[f"env.libero.task_ids=[{','.join(map(str, options.tasks))}]"] = "env.libero.task_ids"
-    is_server = options.policy.startswith("ws")
-    folder = None if is_server else _policy_in(Path(options.policy))
-    recorded = None if folder is None else config_of_policy(folder, options.trust, set(given))
-    described = {} if folder is None else read_json(folder / CONFIG_FILE)
-    kind = None if folder is None else spec_of(folder, None).name
-    family = _family(options.family, (described.get("type"), kind), recorded is not None)
-    derived = {} if folder is None or recorded is not None else dict(_derived(str(kind), described, options.suite))
-    words = {"env": "env=libero"}
-    words |= {key: f"{key}={value}" for key, value in _of_family(family, options.suite, kind).items()}
-    words |= {key: f"{key}={value}" for key, value in derived.items()}
-    words |= {key: override for override, key in own.items()}
-    if recorded is not None:  # its record says more than what families do
-        words = {key: override for override, key in own.items()}
-    if kind is not None and recorded is None:
-        words["policy.kind"] = f"policy.kind={kind}"
-    where = "evaluation.server" if is_server else "evaluation.checkpoint"
-    words[where] = f"{where}={quoted(str(options.policy if is_server else folder))}"
-    words |= {override.partition("=")[0]: override for override in FIXED}
-    words |= given
-    return Beginning(
-        list(words.values()),
-        recorded,
-        family,
-        folder,
-        described,
-        frozenset(derived),
-        frozenset(given) | set(own.values()),
-    )
-
-
-def _policy_in(folder: Path) -> Path:
-    for candidate in (folder, folder / "policy"):
-        if (candidate / CONFIG_FILE).is_file():
-            return candidate.resolve()
-    raise RunError(
-        f"There is no policy at {folder}.",
-        cause="neither the folder nor a folder `policy` in it has a config.json",
-        remedy="Name the folder of a policy, a run folder that ended, or a policy server (ws://host:port).",
-        exit_status=ExitStatus.bad_input,
-    )
-
-
-def _family(name: str | None, types: Sequence[str | None], is_recorded: bool) -> Family:
-    """Return the family that the user names, else that of a folder that no run of rlrun wrote, by its types."""
-    known = {family.name: family for family in (*FAMILIES, OWN)}
-    if name is None:
-        fitting = (family for kind in types for family in FAMILIES if kind in family.kinds)
-        return OWN if is_recorded else next(fitting, OWN)
-    if name not in known:
-        raise RunError(f"The evaluation of {name} is not known.", value=name, remedy=f"Families: {', '.join(known)}.")
-    return known[name]
-
-
-def _of_family(family: Family, suite: str, kind: str | None) -> dict[str, str]:
-    """Return the values of a family's evaluation by key."""
-    limits = {"env.max_control_steps": str(family.limits[suite])} if suite in family.limits else {}
-    values = {}
-    for convention in CONVENTIONS:
-        known = family.values.get(convention.name)
-        place = convention.place(str(kind), False)
-        if known is not None and isinstance(place, str):
-            values[place] = known.value
-    return values | limits
-
-
-def _derived(kind: str, described: Mapping[str, Any], suite: str) -> Iterator[tuple[str, str]]:
-    """Yield the keys that an official folder answers."""
-    features = described.get("input_features") or {}
-    pictures = [one for one in features.values() if one.get("type") == VISUAL]
-    if pictures:
-        yield "env.libero.cameras", f"[{','.join(CAMERAS[: len(pictures)])}]"
-        yield "env.image_size", str(pictures[0]["shape"][-1])
-        yield "policy.use_proprio", str("observation.state" in features).lower()
-    if described.get("n_action_steps"):
-        yield "policy.num_action_chunks", str(described["n_action_steps"])
-    for name in ("num_steps", "num_inference_steps", "num_inference_timesteps"):
-        if described.get(name):
-            yield f"policy.{kind}.num_flow_steps", str(described[name])
-    entries = described.get("norm_stats") or {}
-    if entries:
-        chosen = next((name for name in (f"{suite}_no_noops", suite) if name in entries), next(iter(entries)))
-        yield f"policy.{kind}.unnorm_key", chosen
-        yield "policy.num_action_chunks", str(OFFICIAL_CHUNK)
-
-
-def _keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, value in tree.items():
-        yield prefix + name
-        if isinstance(value, Mapping):
-            yield from _keys(value, f"{prefix}{name}.")
 
 
 def table(subject: Subject) -> list[dict[str, Any]]:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import rlrun
+from rlrun.check_dataset import main as check
 from rlrun.data.lerobot import DemoFeatures, DemoWriter, Episode
 from rlrun.doctor.__main__ import main as doctor
 from rlrun.envs.make import make_env
 from rlrun.observability.run_files import DATASET
 from rlrun.sft import main as sft
 from rlrun.system.errors import ExitStatus
-from rlrun.testing.check_dataset import main as check
 from rlrun.workers.demo_recording import demonstrate
 
 pytestmark = pytest.mark.integration

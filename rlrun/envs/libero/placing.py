@@ -6,8 +6,6 @@ policy which one. It has no memory: what it does next follows from where the han
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from rlrun.envs.libero.experts import CLOSED, OPEN, ExpertView, turn_on_the_stove
@@ -16,15 +14,8 @@ from rlrun.envs.libero.goals import Region, Thing
 FINGERS = ("gripper0_finger1_pad_collision", "gripper0_finger2_pad_collision")  # geoms
 
 
-@dataclass(frozen=True)
-class Grasp:
-    """Where the hand takes a thing: an offset from its body, m, the fingers closing along y."""
-
-    offset: tuple[float, float, float]
-
-
-# Bowls are taken at the rim. Offsets are of the grip site.
-GRASPS = {"akita_black_bowl": Grasp((0.0, 0.055, 0.045)), "cream_cheese": Grasp((0.0, 0.0, 0.01))}
+# Offsets of the grip site from the body of a thing, m, whose fingers close along y: bowls are taken at the rim.
+GRASPS = {"akita_black_bowl": (0.0, 0.055, 0.045), "cream_cheese": (0.0, 0.0, 0.01)}
 CLEARANCE = 0.10  # m that a carried thing passes above where it is put
 CARRY_HEIGHT = 1.10  # m above the floor, of the hand that carries: above all fixtures but the cabinet
 NEAR = 0.012  # m beside a point, from where the hand goes down
@@ -45,7 +36,7 @@ def solve(view: ExpertView) -> np.ndarray:
     if grasp is None:
         raise KeyError(f"{arguments[0]}, which this expert does not know how to grasp")
     target = place_of(view, view.goal.things[arguments[1]])
-    return put(view, thing, np.array(grasp.offset), target)
+    return put(view, thing, np.array(grasp), target)
 
 
 def put(view: ExpertView, thing: Thing, offset: np.ndarray, target: np.ndarray) -> np.ndarray:

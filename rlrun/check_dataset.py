@@ -7,7 +7,11 @@ from rlrun.config.schema import RunConfig
 from rlrun.system.errors import ExitStatus, RunError, indent
 
 
-@entry_point("Compare a data set with a world and a policy, as a run does before it trains.", positional="demos.path")
+@entry_point(
+    "Compare a data set with a world and a policy, as a run does before it trains.",
+    positional="demos.path",
+    reads=("demos", "env", "policy", "algorithm.name", "seed", "python_path"),
+)
 def main(config: RunConfig) -> ExitStatus:
     """Print the table, what is refused with its remedy, and what looks wrong."""
     from rlrun.testing.datasets import compare_in_world
