@@ -51,8 +51,8 @@ def pattern_of_names() -> re.Pattern[str]:
 
 
 def is_of_a_simulator(module: Module) -> bool:
-    """Its folder, or its file of the doctor."""
-    places = ("rlrun.envs.{}", "rlrun.doctor.{}_")
+    """Its folder, its file of the doctor, or the reproduction of what was published on one of them."""
+    places = ("rlrun.envs.{}", "rlrun.doctor.{}_", "rlrun.reproduction")
     return any(module.name.startswith(place.format(name)) for place in places for name in own_names())
 
 

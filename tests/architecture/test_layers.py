@@ -15,6 +15,7 @@ from tests.architecture.source import ROOT, Module, assert_no_breach, imports, m
 
 # package -> packages of rlrun that it may import besides itself
 MAY_IMPORT = {
+    "reproduction": {"system", "config", "data", "edges", "cluster", "policies", "training", "observability"},
     "certification": {"system", "config", "data", "edges", "cluster", "training", "observability"},
     "training": {
         *("system", "config", "data", "edges", "placement", "controller", "cluster"),
@@ -49,7 +50,7 @@ MAY_IMPORT = {
 ENTRY_POINT = {
     *("system", "config", "data", "edges", "placement", "doctor", "controller", "cluster", "training", "workers"),
     *("observability", "watchdog", "serving", "envs", "policies", "algorithms", "testing"),
-    "certification",
+    *("certification", "reproduction"),
 }
 
 # library -> the only packages of rlrun that may import it
