@@ -178,7 +178,8 @@ def row(family: str, mistake: Mistake, result: dict[str, Any]) -> str:
     episodes = sum(search["episodes"] for search in result["searches"])
     effect = f"{verdict['successes']}/{verdict['episodes']}"
     effect += "".join(f", {one['successes']}/{one['episodes']}" for one in found)
-    return f"| {family}, by {mistake.of} | {mistake.name} | {verdict['outcome']} | {named or '-'} | {right} | {episodes} | {effect} |"
+    cells = (f"{family}, by {mistake.of}", mistake.name, verdict["outcome"], named or "-", right, episodes, effect)
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def call(module: str, *words: str, cwd: Path | None = None, statuses: Sequence[int] = (0,)) -> None:
