@@ -1,4 +1,7 @@
-"""Measures how often the scripted expert succeeds: `python -m benchmarks.expert activity=picking_up_trash`."""
+"""Measures how often the scripted expert succeeds: `python -m benchmarks.expert activity=picking_up_trash`.
+
+Other keys are those of the configuration, as `env=libero env.libero.expert=rlrun.envs.libero.placing:solve`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 
 import numpy as np
 
+from rlrun.config.loader import compose_only
 from rlrun.config.schema import EnvConfig
 from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.envs.make import make_env
@@ -41,23 +45,25 @@ def expert_episodes(env: VectorEnv, num_episodes: int, first_seed: int, noise: f
 def main(arguments: list[str]) -> None:
     """Parse key=value arguments, play, print one line."""
     parser = argparse.ArgumentParser(prog="benchmarks.expert", description=__doc__)
-    parser.add_argument("settings", nargs="*", help="activity=NAME episodes=N seed=N noise=SHARE")
+    parser.add_argument("settings", nargs="*", help="activity=NAME episodes=N seed=N noise=SHARE, or key=value")
     given = dict(setting.partition("=")[::2] for setting in parser.parse_args(arguments).settings)
     settings = {"activity": "turning_on_radio", "episodes": "64", "seed": "0", "noise": "0"}
-    unknown = sorted(set(given) - set(settings))
-    if unknown:
-        parser.error(f"unknown key {', '.join(unknown)}; known: {', '.join(settings)}")
+    overrides = [f"{key}={value}" for key, value in given.items() if key not in settings]
     settings |= given
     activity = settings["activity"]
-    world = EmbeddedConfig(activity=activity)
-    config = EnvConfig(sections={"embedded": world}, max_control_steps=MAX_CONTROL_STEPS.get(activity, 240))
+    if overrides:
+        config = compose_only(["policy.kind=cnn", f"env.num_envs={NUM_ENVS}", "env.num_workers=1", *overrides]).env
+    else:
+        world = EmbeddedConfig(activity=activity)
+        config = EnvConfig(sections={"embedded": world}, max_control_steps=MAX_CONTROL_STEPS.get(activity, 240))
     env = make_env(config, NUM_ENVS)
     success, num_steps = expert_episodes(
         env, int(settings["episodes"]), int(settings["seed"]), float(settings["noise"])
     )
     env.close()
+    task = " ".join(env.spaces.instructions) if overrides else activity
     print(
-        f"{activity}: success {success.mean():.3f} ({success.sum()}/{success.size}), "
+        f"{task}: success {success.mean():.3f} ({success.sum()}/{success.size}), "
         f"median {np.median(num_steps):.0f} and at most {num_steps.max()} control steps"
     )
 
