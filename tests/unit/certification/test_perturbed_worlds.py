@@ -15,7 +15,7 @@ def chosen(names: str) -> list[str]:
 
 def test_all_are_those_that_repeat_nothing() -> None:
     names = chosen("all")
-    assert {"lan", "plus_camera", "plus_layout"} < set(names) and len(names) == 10
+    assert {"lan", "plus_camera", "plus_layout", "delay_1", "delay_2"} < set(names) and len(names) == 12
     assert chosen("all, plus_camera_3") == [*names, "plus_camera_3"]
     assert chosen("plus_noise_held_out, lan") == ["plus_noise_held_out", "lan"]
 

@@ -243,7 +243,7 @@ def test_a_group_is_chosen_again(run: str) -> None:
 
 def test_a_recorded_world_holds_its_own_keys_only() -> None:
     shared = set(as_tree(load(["run=cartpole"]))["env"]) - {"gymnasium"}
-    assert not shared & {"activity", "controlled", "cameras", "proprio", "reward", "reward_potential", "physics_hz"}
+    assert not shared & {"activity", "controlled", "cameras", "proprio", "reward_potential", "physics_hz"}
     for world, kind in (("libero", "libero"), ("omnigibson", "omnigibson"), ("whole_body", "embedded")):
         assert set(as_tree(compose_only([f"env={world}"]))["env"]) == shared | {kind}
 

@@ -346,7 +346,7 @@ def test_what_an_algorithm_keeps_is_counted() -> None:
     small = Inventory((replace(node, memory_bytes=host.algorithm_bytes),))
     with pytest.raises(RunError, match=r"too little memory for what the algorithm keeps") as refused:
         sums_of(config, small)
-    assert "algorithm.dsrl.replay_size" in str(refused.value)
+    assert "algorithm.dsrl, such as a smaller replay_size" in str(refused.value)
 
 
 def placed(

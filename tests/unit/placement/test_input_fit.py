@@ -19,7 +19,7 @@ RUN = ["run=single_process"]
 def dataset(folder: Path, fps: float = 30.0, cameras: tuple[str, ...] = ("zed_link",)) -> Path:
     features = DemoFeatures(cameras, ((8, 8),) * len(cameras), 61, 8, fps)
     with DemoWriter(folder, features) as writer:
-        images = np.zeros((4, len(cameras), 8, 8, 3), np.uint8)
+        images = np.random.default_rng(0).integers(0, 256, (4, len(cameras), 8, 8, 3), np.uint8)
         numbers = np.linspace(0, 0.1, 4 * 69, dtype=np.float32).reshape(4, 69)
         sentence = "turn on the radio"
         writer.add(Episode(images, numbers[:, :61], numbers[:, 61:], sentence, success=True, seed=0))
