@@ -37,9 +37,8 @@ def _moved(
     name = chosen or str(getattr(section(), registry.selector))
     taken = {key: below[key] for key in section.to_kinds if key in below and key in _keys_of(registry, name)}
     kept = {key: value for key, value in below.items() if key not in section.to_kinds}
-    kept |= {
-        entry.name: entry.default for entry in fields(section) if entry.name in section.to_kinds
-    }  # another meaning
+    other_meaning = [entry for entry in fields(section) if entry.name in section.to_kinds]
+    kept |= {entry.name: entry.default for entry in other_meaning}
     own = kept.get(name)
     return kept | {name: taken | (own if isinstance(own, dict) else {})} if taken else kept
 

@@ -30,7 +30,8 @@ def dataset(folder: Path, fps: float = 30.0, cameras: tuple[str, ...] = ("zed_li
 def test_a_data_set_of_the_world_fits(tmp_path: Path):
     found = planned_fit(load([*RUN, f"demos.path={dataset(tmp_path / 'set')}"]))
     assert found is not None and not found.refusals and found.cameras == ("zed_link",)
-    assert [line.split()[0] for line in found.lines()[1:]] == ["cameras", "state", "actions", "rate", "sentences"]
+    told = [line.split()[0] for line in found.lines()[1:]]
+    assert told[0] == "cameras" and {"camera", "rate", "sentences"} <= set(told), told
 
 
 @pytest.mark.parametrize(
