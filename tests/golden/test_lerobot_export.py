@@ -103,7 +103,7 @@ def test_smolvla_acts_alike(smolvla: FlowPolicy, place: Path) -> None:
 @pytest.mark.parametrize("schedule", list(PrefixSchedule))
 def test_smolvla_goes_on_alike_under_real_time_chunking(schedule: PrefixSchedule, place: Path) -> None:
     """With a horizon that falls, and one that is longer than what is coming."""
-    longer = ("policy.num_action_chunks=8", "policy.smolvla.num_flow_steps=4", "env.cameras=[zed_link]")
+    longer = ("policy.num_action_chunks=8", "policy.smolvla.num_flow_steps=4", "env.embedded.cameras=[zed_link]")
     policy = new_policy("smolvla", *longer)
     folder = place / f"continued_{schedule.value}"
     policy.save(folder)
