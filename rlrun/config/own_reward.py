@@ -16,7 +16,7 @@ KEY = "env.reward"
 SIMULATOR = "simulator"  # name of the reward that the simulator gave, beside the terms
 REMEDY = (
     "Name module:FUNCTION, or terms: {reach: {function: module:FUNCTION, weight: 1.0}}; docs/howto/rewards.md. null is "
-    "the simulator's own reward, whose mode is env.embedded.reward or env.omnigibson.reward."
+    "the simulator's own reward, whose mode is a key of the simulator's section."
 )
 _LOCATION = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_][\w.]*")
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")

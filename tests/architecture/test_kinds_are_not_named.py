@@ -16,6 +16,7 @@ ALLOWED = {
     "rlrun.config.schema": {"embedded"},  # the default of env.simulator
     "rlrun.doctor.simulator_checks": {"embedded", "gymnasium", "libero"},  # keys in the doctor's table and its fixes
     "rlrun.observability.report.page": {"embedded"},  # pictures, in HTML
+    "rlrun.reproduce": {"libero"},  # the command that reproduces what was published on it
     "rlrun.policies.gr00t.config": {"libero"},  # a value in LeRobot's folders
 }
 
