@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlrun.reproduction.conventions import SCALED, Edit, Field
 from rlrun.reproduction.course import RESULT
-from rlrun.reproduction.trials import edited_copy
 from rlrun.system.local_files import read_json
 
 TRAINED = ("run=libero_small", "cluster.kind=local")
@@ -34,7 +32,6 @@ FAMILIES = {
     "GR00T, LeRobot": ("policy=gr00t", "policy.use_proprio=true"),
     "OpenVLA-OFT": ("policy.kind=openvla_oft", "policy.use_proprio=true"),
 }
-SCALING_OF_ACTIONS = Field("config.json", (SCALED, "ACTION"))
 EPISODES = 50
 MARGIN = 0.2
 
@@ -50,7 +47,6 @@ class Mistake:
     name: str
     named: tuple[str, ...]
     overrides: tuple[str, ...] = ()
-    edits: tuple[Edit, ...] = ()
     of: str = "pictures"  # what the policy goes by
 
 
@@ -67,7 +63,6 @@ MISTAKES = (
     Mistake("roll, pitch, yaw", ("state",), of="state", overrides=("env.libero.state=euler",)),
     Mistake("fingers before the hand", ("state",), of="state", overrides=("env.libero.state=fingers_first",)),
     Mistake("no state", ("state",), of="state", overrides=("env.libero.state=zeros",)),
-    Mistake("scaling of actions", ("statistics: scaling of actions",), (), (Edit(SCALING_OF_ACTIONS, "MIN_MAX"),)),
     Mistake("capitals", ("sentence",), ("env.libero.sentence=upper",)),
     Mistake("ten control steps a second", ("control steps a second",), ("env.action_hz=10",)),
     Mistake("a limit of 20 steps", ("control steps of an episode",), ("env.max_control_steps=20",)),
@@ -101,8 +96,6 @@ def main() -> None:
         for mistake in MISTAKES:
             place = options.folder / slug(family) / mistake.of
             policy = policy_of(family, (*keys, *SHOWN[mistake.of]), place, options.overrides)
-            if mistake.edits and not fits(policy, mistake):
-                continue
             overrides = (*SHOWN[mistake.of], *mistake.overrides, *options.overrides)
             result = reproduced(policy, mistake, published.get(mistake.of), place, overrides)
             counts = result["verdict"]
@@ -136,12 +129,6 @@ def policy_of(family: str, keys: Sequence[str], folder: Path, overrides: Sequenc
     return exported
 
 
-def fits(policy: Path, mistake: Mistake) -> bool:
-    """Return whether a folder has the fields of a mistake."""
-    content = read_json(policy / "config.json")
-    return all(edit.field.path[0] in content for edit in mistake.edits)
-
-
 def reproduced(
     policy: Path, mistake: Mistake, published: float | None, folder: Path, overrides: Sequence[str]
 ) -> dict[str, Any]:
@@ -150,8 +137,6 @@ def reproduced(
     done = sorted(place.glob(f"runs/reproduce/*/{RESULT}"))
     if not done:
         place.mkdir(parents=True, exist_ok=True)
-        if mistake.edits:
-            policy = edited_copy(policy, mistake.edits, place / "policy")
         number = [] if published is None else ["--published", str(published), "--margin", str(MARGIN)]
         command = ["--suite", "libero_goal", "--tasks", "7", "--episodes", str(EPISODES), *number]
         call(

@@ -55,4 +55,4 @@ def _of_files(folder: Path, other: Path) -> Iterator[Change]:
     for file in sorted(path for path in folder.iterdir() if path.is_file() and path.suffix != ".json"):
         beside = other / file.name
         if beside.is_file() and file.read_bytes() != beside.read_bytes():
-            yield Change(file.name, f"that of {other}", edits=(Edit(Field(file.name, ()), beside),))
+            yield Change(file.name, f"that of {other.name}", edits=(Edit(Field(file.name, ()), beside),))

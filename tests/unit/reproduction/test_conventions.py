@@ -114,7 +114,7 @@ def test_each_field_in_which_two_folders_differ_is_a_change(tmp_path: Path) -> N
         "config.json n_action_steps = 10",
         "config.json new = 2",
         "config.json old = removed",
-        f"model.safetensors = that of {two}",
+        "model.safetensors = that of two",
     ]
     for change in changes:
         place = tmp_path / change.convention.replace(" ", "_")
