@@ -37,7 +37,7 @@ help: ## this list
 train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a video
 	$(BIN)/python -m rlrun.train $(ARGS)
 
-quick: $(INSTALLED) ## the tests that cost least, for every save: three minutes
+quick: $(INSTALLED) ## the tests that cost least, for every save: four minutes
 	$(BIN)/python -m pytest -q -n 2 -m "not ($(DEAR))" $(QUICK) $(ARGS)
 
 test: cheap dear ## the tests that protect a change, cheap ones first
