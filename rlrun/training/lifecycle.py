@@ -457,6 +457,7 @@ class Run:
         self.hooks.end(ExitStatus.ok)
         report = write_report(session.run_dir)
         session.console.result(f"success {100 * self.progress.first_success_rate:.0f} % -> {100 * last:.0f} %")
+        session.folder.warn_if_idle(session.console.warning)
         session.console.result(f"policy {folder}")
         session.console.result(f"report {report}")
         session.console.result(for_more_steps(session.resume_command, self.config, self.progress.step))

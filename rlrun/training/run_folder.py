@@ -55,6 +55,15 @@ class RunFolder:
         self._command_of = command_of
         self._file = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
+    def warn_if_idle(self, warn: Callable[[str], None]) -> None:
+        """Warn if none of the run's training steps, two or more, made an optimizer step."""
+        made = [line["num_optimizer_steps"] for line in read_metrics(self.path) if "num_optimizer_steps" in line]
+        if len(made) > 1 and not any(made):
+            warn(
+                f"no optimizer step was made in {len(made)} training steps, so that nothing was learned: is the "
+                "warm-up of the algorithm longer than the run?"
+            )
+
     @property
     def place(self) -> Path | None:
         """The present path of the folder; None: it is deleted, or its path is unknown."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,3 +78,18 @@ def test_records_do_not_bring_a_folder_back(held: RunFolder) -> None:
     with pytest.raises(FileNotFoundError):
         record_losses(held.path, 1, [WorkerLoss("env/0", "its process ended", 2)])
     assert not held.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("made", "is_told"), [([0.0, 0.0, 0.0], True), ([0.0], False), ([0.0, 0.0, 64.0], False), ([], False)]
+)
+def test_a_run_without_an_optimizer_step_is_told(tmp_path: Path, made: list[float], is_told: bool) -> None:
+    lines = [json.dumps({"step": number, "num_optimizer_steps": steps}) for number, steps in enumerate(made, 1)]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    folder = RunFolder(tmp_path)
+    told: list[str] = []
+    folder.warn_if_idle(told.append)
+    folder.close()
+    assert [line.split(" training steps")[0] for line in told] == (
+        [f"no optimizer step was made in {len(made)}"] if is_told else []
+    )
