@@ -21,6 +21,7 @@ from rlrun.system.local_files import read_json
 
 FIXED = ("cluster.kind=local", "logging.verbosity=quiet", "logging.tensorboard=false", "logging.video_episodes=0")
 CAMERAS = ("agentview", "robot0_eye_in_hand")  # in the order of all families
+OF_A_SERVER = ("policy.num_action_chunks",)  # what the evaluator of a served policy decides, beside the world
 OFFICIAL_CHUNK = 8  # of OpenVLA-OFT and SimpleVLA-RL on LIBERO, whose folders do not say it
 
 
@@ -60,6 +61,12 @@ def beginning(options: argparse.Namespace) -> Beginning:
     fixed = {override.partition("=")[0]: override for override in FIXED}
     keys = frozenset(given) | frozenset(task)
     if options.policy.startswith("ws"):
+        if options.compared_with:
+            raise RunError(
+                "A served policy has no folder that could be compared.",
+                value=options.compared_with,
+                remedy="Name its folder in place of the server, or leave --compared-with out.",
+            )
         family = _family(options.family, (), False)
         words = _of_family(family, options.suite, None) | task
         server = {"evaluation.server": f"evaluation.server={quoted(options.policy)}"}
@@ -70,9 +77,12 @@ def beginning(options: argparse.Namespace) -> Beginning:
     kind = spec_of(folder, None).name
     family = _family(options.family, (described.get("type"), kind), recorded is not None)
     policy = {"evaluation.checkpoint": f"evaluation.checkpoint={quoted(str(folder))}"}
-    if recorded is not None:  # it says more than what families do
-        overrides = [*(task | policy | fixed | given).values()]
-        return Beginning(overrides, recorded, family, folder, described, frozenset(), keys)
+    if recorded is not None:  # it says more than what families do, unless the user names one
+        named = _of_family(family, options.suite, kind) if options.family else {}
+        named.pop("env", None)  # the world is that of the record
+        overrides = [*(named | task | policy | fixed | given).values()]
+        kept = recorded.without([*named]) if named else recorded
+        return Beginning(overrides, kept, family, folder, described, frozenset(), keys)
     derived = _as_overrides(dict(_derived(kind, described, options.suite)))
     own = derived | {"policy.kind": f"policy.kind={kind}"} | task | policy
     overrides = [*(_of_family(family, options.suite, kind) | own | fixed | given).values()]
@@ -122,7 +132,8 @@ def _of_family(family: Family, suite: str, kind: str | None) -> dict[str, str]:
     for convention in CONVENTIONS:
         known = family.values.get(convention.name)
         place = convention.place(str(kind), False)
-        if known is not None and isinstance(place, str):
+        is_servers = kind is None and place not in OF_A_SERVER and not str(place).startswith("env.")
+        if known is not None and isinstance(place, str) and not is_servers:
             values[place] = known.value
     return {"env": "env=libero"} | _as_overrides(values)
 

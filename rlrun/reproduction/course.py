@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from rlrun.config import provenance
 from rlrun.edges.reports import EpisodeReport
 from rlrun.reproduction.beginning import Beginning, beginning
@@ -64,7 +66,7 @@ def table(subject: Subject) -> list[dict[str, Any]]:
             "name": convention.name,
             "used": _yaml(convention.used(subject)),
             "source": convention.source(subject),
-            "others": convention.others_use(),
+            "others": {_yaml(yaml.safe_load(value)): names for value, names in convention.others_use().items()},
         }
         for convention in CONVENTIONS
         if convention.used(subject) is not None
