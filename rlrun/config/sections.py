@@ -278,6 +278,12 @@ def put_on_path(folders: list[str]) -> None:
     _put_folders.update(new)
 
 
+def own_folders() -> list[str]:
+    """Return the folders of the user's own modules on `sys.path`: those of configurations, and the working folder."""
+    here = os.path.realpath(os.curdir)
+    return [entry for entry in sys.path if entry in _put_folders or os.path.realpath(entry) == here]
+
+
 def folder_of(location: str, folders: list[Path]) -> Path | None:
     """Return the first of `folders` with the module of "module:ATTRIBUTE"; None: it is installed, or missing."""
     top = location.partition(":")[0].partition(".")[0]

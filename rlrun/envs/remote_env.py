@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from rlrun.config.own_reward import locations
 from rlrun.config.registry import SIMULATORS
 from rlrun.config.schema import EnvConfig
-from rlrun.config.sections import file_of, found_file, to_dict, top_of
+from rlrun.config.sections import file_of, found_file, own_folders, to_dict, top_of
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
@@ -54,7 +55,8 @@ class RemoteEnv(VectorEnv):
             plain = to_dict(config)
             packages = {top_of(spec): file_of(spec)}
             packages |= {top_of(one): found_file(one) for one in locations(config.reward)}
-            made = self._client.call("make", loading, spec=spec, packages=packages, config=plain, num_envs=num_envs)
+            modules = {"packages": packages, "folders": [os.path.realpath(folder) for folder in own_folders()]}
+            made = self._client.call("make", loading, spec=spec, config=plain, num_envs=num_envs, **modules)
         except ImportError as error:
             self.close()
             raise _lacking(python, error) from error

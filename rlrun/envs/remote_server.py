@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.config.sections import from_dict, load_object, make_findable
+from rlrun.config.sections import from_dict, load_object, make_findable, put_on_path
 from rlrun.config.simulator_spec import SimulatorSpec
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.envs.make import make_here
@@ -53,9 +53,16 @@ class Server:
             raise RuntimeError("make comes first")
         return self._env
 
-    def _make(self, spec: str, packages: dict[str, str], config: dict[str, Any], num_envs: int) -> dict[str, Any]:
-        """Make the environment. packages: top modules that the worker has, and the file of each."""
+    def _make(
+        self, spec: str, packages: dict[str, str], folders: list[str], config: dict[str, Any], num_envs: int
+    ) -> dict[str, Any]:
+        """Make the environment.
+
+        packages: top modules that the worker has, and the file of each.
+        folders: where the worker looks for the user's own modules; here they come behind the packages, too.
+        """
         with process_kept():
+            put_on_path(folders)
             for name, file in packages.items():
                 make_findable(name, file)
             found: SimulatorSpec = load_object(spec)
