@@ -1,6 +1,7 @@
 """`python -m benchmarks.learning …`: whether runs learn.
 
 `FOLDER [--seeds N] [key=value …]` trains one run over several seeds (`seeds.py`).
+`paired FOLDER [--seeds N] [key=value …]` trains it beside the same policy held fixed, from equal starts (`paired.py`).
 `compared NAME=FOLDER [NAME=FOLDER …]` sets such runs beside each other (`compared.py`).
 `table [FOLDER] [--only WORD …]` trains every policy by every algorithm in a quick world, and writes the table of
 docs/learning.md (`table.py`).
@@ -10,9 +11,9 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.learning import compared, seeds, table
+from benchmarks.learning import compared, paired, seeds, table
 
-COMMANDS = {"compared": compared.main, "table": table.main}
+COMMANDS = {"compared": compared.main, "paired": paired.main, "table": table.main}
 
 
 def main() -> None:
