@@ -1,9 +1,9 @@
 """A run beside the same policy held fixed: `python -m benchmarks.learning paired FOLDER [--seeds N] key=value …`.
 
-Trains each seed twice into FOLDER, from one warm start: once with the given keys, once with a learning rate of 0. Training
-episodes of both have the same starts and the same sampling keys, so that their difference holds no luck of the starts.
-A seed that is complete there is only read. Prints, for each seed, the held-out successes of the trained run and the mean
-difference of training successes over ranges of steps, with its standard error over the steps of the range.
+Trains each seed twice into FOLDER, from one warm start: once with the given keys, once with a learning rate of 0.
+Training episodes of both have the same starts and the same sampling keys, so that their difference holds no luck of the
+starts. A seed that is complete there is only read. Prints, for each seed, the held-out successes of the trained run and
+the mean difference of training successes over ranges of steps, with its standard error over the steps of the range.
 """
 
 from __future__ import annotations
