@@ -13,8 +13,7 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import POSITIVE, Section, bounded
-from rlrun.config.simulator_spec import SimulatorSpec
-from rlrun.config.simulator_world import PlannedSpaces, WorldSpec
+from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec, WorldSpec
 from rlrun.edges.spaces import Spaces
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 

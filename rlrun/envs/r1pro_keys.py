@@ -10,8 +10,7 @@ from typing import ClassVar
 from rlrun.config.faults import wrong_names
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import COUNT, POSITIVE, Section, bounded, named
-from rlrun.config.simulator_wire import Component, Conventions
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import Component, Conventions, PlannedSpaces
 from rlrun.system.errors import RunError
 
 NUM_ACTION_DIMS = {"base": 3, "trunk": 4, "arm_left": 7, "gripper_left": 1, "arm_right": 7, "gripper_right": 1}

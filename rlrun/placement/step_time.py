@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import CompileBackend, RunConfig, WeightTransport
-from rlrun.config.simulator_resources import SimulatorTime
+from rlrun.config.simulator_spec import SimulatorTime
 from rlrun.placement.memory import actor_memory
 from rlrun.placement.plan import Plan
 from rlrun.placement.workload import Workload

@@ -13,7 +13,7 @@ from rlrun.config.faults import Faults, not_multiple
 from rlrun.config.registry import POLICIES, no_faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import Section
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.edges.spaces import Spaces
 from rlrun.system.errors import RunError
 from rlrun.system.local_files import read_json

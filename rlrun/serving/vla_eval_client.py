@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.simulator_wire import Conventions
+from rlrun.config.simulator_spec import Conventions
 from rlrun.edges.frames import Frames
 from rlrun.serving.client import ServerConnection
 from rlrun.serving.vla_eval import Kind, Message, check_version, error_text, hello

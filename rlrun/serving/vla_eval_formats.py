@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.simulator_wire import GRIPPER_OPEN_01, Component, Conventions
+from rlrun.config.simulator_spec import GRIPPER_OPEN_01, Component, Conventions
 from rlrun.data.fit import match_cameras
 from rlrun.serving.wire import WireError
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.edges.spaces import Spaces
 from rlrun.policies.opening import open_policy
 from rlrun.policies.policy import ImitationPolicy, Policy

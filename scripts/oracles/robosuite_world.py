@@ -19,12 +19,8 @@ import mujoco
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.config.simulator_evaluation import EvaluationSpec
 from rlrun.config.simulator_process import ProcessSpec
-from rlrun.config.simulator_resources import ResourceSpec, SimulatorTime
-from rlrun.config.simulator_spec import SimulatorSpec
-from rlrun.config.simulator_wire import WireSpec
-from rlrun.config.simulator_world import WorldSpec
+from rlrun.config.simulator_spec import EvaluationSpec, ResourceSpec, SimulatorSpec, SimulatorTime, WireSpec, WorldSpec
 from rlrun.edges.seeds import simulator_seed
 from rlrun.envs import opengl
 from rlrun.envs.libero import spec as libero

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.folder import FlowParts
 from rlrun.policies.pi.folder import LEROBOT_PADDING, read_folder
 from rlrun.policies.pi.network import PiNetwork

@@ -24,7 +24,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
 
 from rlrun.config.loader import load
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.counting import count
 from rlrun.policies.flow.folder import FlowParts
 from rlrun.policies.flow.lerobot_config import MODES, Statistics

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlrun.config.sections import POSITIVE, Section, bounded
-from rlrun.config.simulator_spec import SimulatorSpec
-from rlrun.config.simulator_world import PlannedSpaces, WorldSpec
+from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec, WorldSpec
 
 
 @dataclass

@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlrun.config.schema import EnvConfig
-from rlrun.config.simulator_evaluation import EvaluationSpec, Splits
 from rlrun.config.simulator_process import Decided, ProcessSpec, Variable
-from rlrun.config.simulator_resources import ResourceSpec, SimulatorMemory, SimulatorTime
-from rlrun.config.simulator_spec import SimulatorSpec
-from rlrun.config.simulator_wire import WireSpec
-from rlrun.config.simulator_world import WorldSpec
+from rlrun.config.simulator_spec import (
+    EvaluationSpec,
+    ResourceSpec,
+    SimulatorMemory,
+    SimulatorSpec,
+    SimulatorTime,
+    Splits,
+    WireSpec,
+    WorldSpec,
+)
 from rlrun.envs import opengl
 from rlrun.envs.libero import spec as libero
 

@@ -9,12 +9,8 @@ from enum import Enum
 
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import NOT_NEGATIVE, SHARE, bounded
-from rlrun.config.simulator_evaluation import EvaluationSpec
 from rlrun.config.simulator_process import ProcessSpec
-from rlrun.config.simulator_resources import ResourceSpec, SimulatorTime
-from rlrun.config.simulator_spec import SimulatorSpec
-from rlrun.config.simulator_wire import WireSpec
-from rlrun.config.simulator_world import WorldSpec
+from rlrun.config.simulator_spec import EvaluationSpec, ResourceSpec, SimulatorSpec, SimulatorTime, WireSpec, WorldSpec
 from rlrun.envs import opengl, r1pro_keys
 from rlrun.system.errors import RunError
 

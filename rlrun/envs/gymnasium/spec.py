@@ -9,11 +9,8 @@ from typing import Any
 
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import FINITE, Section, bounded, named
-from rlrun.config.simulator_evaluation import EvaluationSpec, Splits
 from rlrun.config.simulator_process import ProcessSpec
-from rlrun.config.simulator_resources import ResourceSpec
-from rlrun.config.simulator_spec import SimulatorSpec
-from rlrun.config.simulator_world import PlannedSpaces, WorldSpec
+from rlrun.config.simulator_spec import EvaluationSpec, PlannedSpaces, ResourceSpec, SimulatorSpec, Splits, WorldSpec
 from rlrun.envs import opengl
 from rlrun.system.errors import RunError
 

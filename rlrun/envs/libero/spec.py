@@ -11,12 +11,21 @@ from typing import Any
 from rlrun.config.faults import wrong_names
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.sections import NOT_NEGATIVE, Range, RemovedKey, Section, bounded, named
-from rlrun.config.simulator_evaluation import EvaluationSpec, Splits
 from rlrun.config.simulator_process import ProcessSpec
-from rlrun.config.simulator_resources import ResourceSpec, SimulatorMemory, SimulatorTime
-from rlrun.config.simulator_spec import SimulatorSpec
-from rlrun.config.simulator_wire import GRIPPER_OPEN_01, Component, Conventions, WireSpec
-from rlrun.config.simulator_world import PlannedSpaces, WorldSpec
+from rlrun.config.simulator_spec import (
+    GRIPPER_OPEN_01,
+    Component,
+    Conventions,
+    EvaluationSpec,
+    PlannedSpaces,
+    ResourceSpec,
+    SimulatorMemory,
+    SimulatorSpec,
+    SimulatorTime,
+    Splits,
+    WireSpec,
+    WorldSpec,
+)
 from rlrun.edges.starts import Split
 from rlrun.envs import opengl
 from rlrun.system.errors import RunError

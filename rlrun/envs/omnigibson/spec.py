@@ -8,12 +8,17 @@ from enum import Enum
 
 from rlrun.config.schema import EnvConfig
 from rlrun.config.sections import COUNT, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Range, bounded, named
-from rlrun.config.simulator_evaluation import EvaluationSpec, Splits
 from rlrun.config.simulator_process import Decided, ProcessSpec, Setting, Variable
-from rlrun.config.simulator_resources import ResourceSpec, SimulatorMemory, SimulatorTime
-from rlrun.config.simulator_spec import SimulatorSpec
-from rlrun.config.simulator_wire import WireSpec
-from rlrun.config.simulator_world import WorldSpec
+from rlrun.config.simulator_spec import (
+    EvaluationSpec,
+    ResourceSpec,
+    SimulatorMemory,
+    SimulatorSpec,
+    SimulatorTime,
+    Splits,
+    WireSpec,
+    WorldSpec,
+)
 from rlrun.envs import r1pro_keys
 from rlrun.envs.omnigibson.kit_files import KNOWN_LINES, log_of
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rlrun.algorithms.algorithm import ActionDistribution
 from rlrun.config.schema import RealTimeChunkingConfig, RunConfig, SftConfig
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.dsrl import Dsrl, NoiseAction, NoiseDistribution
 from rlrun.policies.flow.folder import (
     NETWORK,

@@ -12,7 +12,7 @@ from rlrun.config.faults import Faults
 from rlrun.config.registry import no_faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, POSITIVE, Section, bounded, load_object
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.lerobot_config import LeRobotConfig, cameras_in
 from rlrun.policies.folders import readable
 from rlrun.policies.spec import LoraParts, PolicySpec, check_head_sizes

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from rlrun.config.schema import RunConfig
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.folder import FlowParts, RunSettings
 from rlrun.policies.flow.lerobot_config import Statistics
 from rlrun.policies.flow.policy import FlowPolicy

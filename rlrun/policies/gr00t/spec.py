@@ -11,7 +11,7 @@ from typing import Any
 from rlrun.config.faults import Faults, not_multiple
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, bounded
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.lerobot_config import PREPROCESSOR, LeRobotConfig, cameras_in, features, numbered
 from rlrun.policies.flow.spec import MLP_RATIO, FlowSettings, count_new, flow_spec, stored_json
 from rlrun.policies.gr00t.config import (

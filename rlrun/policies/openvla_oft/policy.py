@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from rlrun.algorithms.losses import imitation_loss
 from rlrun.config.schema import AttentionKernel, EnvConfig, PolicyConfig, Precision, RunConfig, SftConfig
-from rlrun.config.simulator_spec import num_cameras
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces, num_cameras
 from rlrun.policies.action_bounds import NUM_BINS
 from rlrun.policies.config_fields import require_known_fields
 from rlrun.policies.distributions import Bins

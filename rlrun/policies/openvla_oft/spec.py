@@ -11,7 +11,7 @@ from typing import Any
 from rlrun.config.faults import Faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, Range, Section, bounded, named
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.action_bounds import NUM_BINS
 from rlrun.policies.spec import LoraParts, PolicySpec, check_head_sizes
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.lerobot_config import LeRobotConfig, features, numbered
 from rlrun.policies.flow.spec import VisionSizes
 

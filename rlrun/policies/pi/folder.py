@@ -19,7 +19,7 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from torch.nn import functional as F
 
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.config_fields import LEROBOT, field_names, require_known_fields
 from rlrun.policies.flow.folder import (
     REMARK,

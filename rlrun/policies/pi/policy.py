@@ -11,8 +11,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from rlrun.config.schema import RunConfig
-from rlrun.config.simulator_spec import simulator_spec
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces, simulator_spec
 from rlrun.policies.flow.folder import FlowParts, RunSettings
 from rlrun.policies.flow.lerobot_config import MODES, Statistics, of_demonstrations
 from rlrun.policies.flow.policy import FlowPolicy

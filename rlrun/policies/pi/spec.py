@@ -10,7 +10,7 @@ from typing import Any
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, bounded
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.lerobot_config import features, numbered
 from rlrun.policies.flow.spec import (
     FlowSettings,

@@ -10,7 +10,7 @@ from typing import Any
 from rlrun.config.faults import Faults, not_multiple
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, Range, Section, bounded, load_object
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.spec import PolicySpec, StoredSizes
 from rlrun.system.errors import RunError
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlrun.config.schema import RunConfig
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.folder import FlowParts, RunSettings
 from rlrun.policies.flow.lerobot_config import Standardization, Statistics, of_demonstrations
 from rlrun.policies.flow.policy import FlowPolicy

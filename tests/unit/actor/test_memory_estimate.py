@@ -15,7 +15,7 @@ import torch.distributed as dist
 from rlrun.actor.learner import Learner
 from rlrun.actor.updates import update
 from rlrun.config.schema import OptimizerKind, Precision, ShardingStrategy
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.placement.memory import actor_memory
 from rlrun.policies import counting
 from rlrun.policies.opening import open_to_shard

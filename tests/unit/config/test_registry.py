@@ -108,7 +108,7 @@ def test_a_configuration_brings_its_path_to_other_processes(tmp_path: Path, monk
     (folder / "grid_for_yaml.py").write_text(
         MODULE
         + "from rlrun.config.simulator_spec import SimulatorSpec\n"
-        + "from rlrun.config.simulator_world import PlannedSpaces, WorldSpec\n"
+        + "from rlrun.config.simulator_spec import PlannedSpaces, WorldSpec\n"
         + "WORLD = WorldSpec(lambda env: PlannedSpaces(0, 1, 1))\n"
         + "SPEC = SimulatorSpec('grid', print, WORLD, GridConfig, SPEC.check)\n"
     )

@@ -8,8 +8,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.config.registry import packages
-from rlrun.config.simulator_spec import SimulatorSpec, simulator_spec
-from rlrun.config.simulator_world import PlannedSpaces, WorldSpec
+from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec, WorldSpec, simulator_spec
 from rlrun.placement.node_environment import variables
 from rlrun.system.errors import RunError
 

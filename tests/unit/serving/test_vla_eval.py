@@ -20,8 +20,7 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from rlrun.config.loader import load
-from rlrun.config.simulator_spec import simulator_spec
-from rlrun.config.simulator_wire import Conventions
+from rlrun.config.simulator_spec import Conventions, simulator_spec
 from rlrun.edges.actions import ActionChunk
 from rlrun.edges.frames import Frames
 from rlrun.edges.observations import Observation

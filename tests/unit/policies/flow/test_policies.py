@@ -12,8 +12,7 @@ import torch
 from rlrun.config.loader import load
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
-from rlrun.config.simulator_spec import simulator_spec
-from rlrun.config.simulator_world import PlannedSpaces
+from rlrun.config.simulator_spec import PlannedSpaces, simulator_spec
 from rlrun.policies.counting import count
 from rlrun.policies.flow.method import FlowChoice
 from rlrun.policies.flow.policy import FlowPolicy
