@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlrun.reproduction.course import RESULT
+from rlrun.reproduction.card import CARD
 from rlrun.system.local_files import read_json
 
 TRAINED = ("run=libero_small", "cluster.kind=local")
@@ -134,7 +134,7 @@ def reproduced(
 ) -> dict[str, Any]:
     """Return the result of the command for a mistake."""
     place = (folder / slug(mistake.name)).absolute()
-    done = sorted(place.glob(f"runs/reproduce/*/{RESULT}"))
+    done = sorted(place.glob(f"runs/reproduce/*/{CARD}"))
     if not done:
         place.mkdir(parents=True, exist_ok=True)
         number = [] if published is None else ["--published", str(published), "--margin", str(MARGIN)]
@@ -149,7 +149,7 @@ def reproduced(
             cwd=place,
             statuses=(0, 10),
         )
-        done = sorted(place.glob(f"runs/reproduce/*/{RESULT}"))
+        done = sorted(place.glob(f"runs/reproduce/*/{CARD}"))
     return dict(read_json(done[-1]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from rlrun.system.errors import ExitStatus, RunError, indent
 
@@ -13,7 +14,10 @@ DEFAULT_EPISODES = 500
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     words = argparse.ArgumentParser(prog="rlrun reproduce", description=__doc__, allow_abbrev=False)
-    words.add_argument("policy", help="a policy's folder, or the address of a policy server (ws://host:port)")
+    words.add_argument(
+        "policy",
+        help="a folder, a policy server's address (ws://host:port), or a reproduction.json to verify",
+    )
     words.add_argument("--suite", default="libero_spatial", help="of LIBERO; it must be exported (docs/libero.md)")
     words.add_argument("--tasks", type=_numbers, default=(), help="of the suite, as 0,3; all by default")
     words.add_argument("--published", type=_share, help="success rate, 0 to 1; by default that of the family, if known")
@@ -41,12 +45,12 @@ def _share(text: str) -> float:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command. Raises SystemExit: 0 if the number agrees or was measured, 1 if it differs or is undecided."""
+    """Run the command. Raises SystemExit: 0 if the number agrees or was measured, 10 if it differs or is undecided."""
     options = parser().parse_intermixed_args(sys.argv[1:] if arguments is None else arguments)
-    from rlrun.reproduction.course import reproduce
+    from rlrun.reproduction.course import reproduce, verify
 
     try:
-        sys.exit(reproduce(options))
+        sys.exit(verify(Path(options.policy)) if options.policy.endswith(".json") else reproduce(options))
     except RunError as error:
         print(indent(f"rlrun.reproduce: {error}"), file=sys.stderr)
         sys.exit(error.exit_status)

@@ -95,19 +95,24 @@ def faults_of(card: Mapping[str, Any]) -> list[str]:
     Somebody who runs rlrun's own code on invented episodes gets a card without faults. It lacks the mark of this user;
     only repeating the certification shows the difference.
     """
-    content = {key: value for key, value in card.items() if key != "seal"}
-    text = _canonical(content)
-    seal = card["seal"]
-    faults = []
-    if hashlib.sha256(text.encode()).hexdigest() != seal.get("sha256"):
-        faults.append("its SHA-256 is not that of its content: it was edited")
-    elif seal.get("mark") and provenance.author_of(f"{seal['mark']}\n{text}") is Author.changed:
-        faults.append("its mark is this user's, and does not belong to its content: it was edited")
+    sealed = fault_of_seal(card)
+    faults = [sealed] if sealed else []
     try:
         faults += _faults_of_numbers(card)
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         faults.append(f"its numbers cannot be read: {type(error).__name__}: {error}")
     return faults
+
+
+def fault_of_seal(card: Mapping[str, Any]) -> str | None:
+    """Return the proof that digest or mark of a card are not those of its content; None: they are."""
+    text = _canonical({key: value for key, value in card.items() if key != "seal"})
+    seal = card["seal"]
+    if hashlib.sha256(text.encode()).hexdigest() != seal.get("sha256"):
+        return "its SHA-256 is not that of its content: it was edited"
+    if seal.get("mark") and provenance.author_of(f"{seal['mark']}\n{text}") is Author.changed:
+        return "its mark is this user's, and does not belong to its content: it was edited"
+    return None
 
 
 def author_of(card: Mapping[str, Any]) -> Author:

@@ -11,7 +11,7 @@ from rlrun.reproduction.verdict import paired_p_value
 
 FIRST = 4  # starts on which every change is tried
 ROUNDS = ((8, 12), (3, 24), (2, 46))  # how many changes go on, and to how many starts
-ERROR = 0.05  # of all tests together (Holm)
+ERROR = 0.05  # of all tests together (Bonferroni): of each change after each round
 MAX_EPISODES = 300  # of changed runs
 PAIRED = 8  # of the changes that are tried first, those that pairs are made of
 
@@ -39,12 +39,16 @@ class Tried(Generic[C]):
         """Return the starts that it won less those that it lost."""
         return sum(self.outcomes) - sum(unchanged[: len(self.outcomes)])
 
-    def p_value(self, unchanged: Sequence[bool]) -> float:
-        """Return the p-value of the paired test that it does not help."""
+    def pairs(self, unchanged: Sequence[bool]) -> tuple[int, int]:
+        """Return the numbers of starts on which only it succeeded, and on which only the unchanged run did."""
         pairs = list(zip(self.outcomes, unchanged, strict=False))
         won = sum(now and not before for now, before in pairs)
         lost = sum(before and not now for now, before in pairs)
-        return paired_p_value(won, lost)
+        return won, lost
+
+    def p_value(self, unchanged: Sequence[bool]) -> float:
+        """Return the p-value of the paired test that it does not help."""
+        return paired_p_value(*self.pairs(unchanged))
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,8 @@ class Bisection(Generic[C]):
         return None
 
     def _is_sure(self, entrant: Tried[C]) -> bool:
-        """Return whether an entrant's gain is beyond chance, with so many changes tried (Bonferroni)."""
-        return entrant.p_value(self._unchanged) <= ERROR / len(self._tried)
+        """Return whether an entrant's gain is beyond chance, with so many changes tried and looked at so often."""
+        return entrant.p_value(self._unchanged) <= ERROR / (len(self._tried) * len(ROUNDS))
 
     def _extend(self, entrant: Tried[C], end: int) -> None:
         """Run an entrant on further starts, as far as episodes and the unchanged run go."""

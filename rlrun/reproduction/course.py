@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,8 +13,9 @@ from typing import Any
 
 import yaml
 
+from rlrun.certification.card import author_of, write_card
 from rlrun.config import provenance
-from rlrun.edges.reports import EpisodeReport
+from rlrun.reproduction import card
 from rlrun.reproduction.beginning import Beginning, beginning
 from rlrun.reproduction.bisection import Bisection, Search
 from rlrun.reproduction.conventions import CONVENTIONS, Change, Subject, all_changes
@@ -22,11 +23,8 @@ from rlrun.reproduction.folders import changes_between
 from rlrun.reproduction.page import PAGE, page
 from rlrun.reproduction.trials import Trials, words_of
 from rlrun.reproduction.verdict import MARGIN, Outcome, Verdict, judge, looks_within
-from rlrun.system.errors import ExitStatus
+from rlrun.system.errors import ExitStatus, indent
 from rlrun.training.run_folder import new_folder
-
-RESULT = "reproduction.json"
-FORMAT = 1
 
 
 def reproduce(options: argparse.Namespace) -> ExitStatus:
@@ -40,7 +38,7 @@ def reproduce(options: argparse.Namespace) -> ExitStatus:
         published = begin.family.published.get(options.suite)
     conventions = table(subject)
     print("\n".join(lines_of(conventions)), flush=True)
-    verdict = _measure(trials, published, options.episodes, options.margin or MARGIN)
+    verdict = _measure(trials, published, options.episodes, _margin(options))
     searches: list[Search[Change]] = []
     if verdict.outcome is Outcome.differs and not options.no_search:
         if published is not None and verdict.low > published:
@@ -49,14 +47,32 @@ def reproduce(options: argparse.Namespace) -> ExitStatus:
             changes = all_changes(subject)
             if options.compared_with and begin.policy is not None:
                 changes = changes_between(begin.policy, Path(options.compared_with))
-            searches = list(_searched(trials, changes, published, options.margin or MARGIN))
+            searches = list(_searched(trials, changes, published, _margin(options)))
     for search in searches:
         print("\n".join(_words_of(search, trials)), flush=True)
     content = _content(options, begin, conventions, verdict, searches, trials)
-    (run_dir / RESULT).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_card(content, run_dir / card.CARD)
     (run_dir / PAGE).write_text(page(content), encoding="utf-8")
     print(f"{run_dir / PAGE}")
     return ExitStatus.ok if verdict.outcome in (Outcome.agrees, Outcome.measured) else ExitStatus.differs
+
+
+def verify(file: Path) -> ExitStatus:
+    """Print whether a card is as a reproduction wrote it. Raises RunError if it is no card."""
+    content = card.read(file)
+    faults = card.faults_of(content)
+    if faults:
+        print(indent(f"rlrun.reproduce: {file} does not hold: {'; '.join(faults)}"), file=sys.stderr)
+        return ExitStatus.bad_input
+    lines = [f"{content['policy']} on {content['suite']}: {content['verdict']['sentence']}"]
+    lines += [f"  at fault: {search['found']['change']}" for search in content["searches"] if search["found"]]
+    print("\n".join(indent(line, width=4) for line in lines))
+    print(f"whole: digest, verdict, tasks and searches agree with its episodes. It {author_of(content).value}.")
+    return ExitStatus.ok
+
+
+def _margin(options: argparse.Namespace) -> float:
+    return MARGIN if options.margin is None else float(options.margin)
 
 
 def table(subject: Subject) -> list[dict[str, Any]]:
@@ -143,49 +159,20 @@ def _content(
     searches: Sequence[Search[Change]],
     trials: Trials,
 ) -> dict[str, Any]:
+    episodes = card.episode_rows(trials.episodes.get("", [])[: verdict.episodes])
     return {
-        "format": FORMAT,
+        "format": card.FORMAT,
         "made_by": f"rlrun {provenance.own_version()}",
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "policy": str(options.policy),
         "suite": options.suite,
         "family": begin.family.name,
         "conventions": conventions,
-        "verdict": {
-            "outcome": verdict.outcome.value,
-            "successes": verdict.successes,
-            "episodes": verdict.episodes,
-            "low": verdict.low,
-            "high": verdict.high,
-            "published": verdict.published,
-            "sentence": verdict.sentence,
-        },
-        "tasks": _by_task(trials.episodes.get("", [])[: verdict.episodes]),
-        "searches": [_searched_content(search) for search in searches],
+        "rule": {"episodes": options.episodes, "margin": _margin(options)},
+        "verdict": card.verdict_row(verdict),
+        "tasks": card.by_task(episodes),
+        "episodes": episodes,
+        "searches": [card.search_row(search) for search in searches],
         "not_tried": trials.reasons,
         "command": begin.overrides,
     }
-
-
-def _by_task(episodes: Sequence[EpisodeReport]) -> list[dict[str, Any]]:
-    tasks = dict.fromkeys(episode.instruction for episode in episodes)
-    counts = []
-    for task in tasks:
-        own = [episode.success for episode in episodes if episode.instruction == task]
-        counts.append({"task": task, "successes": sum(own), "episodes": len(own)})
-    return counts
-
-
-def _searched_content(search: Search[Change]) -> dict[str, Any]:
-    def row(tried: Any) -> dict[str, Any]:
-        before = search.unchanged[: len(tried.outcomes)]
-        return {
-            "change": words_of(tried.changes),
-            "successes": sum(tried.outcomes),
-            "episodes": len(tried.outcomes),
-            "before": sum(before),
-            "p": tried.p_value(search.unchanged),
-        }
-
-    found = None if search.found is None else row(search.found)
-    return {"found": found, "episodes": search.episodes, "tried": [row(one) for one in search.tried if one.outcomes]}

@@ -59,7 +59,7 @@ class ExitStatus(IntEnum):
     worker_lost = 7, "a worker, node or simulator was lost more often than the limits allow"
     stalled = 8, "a wait passed its deadline; the culprit and the evidence archive are named"
     diverged = 9, "learning produced only non-finite gradients"
-    differs = 10, "a replay had other results than the recorded run"
+    differs = 10, "a replay had other results than the recorded run; a published success rate did not come out"
     uncounted = 11, "the plan cannot say whether the run fits, since its policy could not be counted"
     preempted = (
         75,

@@ -1,0 +1,124 @@
+"""The card of a reproduction: its file, and how a reader verifies it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlrun.certification.card import fault_of_seal
+from rlrun.edges.reports import EpisodeReport
+from rlrun.reproduction.bisection import Search, Tried
+from rlrun.reproduction.conventions import Change
+from rlrun.reproduction.trials import words_of
+from rlrun.reproduction.verdict import Outcome, Verdict, judge, looks_within, paired_p_value
+from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.local_files import read_json
+
+CARD = "reproduction.json"
+FORMAT = 2
+
+
+def verdict_row(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as it stands on the card."""
+    return {
+        "outcome": verdict.outcome.value,
+        "successes": verdict.successes,
+        "episodes": verdict.episodes,
+        "low": verdict.low,
+        "high": verdict.high,
+        "published": verdict.published,
+        "sentence": verdict.sentence,
+    }
+
+
+def episode_rows(episodes: Sequence[EpisodeReport]) -> list[dict[str, Any]]:
+    """Return the episodes of a verdict in their order, as they stand on the card."""
+    return [{"seed": one.seed, "task": one.instruction, "success": one.success} for one in episodes]
+
+
+def by_task(episodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the counts of each task, in the order of their first episodes."""
+    counts = []
+    for task in dict.fromkeys(episode["task"] for episode in episodes):
+        own = [episode["success"] for episode in episodes if episode["task"] == task]
+        counts.append({"task": task, "successes": sum(own), "episodes": len(own)})
+    return counts
+
+
+def search_row(search: Search[Change]) -> dict[str, Any]:
+    """Return a search as it stands on the card: the change that was found, and the others."""
+
+    def row(tried: Tried[Change]) -> dict[str, Any]:
+        won, lost = tried.pairs(search.unchanged)
+        return {
+            "change": words_of(tried.changes),
+            "successes": sum(tried.outcomes),
+            "episodes": len(tried.outcomes),
+            "before": sum(search.unchanged[: len(tried.outcomes)]),
+            "won": won,
+            "lost": lost,
+            "p": paired_p_value(won, lost),
+        }
+
+    found = None if search.found is None else row(search.found)
+    return {"found": found, "episodes": search.episodes, "tried": [row(one) for one in search.tried if one.outcomes]}
+
+
+def read(file: Path) -> dict[str, Any]:
+    """Return the content of a card. Raises RunError if it is none."""
+    try:
+        content = read_json(file)
+        found = content["format"] if isinstance(content, dict) else None
+        assert found == FORMAT, f"its format is {found}, and this rlrun reads {FORMAT}"
+    except (OSError, ValueError, LookupError, AssertionError) as error:
+        raise RunError(
+            f"{file} is no card of a reproduction.",
+            cause=str(error),
+            remedy=f"Name a {CARD} that rlrun reproduce wrote.",
+            exit_status=ExitStatus.bad_input,
+        ) from error
+    return dict(content)
+
+
+def faults_of(card: Mapping[str, Any]) -> list[str]:
+    """Return the proofs that a card is not as a reproduction wrote it; [] without any."""
+    try:
+        faults = [fault_of_seal(card), _fault_of_verdict(card), *map(_fault_of_search, card["searches"])]
+        if card["tasks"] != by_task(card["episodes"]):
+            faults.append("its tasks are not those of its episodes")
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        return [f"its numbers cannot be read: {type(error).__name__}: {error}"]
+    return [fault for fault in faults if fault]
+
+
+def _fault_of_verdict(card: Mapping[str, Any]) -> str | None:
+    """Return a fault if the rule gives another verdict on the episodes, or ends elsewhere; None: it does not."""
+    outcomes = [bool(episode["success"]) for episode in card["episodes"]]
+    most = int(card["rule"]["episodes"])
+    margin = float(card["rule"]["margin"])
+    for look in looks_within(most):
+        verdict = judge(outcomes[:look], card["verdict"]["published"], most, margin)
+        if verdict.outcome is not Outcome.undecided or look >= len(outcomes):
+            break
+    row = verdict_row(verdict)
+    if look == len(outcomes) and all(_equal(row[name], card["verdict"][name]) for name in row):
+        return None
+    return f"its verdict is {card['verdict']['sentence']!r}, and its episodes give {verdict.sentence!r}"
+
+
+def _fault_of_search(search: Mapping[str, Any]) -> str | None:
+    """Return a fault if a change's p-value is not that of its pairs; None: all are."""
+    rows = [*search["tried"], *([search["found"]] if search["found"] else [])]
+    for row in rows:
+        if not _equal(row["p"], paired_p_value(int(row["won"]), int(row["lost"]))):
+            return f"the p-value of {row['change']!r} is not that of its pairs"
+        if row["successes"] - row["before"] != row["won"] - row["lost"]:
+            return f"the pairs of {row['change']!r} are not those of its successes"
+    return None
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) <= 1e-9
+    return bool(one == other)
