@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlrun.certification import shape
 from rlrun.certification.rules import fault_of_seeds
-from rlrun.config import provenance
-from rlrun.config.provenance import Author
+from rlrun.config.sealed import canonical, fault_of_seal
 from rlrun.observability.records import wilson_interval
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import read_json
@@ -64,21 +61,13 @@ def by_task(episodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def write_card(content: Mapping[str, Any], file: Path) -> None:
-    """Write a card with its digest and the mark of this user."""
-    text = _canonical(content)
-    first, _, rest = provenance.marked(text).partition("\n")
-    seal = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "mark": first if rest else ""}
-    file.write_text(json.dumps({**content, "seal": seal}, indent=1) + "\n", encoding="utf-8")
-
-
 def read_card(file: Path) -> dict[str, Any]:
     """Return the content of a card. Raises RunError if it is no card."""
     try:
         content = read_json(file)
         assert content["format"] == FORMAT, f"its format is {content['format']}, and this rlrun reads {FORMAT}"
         shape.check(content)
-        _canonical(content).encode()  # ValueError for text that is no Unicode
+        canonical(content).encode()  # ValueError for text that is no Unicode
     except (OSError, ValueError, LookupError, TypeError, AssertionError) as error:
         raise RunError(
             f"{file} is no card of a certification.",
@@ -102,23 +91,6 @@ def faults_of(card: Mapping[str, Any]) -> list[str]:
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         faults.append(f"its numbers cannot be read: {type(error).__name__}: {error}")
     return faults
-
-
-def fault_of_seal(card: Mapping[str, Any]) -> str | None:
-    """Return the proof that digest or mark of a card are not those of its content; None: they are."""
-    text = _canonical({key: value for key, value in card.items() if key != "seal"})
-    seal = card["seal"]
-    if hashlib.sha256(text.encode()).hexdigest() != seal.get("sha256"):
-        return "its SHA-256 is not that of its content: it was edited"
-    if seal.get("mark") and provenance.author_of(f"{seal['mark']}\n{text}") is Author.changed:
-        return "its mark is this user's, and does not belong to its content: it was edited"
-    return None
-
-
-def author_of(card: Mapping[str, Any]) -> Author:
-    """Return the author of a card, by its mark."""
-    content = {key: value for key, value in card.items() if key != "seal"}
-    return provenance.author_of(f"{card['seal'].get('mark')}\n{_canonical(content)}")
 
 
 def _faults_of_numbers(card: Mapping[str, Any]) -> list[str]:
@@ -168,7 +140,3 @@ def words_of(rule: Mapping[str, Any]) -> str:
         f"episodes until the 95 % interval is within {100 * rule['half_width']:g} points to each side, looking after "
         f"each {BATCH}, at most {rule['num_episodes']}"
     )
-
-
-def _canonical(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))

@@ -12,7 +12,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from rlrun.certification import ledger, rules
-from rlrun.certification.card import CARD, by_task, counted, next_batch, stops, words_of, write_card
+from rlrun.certification.card import CARD, by_task, counted, next_batch, stops, words_of
 from rlrun.certification.card import FORMAT as CARD_FORMAT
 from rlrun.certification.history import History
 from rlrun.certification.page import PAGE, page
@@ -20,6 +20,7 @@ from rlrun.certification.rules import Breach
 from rlrun.cluster.launch import Machines
 from rlrun.config import provenance
 from rlrun.config.schema import EnvConfig, RunConfig
+from rlrun.config.sealed import write_sealed
 from rlrun.config.sections import freeze
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data import checkpoint_folder, checksums
@@ -303,7 +304,7 @@ def _noise(history: History) -> dict[str, Any] | None:
 
 def _write(folder: Path, content: dict[str, Any]) -> Path:
     card = folder / CARD
-    write_card(content, card)
+    write_sealed(content, card)
     (folder / PAGE).write_text(page(content), encoding="utf-8")
     lines = [json.dumps(_exported(episode, number, content)) for number, episode in enumerate(content["episodes"])]
     (folder / EPISODES).write_text("\n".join(lines) + "\n", encoding="utf-8")

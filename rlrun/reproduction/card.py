@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlrun.certification.card import fault_of_seal
+from rlrun.config.sealed import fault_of_seal
 from rlrun.edges.reports import EpisodeReport
 from rlrun.reproduction.bisection import Search, Tried
 from rlrun.reproduction.conventions import Change

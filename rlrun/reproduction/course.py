@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from rlrun.certification.card import author_of, write_card
 from rlrun.config import provenance
+from rlrun.config.sealed import author_of, write_sealed
 from rlrun.reproduction import card
 from rlrun.reproduction.beginning import Beginning, beginning
 from rlrun.reproduction.bisection import Bisection, Search
@@ -51,7 +51,7 @@ def reproduce(options: argparse.Namespace) -> ExitStatus:
     for search in searches:
         print("\n".join(_words_of(search, trials)), flush=True)
     content = _content(options, begin, conventions, verdict, searches, trials)
-    write_card(content, run_dir / card.CARD)
+    write_sealed(content, run_dir / card.CARD)
     (run_dir / PAGE).write_text(page(content), encoding="utf-8")
     print(f"{run_dir / PAGE}")
     return ExitStatus.ok if verdict.outcome in (Outcome.agrees, Outcome.measured) else ExitStatus.differs

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.certification.card import FORMAT, by_task, counted, faults_of, read_card, write_card
+from rlrun.certification.card import FORMAT, by_task, counted, faults_of, read_card
 from rlrun.certification.page import headline, page, remarks
 from rlrun.certify import verify
+from rlrun.config.sealed import write_sealed
 from rlrun.edges.starts import TEST_SEEDS
 from rlrun.system.errors import ExitStatus, RunError
 
@@ -69,7 +70,7 @@ def content(outcomes: list[bool], num_episodes: int | None = None, half_width: f
 
 
 def written(folder: Path, card: dict) -> Path:
-    write_card(card, folder / "card.json")
+    write_sealed(card, folder / "card.json")
     return folder / "card.json"
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from rlrun.certification import ledger
-from rlrun.certification.card import counted, write_card
+from rlrun.certification.card import counted
 from rlrun.certification.history import History
+from rlrun.config.sealed import write_sealed
 from rlrun.observability.records import RunRecord
 from tests.unit.certification.test_card import OUTCOMES, content
 
@@ -32,7 +33,7 @@ def certified(history: History, temperature: float, second: int) -> Path:
     found["training"]["run"] = str(history.folder)
     ledger.begin(history, found["rule"], card)
     ledger.end(history, found["rule"], card, counted(found["episodes"]))
-    write_card(found, card)
+    write_sealed(found, card)
     return card
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlrun.certification.card import write_card
+from rlrun.config.sealed import write_sealed
 from rlrun.reproduce import main
 from rlrun.reproduction import card
 from rlrun.reproduction.bisection import Search, Tried
@@ -40,7 +40,7 @@ def content() -> dict[str, Any]:
 
 def written(tmp_path: Path, made: dict[str, Any]) -> Path:
     file = tmp_path / card.CARD
-    write_card(made, file)
+    write_sealed(made, file)
     return file
 
 
