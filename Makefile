@@ -16,9 +16,12 @@ OLD_PROCESSOR := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=C
 # Of tests at a time; on two cores, as one in three waits for others or for deadlines. Whole runs have processes of their
 # own, and slow each other down.
 PROCESSES := 3
-# What a save can break, without networks, ranks, simulators and whole runs: the aim is two minutes on two cores.
+# What a save can break, without networks, ranks, simulators and whole runs, and without the files that compose most
+# configurations and those that cost most (docs/testing.md): the aim is two minutes on two cores.
 QUICK := $(addprefix tests/unit/, algorithms certification config controller data doctor edges observability pipe rollout \
   serving system watchdog)
+QUICK += $(addprefix --ignore=tests/unit/, algorithms/test_dsrl.py config/test_checks.py config/test_foreign_folders.py \
+  config/test_loading.py config/test_recorded.py)
 WHOLE_RUNS := -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 $(addprefix tests/, contracts cluster golden gpu \
   integration learning pretended_cuda)
 ARGS ?=

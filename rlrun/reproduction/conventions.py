@@ -212,6 +212,7 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention("picture: detail", _at("env.libero.pictures"), _all("exact", "fast")),
     Convention("control steps a second", _at("env.action_hz"), _all("20", "10")),
     Convention("temperature", _at("evaluation.temperature"), _all("0.0", "1.0")),
+    Convention("sampling of the flow", _policy_key("sampling"), _all("nft", "flow_sde")),
     Convention("flow steps", _policy_key("num_flow_steps"), _all("4", "10")),
     Convention("number format", _at("rollout.precision"), _all("fp32", "bf16")),
 )

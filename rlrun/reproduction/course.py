@@ -90,6 +90,8 @@ def table(subject: Subject) -> list[dict[str, Any]]:
 
 
 def _yaml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

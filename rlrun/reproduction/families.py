@@ -20,6 +20,8 @@ STATE = "state"
 BOUNDS = "statistics: bounds"
 TEMPERATURE = "temperature"
 FLOW_STEPS = "flow steps"
+SAMPLING = "sampling of the flow"
+ODE = "nft"  # of a drawn first noise, without further noise
 FORMAT = "number format"
 CAMERAS = "cameras"
 SENTENCE = "sentence"
@@ -107,21 +109,28 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "LeRobot SmolVLA",
         ("smolvla",),
-        LEROBOT | _known("configuration_smolvla.py", {CHUNK: "50", FLOW_STEPS: "10"}),
+        LEROBOT
+        | _known("configuration_smolvla.py", {CHUNK: "50", FLOW_STEPS: "10"})
+        | _known("modeling_smolvla.py", {SAMPLING: ODE}),
         LEROBOT_LIMITS,
         repository="huggingface/lerobot",
     ),
     Family(
         "LeRobot pi0",
         ("pi0",),
-        LEROBOT | _known("configuration_pi0.py", {CHUNK: "10", FLOW_STEPS: "10"}),
+        LEROBOT
+        | _known("configuration_pi0.py", {CHUNK: "10", FLOW_STEPS: "10"})
+        | _known("modeling_pi0.py", {SAMPLING: ODE}),
         LEROBOT_LIMITS,
         repository="huggingface/lerobot",
     ),
     Family(
         "LeRobot pi0.5",
         ("pi05",),
-        LEROBOT | _known("pi05.mdx", {CHUNK: "10"}) | _known("configuration_pi05.py", {FLOW_STEPS: "10"}),
+        LEROBOT
+        | _known("pi05.mdx", {CHUNK: "10"})
+        | _known("configuration_pi05.py", {FLOW_STEPS: "10"})
+        | _known("modeling_pi05.py", {SAMPLING: ODE}),
         LEROBOT_LIMITS,
         _by_suite(0.97, 0.99, 0.98, 0.96),
         "huggingface/lerobot",
@@ -132,6 +141,7 @@ FAMILIES: tuple[Family, ...] = (
         _known("libero.py", {**SETTLED, CAMERAS: BOTH_CAMERAS})
         | _known("env_processor.py", {TURNED: "rotated", STATE: "axis_angle"})
         | _known("configuration_groot.py", {GRIPPER: "true", CHUNK: "8", FLOW_STEPS: "4"})
+        | _known("flow_matching_action_head.py", {SAMPLING: ODE})
         | _known("configs.py", {RATE: "20", SIZE: "256"}),
         LEROBOT_LIMITS,
         _by_suite(0.95, 1.00, 0.98, 0.93),
@@ -147,7 +157,7 @@ FAMILIES: tuple[Family, ...] = (
         | _known(
             "libero_policy.py", {CAMERAS: BOTH_CAMERAS, STATE: "axis_angle", GRIPPER: "false", SENTENCE: "published"}
         )
-        | _known("pi0.py", {FLOW_STEPS: "10"})
+        | _known("pi0.py", {FLOW_STEPS: "10", SAMPLING: ODE})
         | _known("pi0_config.py", {FORMAT: "bf16"}),
         OPENVLA_LIMITS,
         _by_suite(0.968, 0.988, 0.958, 0.852),
@@ -161,7 +171,7 @@ FAMILIES: tuple[Family, ...] = (
             {TURNED: "rotated", **SETTLED, CHUNK: "5", SIZE: "224"},
         )
         | _known("libero_policy.py", {CAMERAS: BOTH_CAMERAS, GRIPPER: "false", SENTENCE: "published"})
-        | _known("pi0.py", {FLOW_STEPS: "10", STATE: "zeros"})
+        | _known("pi0.py", {FLOW_STEPS: "10", SAMPLING: ODE, STATE: "zeros"})
         | _known("pi0_config.py", {FORMAT: "bf16"}),
         OPENVLA_LIMITS,
         _by_suite(0.988, 0.982, 0.980, 0.924),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from rlrun.config.loader import load
 from rlrun.config.provenance import POLICY_CONFIG, write_config
 from rlrun.envs.libero.spec import SuiteConfig
+from rlrun.policies.flow.spec import FirstNoise, Sampling
+from rlrun.policies.smolvla.spec import SmolVLASettings
 from rlrun.reproduce import parser
 from rlrun.reproduction.beginning import beginning
 from rlrun.reproduction.conventions import Subject
@@ -61,3 +64,16 @@ def test_a_family_that_is_named_is_obeyed_before_the_record_and_the_command_line
     assert subject.config.env.section(SuiteConfig).settle_steps == 10 and subject.config.env.max_control_steps == 300
     given = unchanged(folder, tmp_path, "--family", "LeRobot SmolVLA", "env.libero.settle_steps=7")
     assert given.config.env.section(SuiteConfig).settle_steps == 7
+
+
+def test_an_official_folder_of_lerobot_is_evaluated_as_lerobot_does(tmp_path: Path) -> None:
+    picture = {"type": "VISUAL", "shape": [3, 256, 256]}
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    described = {"type": "smolvla", "n_action_steps": 50, "num_steps": 10, "input_features": {"one": picture}}
+    (folder / "config.json").write_text(json.dumps(described))
+    config = unchanged(folder, tmp_path).config
+    own = config.policy.section(SmolVLASettings)
+    assert (own.sampling, own.first_noise, config.evaluation.temperature) == (Sampling.nft, FirstNoise.drawn, 1.0)
+    assert (own.num_flow_steps, config.policy.num_action_chunks, config.env.image_size) == (10, 50, 256)
+    assert config.env.section(SuiteConfig).has_openness is False and config.env.max_control_steps == 300
