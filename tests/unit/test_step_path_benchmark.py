@@ -78,12 +78,13 @@ def test_world_and_network_are_counted_apart() -> None:
 
 @pytest.mark.long
 def test_the_rows_of_the_performance_page_are_what_is_counted() -> None:
-    """The default of the benchmark trains for two steps."""
+    """The default of the benchmark trains for two steps. Threads that work by the clock enter some lines or do not."""
     entered = entered_files(step_path.recorded_run(list(step_path.DEFAULTS)).code)
     page = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
-    rows = [line.split("|")[3].strip() for line in page.splitlines() if "enter" in line or "functions that run" in line]
-    counted = [f"{number:,}" for files in step_path.parts(entered).values() for number in (len(files), ran(files))]
-    assert rows == counted
+    table = [line for line in page.splitlines() if line.startswith("|")]
+    rows = [line.split("|")[3].strip() for line in table if "enter" in line or "functions that run" in line]
+    counted = [number for files in step_path.parts(entered).values() for number in (len(files), ran(files))]
+    assert [int(row.replace(",", "")) for row in rows] == pytest.approx(counted, rel=0.02)
 
 
 def ran(files: list[EnteredFile]) -> int:
