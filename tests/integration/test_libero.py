@@ -129,17 +129,20 @@ def test_the_expert_turns_on_the_stove_from_held_out_starts(tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_the_small_recipe_records_imitates_and_trains(tmp_path: Path) -> None:
-    """One step of run=libero_small; docs/learning.md has what the whole of it learns."""
+@pytest.mark.parametrize(("recipe", "tasks"), [("libero_small", (7,)), ("libero_five_tasks", (1, 4, 6, 7, 8))])
+def test_a_recipe_records_imitates_and_trains(recipe: str, tasks: tuple[int, ...], tmp_path: Path) -> None:
+    """One step of it; docs/learning.md has what the whole of it learns."""
+    scenes = {libero_scenes("libero_goal", task) for task in tasks}.pop()
     small = [
         "num_steps=1",
         "env.num_envs=2",
-        "algorithm.global_batch_size=12",
+        "algorithm.global_batch_size=4",
         "demos.num_episodes=2",
         "sft.num_steps=2",
     ]
     few = ["sft.batch_size=8", "evaluation.num_episodes=2", "logging.tensorboard=false", f"cache_dir={tmp_path}/cache"]
-    assert train(expert(tmp_path / "run", *small, *few)) == 0
+    places = [f"env.libero.scenes={scenes}", f"output_dir={tmp_path / 'run'}"]
+    assert train(load([f"run={recipe}", "cluster.kind=local", *places, *small, *few])) == 0
     (step,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert step["num_infra_faults"] == 0 and step["rollout_logprob_gap"] < 1e-4
     (demos,) = (tmp_path / "cache").glob("demos-*")
