@@ -84,7 +84,8 @@ def main() -> None:
     """Train what is missing, make every mistake, and print the table."""
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("folder", type=Path)
-    words.add_argument("--only", action="append", default=[], help="a word of the families to run; may be repeated")
+    words.add_argument("--only", action="append", default=[], help="a word of the families; may be repeated")
+    words.add_argument("--mistake", action="append", default=[], help="a word of the mistakes to make; may be repeated")
     words.add_argument("overrides", nargs="*")
     options = words.parse_intermixed_args()
     print("| family | mistake | verdict | named | right | episodes | with it, without |")
@@ -94,6 +95,8 @@ def main() -> None:
             continue
         published: dict[str, float] = {}
         for mistake in MISTAKES:
+            if options.mistake and mistake.named and not any(word in mistake.name for word in options.mistake):
+                continue
             place = options.folder / slug(family) / mistake.of
             policy = policy_of(family, (*keys, *SHOWN[mistake.of]), place, options.overrides)
             overrides = (*SHOWN[mistake.of], *mistake.overrides, *options.overrides)
