@@ -165,7 +165,7 @@ FAULTS = (
     Fault(
         "placement never satisfiable",
         None,
-        r"short|accelerators",
+        r"Accelerator 0-15 is requested",
         at_start,
         ("placement.roles.actor=0-15", "placement.roles.rollout=0", "placement.roles.env=0"),
         is_own_run=True,
