@@ -23,7 +23,9 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--published", type=_share, help="success rate, 0 to 1; by default that of the family, if known")
     words.add_argument("--family", help="whose evaluation is repeated; by default the policy's")
     words.add_argument("--episodes", type=int, default=DEFAULT_EPISODES, help="at most, for the verdict (%(default)s)")
-    words.add_argument("--margin", type=_share, help="a rate surely within it of the published one agrees (0.05)")
+    words.add_argument(
+        "--margin", type=_share, help="a rate that is as near to the published one, and known as exactly, agrees (0.05)"
+    )
     words.add_argument(
         "--compared-with", metavar="FOLDER", help="search among the fields that differ from this folder's"
     )

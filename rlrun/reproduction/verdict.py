@@ -14,7 +14,7 @@ from math import comb
 
 LOOKS = (10, 20, 50, 100, 200, 500)  # numbers of episodes
 ERROR = 0.05  # of all looks together
-MARGIN = 0.05  # half the width of the interval at which a rate that does not differ agrees
+MARGIN = 0.05  # of a rate that agrees: half of its interval's width, and its distance from the published one, at most
 _HALVINGS = 50  # of the bounds of an interval
 
 
@@ -59,7 +59,7 @@ def judge(outcomes: list[bool], published: float | None, most: int, margin: floa
         outcome = Outcome.measured if episodes >= most else Outcome.undecided
     elif not low <= published <= high:
         outcome = Outcome.differs
-    elif high - low <= 2 * margin:
+    elif high - low <= 2 * margin and abs(successes / episodes - published) <= margin:
         outcome = Outcome.agrees
     else:
         outcome = Outcome.undecided

@@ -39,6 +39,12 @@ def test_fifteen_points_less_differ_within_500_episodes() -> None:
     assert outcomes.count(Outcome.differs) > 95
 
 
+def test_a_rate_far_from_the_published_one_does_not_agree_because_few_episodes_are_compatible() -> None:
+    verdict = judge([False] * 10, 0.34, 50, margin=0.2)  # its interval, 0 to 38 %, is narrow enough, and holds 34 %
+    assert verdict.outcome is Outcome.undecided
+    assert judge([False] * 50, 0.34, 50, margin=0.2).outcome is Outcome.differs
+
+
 def test_without_a_published_number_all_episodes_are_measured() -> None:
     assert judge([True] * 20, None, 500).outcome is Outcome.undecided
     assert judge([True] * 500, None, 500).outcome is Outcome.measured
