@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -13,6 +13,7 @@ from rlrun.observability.records import EvaluationRecord, RunRecord, read_run
 from rlrun.observability.report.charts import STYLE, Axis, Band, Series, line_chart
 from rlrun.observability.report.curves import main_curves_of
 from rlrun.observability.report.differences import SEED, Difference, RunGroup, curve, evaluation_curve, group_runs
+from rlrun.observability.report.own_numbers import compared_names
 from rlrun.observability.run_files import CONFIG, METRICS, REPORT
 from rlrun.observability.step_line import percent
 from rlrun.system.errors import escape_control
@@ -52,6 +53,7 @@ def comparison_page(runs: Sequence[RunRecord], place: Path) -> str:
         f'<header><span class="brand">rlrun</span><h1>{len(runs)} runs compared</h1></header>',
         _section("Final success", _results(groups), "last evaluation on fixed seeds; runs of a row differ in the seed"),
         _section("Curves", _curves(groups), "bold: mean of the seeds; band: from the lowest to the highest seed"),
+        *_own_numbers(groups),
         _section("What differs", _differences(groups)),
         _section("Runs", _runs(groups, place)),
         f"<footer>Written by rlrun on {time.strftime('%Y-%m-%d %H:%M:%S')}.</footer>",
@@ -149,6 +151,14 @@ def _curves(groups: Sequence[RunGroup]) -> str:
     for main_curve in main_curves_of([run for group in groups for run in group.runs]):
         cards.append(_card(main_curve.title, main_curve.axis, groups, partial(curve, main_curve.metric)))
     return f'<div class="grid">{"".join(cards)}</div>'
+
+
+def _own_numbers(groups: Sequence[RunGroup]) -> Iterator[str]:
+    """Yield the section of own rewards and of the worlds' numbers, if a run has some."""
+    names = compared_names([run for group in groups for run in group.runs])
+    cards = [_card(name, Axis(), groups, partial(curve, name)) for name in names]
+    if cards:
+        yield _section("Own rewards, numbers of the world", f'<div class="grid">{"".join(cards)}</div>')
 
 
 def _card(

@@ -34,6 +34,13 @@ def shown_names(record: RunRecord) -> set[str]:
     return {*names, *_names(record, MEAN)[:MAX_CURVES]}
 
 
+def compared_names(records: Sequence[RunRecord]) -> list[str]:
+    """Return the metrics of terms, and of the world's numbers, that at least one of several runs has."""
+    terms = dict.fromkeys(name for record in records for name in _names(record, TERM))
+    numbers = dict.fromkeys(name for record in records for name in _names(record, MEAN))
+    return [*terms, *list(numbers)[:MAX_CURVES]]
+
+
 def reward_section(record: RunRecord) -> str:
     """Return the picture and the table of the terms; "" without an own reward."""
     names = _names(record, TERM)

@@ -125,3 +125,14 @@ def test_equal_configurations_are_told_by_their_folders(tmp_path: Path, capsys: 
     same = [evaluated(tmp_path / "a", 1e-3, 20), evaluated(tmp_path / "b", 1e-3, 40)]
     assert main([*map(str, same), "--output", str(tmp_path / "page.html")]) == 0
     assert f"B folder {tmp_path / 'b'}" in capsys.readouterr().out
+
+
+def test_terms_of_own_rewards_and_numbers_of_the_world_are_compared(folders: list[Path], tmp_path: Path) -> None:
+    without = comparison_page([read_run(folder) for folder in folders], tmp_path)
+    assert "numbers of the world" not in without
+    lines = [{"step": step, "success_rate": 0.5, "reward/near": 0.1 * step, "info/<speed>": 2.0} for step in (1, 2)]
+    (folders[0] / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = comparison_page([read_run(folder) for folder in folders], tmp_path)
+    section = page.split("Own rewards, numbers of the world")[1].split("What differs")[0]
+    assert "<h3>reward/near</h3>" in section and "<h3>info/&lt;speed&gt;</h3>" in section
+    assert section.count('class="line"') == 2
