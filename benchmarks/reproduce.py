@@ -140,7 +140,7 @@ def reproduced(
     done = sorted(place.glob(f"runs/reproduce/*/{CARD}"))
     if not done:
         place.mkdir(parents=True, exist_ok=True)
-        number = [] if published is None else ["--published", str(published), "--margin", str(MARGIN)]
+        number = ["--published", "none" if published is None else str(published), "--margin", str(MARGIN)]
         command = ["--suite", "libero_goal", "--tasks", "7", "--episodes", str(EPISODES), *number]
         call(
             "rlrun.reproduce",

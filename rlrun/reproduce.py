@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from rlrun.reproduction.families import OF_FAMILY
 from rlrun.system.errors import ExitStatus, RunError, indent
 
 DEFAULT_EPISODES = 500
@@ -20,7 +21,13 @@ def parser() -> argparse.ArgumentParser:
     )
     words.add_argument("--suite", default="libero_spatial", help="of LIBERO; it must be exported (docs/libero.md)")
     words.add_argument("--tasks", type=_numbers, default=(), help="of the suite, as 0,3; all by default")
-    words.add_argument("--published", type=_share, help="success rate, 0 to 1; by default that of the family, if known")
+    words.add_argument(
+        "--published",
+        type=_published,
+        default=OF_FAMILY,
+        metavar="RATE",
+        help="success rate, 0 to 1; none: measure alone; by default that of the family for whole suites, if known",
+    )
     words.add_argument("--family", help="whose evaluation is repeated; by default the policy's")
     words.add_argument("--episodes", type=int, default=DEFAULT_EPISODES, help="at most, for the verdict (%(default)s)")
     words.add_argument(
@@ -37,6 +44,10 @@ def parser() -> argparse.ArgumentParser:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part)
+
+
+def _published(text: str) -> float | str | None:
+    return None if text == "none" else text if text == OF_FAMILY else _share(text)
 
 
 def _share(text: str) -> float:

@@ -19,6 +19,7 @@ from rlrun.reproduction import card
 from rlrun.reproduction.beginning import Beginning, beginning
 from rlrun.reproduction.bisection import Bisection, Search
 from rlrun.reproduction.conventions import CONVENTIONS, Change, Subject, all_changes
+from rlrun.reproduction.families import OF_FAMILY
 from rlrun.reproduction.folders import changes_between
 from rlrun.reproduction.page import PAGE, page
 from rlrun.reproduction.trials import Trials, words_of
@@ -33,9 +34,7 @@ def reproduce(options: argparse.Namespace) -> ExitStatus:
     run_dir = new_folder(Path("runs") / "reproduce" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     trials = Trials(begin.overrides, begin.recorded, begin.policy, run_dir, lambda words: print(words, flush=True))
     subject = begin.subject(trials)
-    published = options.published
-    if published is None:
-        published = begin.family.published.get(options.suite)
+    published = published_number(options, begin)
     conventions = table(subject)
     print("\n".join(lines_of(conventions)), flush=True)
     verdict = _measure(trials, published, options.episodes, _margin(options))
@@ -55,6 +54,13 @@ def reproduce(options: argparse.Namespace) -> ExitStatus:
     (run_dir / PAGE).write_text(page(content), encoding="utf-8")
     print(f"{run_dir / PAGE}")
     return ExitStatus.ok if verdict.outcome in (Outcome.agrees, Outcome.measured) else ExitStatus.differs
+
+
+def published_number(options: argparse.Namespace, begin: Beginning) -> float | None:
+    """Return the published number; None: there is none, also where only some tasks of a suite are evaluated."""
+    if options.published != OF_FAMILY:
+        return None if options.published is None else float(options.published)
+    return None if options.tasks else begin.family.published.get(options.suite)
 
 
 def verify(file: Path) -> ExitStatus:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+OF_FAMILY = "family"  # in place of a published number: that of the family's repository
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10")
 TURNED = "picture: turned"
 GRIPPER = "gripper of actions"

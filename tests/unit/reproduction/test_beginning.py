@@ -15,6 +15,7 @@ from rlrun.policies.smolvla.spec import SmolVLASettings
 from rlrun.reproduce import parser
 from rlrun.reproduction.beginning import beginning
 from rlrun.reproduction.conventions import Subject
+from rlrun.reproduction.course import published_number
 from rlrun.reproduction.families import FAMILIES, OWN, Family
 from rlrun.reproduction.trials import Trials
 from rlrun.system.errors import RunError
@@ -77,3 +78,18 @@ def test_an_official_folder_of_lerobot_is_evaluated_as_lerobot_does(tmp_path: Pa
     assert (own.sampling, own.first_noise, config.evaluation.temperature) == (Sampling.nft, FirstNoise.drawn, 1.0)
     assert (own.num_flow_steps, config.policy.num_action_chunks, config.env.image_size) == (10, 50, 256)
     assert config.env.section(SuiteConfig).has_openness is False and config.env.max_control_steps == 300
+
+
+@pytest.mark.parametrize(
+    ("words", "published"),
+    [
+        ((), 0.98),
+        (("--tasks", "7"), None),
+        (("--tasks", "7", "--published", "0.5"), 0.5),
+        (("--published", "none"), None),
+    ],
+)
+def test_the_number_of_a_family_is_that_of_a_whole_suite(words: tuple[str, ...], published: float | None) -> None:
+    server = ["ws://127.0.0.1:8000", "--suite", "libero_goal", "--family", "openpi pi0.5"]
+    options = parser().parse_intermixed_args([*server, *words])
+    assert published_number(options, beginning(options)) == published
