@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ def write_mp4(path: Path, frames: np.ndarray, fps: float) -> None:
         raise ValueError(f"a video takes uint8 frames [L, H, W, 3], not {frames.dtype} {frames.shape}")
     from imageio_ffmpeg import write_frames
 
+    # Else imageio forks to start ffmpeg, which fails in a process that has mapped more memory than there is.
+    os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
     path.parent.mkdir(parents=True, exist_ok=True)
     height, width = (size - size % 2 for size in frames.shape[1:3])  # yuv420p halves both
     encoder = write_frames(

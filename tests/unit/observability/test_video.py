@@ -54,3 +54,17 @@ def test_tiles_of_different_sizes_are_refused() -> None:
         tile([clip(1, 0), Clip(np.zeros((1, 8, 8, 3), np.uint8), "")])
     with pytest.raises(ValueError, match="no clips"):
         tile([])
+
+
+def test_ffmpeg_starts_without_a_copy_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python forks only where a function runs before exec, and a fork fails if more memory is mapped than there is."""
+    asked = []
+    start = subprocess.Popen.__init__
+
+    def recorded(self: subprocess.Popen, *words: object, **options: object) -> None:
+        asked.append(options.get("preexec_fn"))
+        start(self, *words, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", recorded)
+    write_mp4(tmp_path / "one.mp4", np.zeros((3, 16, 16, 3), np.uint8), 10.0)
+    assert asked and not any(asked)
