@@ -150,8 +150,12 @@ def task_of(name, own_names):
 
 def variant_text(folder, name):
     """Return the sentence of a variant that rewrites it, in small letters as LIBERO-Plus reads it."""
-    content = (folder / (name.partition("_view_")[0] + ".bddl")).read_text(encoding="utf-8")
-    (sentence,) = re.findall(r"\(:language([^()]*)\)", content)
+    return sentence_of((folder / (name.partition("_view_")[0] + ".bddl")).read_text(encoding="utf-8"))
+
+
+def sentence_of(bddl):
+    """Return the sentence of a BDDL file in small letters. Raises ValueError if it has none, or several."""
+    (sentence,) = re.findall(r"\(:language([^()]*)\)", bddl)
     return " ".join(sentence.lower().split())
 
 

@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 _SUITE_FILE = "suite.json"
 _TASK_FILE = "task.json"
 
+# LIBERO-PRO's suites that ask in other words, or for something else: their files keep the names of the tasks that they
+# change, which LIBERO takes for sentences, so that the sentence is that of the BDDL file
+_REWORDED = ("_lan", "_task")
 _OF_SCENE = ("changed", "multiccd", "robot")  # what a scene has beside its file
 # its sparse factorization, taken for 60 and more degrees of freedom, gives wrong accelerations; mended in 4.0.1
 _WRONG_SPARSE = "4.0.0"
@@ -114,7 +117,12 @@ class Suite:
     def described(self, number: int) -> dict[str, Any]:
         """Return the description of a task as exported, without compiling its scene."""
         asked = self.about["of"][number] if "of" in self.about else number  # variants are exported by their tasks
-        return _read_json(self.folder / self.name / str(number) / _TASK_FILE, self.folder, f"{self.name}:{asked}")
+        file = self.folder / self.name / str(number) / _TASK_FILE
+        described = _read_json(file, self.folder, f"{self.name}:{asked}")
+        if self.name.endswith(_REWORDED):
+            with _fitting(file):
+                described = described | {"instruction": export.sentence_of(described["bddl"])}
+        return described
 
     def scene_of(self, number: int) -> str:
         """Return the digest of a task's scene, which tasks share; nothing is compiled."""

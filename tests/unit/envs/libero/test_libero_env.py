@@ -268,3 +268,19 @@ def test_an_own_reward_has_the_positions_of_bodies(
     height = result.rewards[0, -1] - result.frames.proprio[0, 0]
     assert result.step_valid.all() and 0.0 < height < 1.0
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("suite", "sentence"),
+    [("small_lan", "switch on the stove"), ("small_task", "switch on the stove"), ("small_swap", None)],
+)
+def test_a_suite_that_asks_otherwise_says_so(suite: str, sentence: str | None, tmp_path: Path) -> None:
+    """The name of its file, which LIBERO takes for the sentence, is that of the task that it changes."""
+    folder = small_suite.write(tmp_path) / small_suite.NAME
+    file = folder / "0" / "task.json"
+    described = json.loads(file.read_text())
+    file.write_text(json.dumps(described | {"bddl": "(define (problem P)\n  (:language Switch on  the stove)\n)"}))
+    folder.rename(tmp_path / suite)
+    found = Suite(tmp_path, suite)
+    wanted = sentence or described["instruction"]
+    assert found.described(0)["instruction"] == wanted and found.task(0).instruction == wanted
