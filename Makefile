@@ -40,7 +40,7 @@ help: ## this list
 train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a video
 	$(BIN)/python -m rlrun.train $(ARGS)
 
-quick: $(INSTALLED) ## the tests that cost least, for every save: four minutes
+quick: $(INSTALLED) ## the tests that cost least, for every save: under three minutes
 	$(BIN)/python -m pytest -q -n 2 -m "not ($(DEAR))" $(QUICK) $(ARGS)
 
 test: cheap dear ## the tests that protect a change, cheap ones first
