@@ -81,10 +81,18 @@ def read(file: Path) -> dict[str, Any]:
     return dict(content)
 
 
+def headline(card: Mapping[str, Any]) -> list[str]:
+    """Return the verdict of a card and the changes at fault, a line each."""
+    found = [search["found"] for search in card["searches"] if search["found"]]
+    first = f"{card['policy']} on {card['suite']}: {card['verdict']['sentence']}"
+    return [first, *(f"  at fault: {one['change']}" for one in found)]
+
+
 def faults_of(card: Mapping[str, Any]) -> list[str]:
     """Return the proofs that a card is not as a reproduction wrote it; [] without any."""
     try:
         faults = [fault_of_seal(card), _fault_of_verdict(card), *map(_fault_of_search, card["searches"])]
+        headline(card)  # what a reader is shown is there
         if card["tasks"] != by_task(card["episodes"]):
             faults.append("its tasks are not those of its episodes")
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:

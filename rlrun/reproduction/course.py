@@ -70,9 +70,7 @@ def verify(file: Path) -> ExitStatus:
     if faults:
         print(indent(f"rlrun.reproduce: {file} does not hold: {'; '.join(faults)}"), file=sys.stderr)
         return ExitStatus.bad_input
-    lines = [f"{content['policy']} on {content['suite']}: {content['verdict']['sentence']}"]
-    lines += [f"  at fault: {search['found']['change']}" for search in content["searches"] if search["found"]]
-    print("\n".join(indent(line, width=4) for line in lines))
+    print("\n".join(indent(line, width=4) for line in card.headline(content)))
     print(f"whole: digest, verdict, tasks and searches agree with its episodes. It {author_of(content).value}.")
     return ExitStatus.ok
 

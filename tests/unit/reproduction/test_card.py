@@ -63,6 +63,8 @@ def test_a_whole_one_is_read_out(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (lambda made: made["searches"][0]["found"].update(p=1e-9), "is not that of its pairs"),
         (lambda made: made["searches"][0]["found"].update(before=0), "not those of its successes"),
         (lambda made: made.pop("rule"), "cannot be read: KeyError"),
+        (lambda made: made.pop("policy"), "cannot be read: KeyError"),
+        (lambda made: made["searches"][0]["found"].pop("change"), "cannot be read: KeyError"),
     ],
 )
 def test_a_changed_number_is_told_though_the_digest_was_made_anew(
