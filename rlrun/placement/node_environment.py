@@ -82,6 +82,12 @@ VARIABLES = (
         "SGLang then imports none of its own 200 models, which takes half of its start",
     ),
     Variable("SGLANG_PLATFORM", ("rollout",), Decided.node, "without an accelerator: rlrun's CPU platform"),
+    Variable(
+        "IMAGEIO_FFMPEG_NO_PREVENT_SIGINT",
+        ("env",),
+        Decided.node,
+        "where a video is written: imageio else forks, which fails with more memory mapped than there is",
+    ),
     Variable(SENTINEL, (), Decided.cluster, "the address of the node's sentinel, for its workers"),
     Variable(
         "RAY_AUTH_MODE",
