@@ -2,9 +2,10 @@
 
 Two small policies of each family imitate the expert of one task of LIBERO, and are written in the form of folder that
 their family has. One is shown a state of zeros, so that it needs its pictures; the other one has the state, which is
-enough for this task. Their success without a mistake is taken as the published number. Then each mistake is made alone,
-and two together, with the policy that it concerns, and the command is asked. Policies and results stay in FOLDER; a
-finished one is only read. Needs the task `libero_goal:7` (docs/libero.md).
+enough for this task. One more policy was trained on five tasks of one scene, so that it needs its sentence. Their
+success without a mistake is taken as the published number. Then each mistake is made alone, and two together, with the
+policies that it concerns, and the command is asked. Policies and results stay in FOLDER; a finished one is only read.
+Needs the tasks `libero_goal:1,4,6,7,8` (docs/libero.md).
 """
 
 from __future__ import annotations
@@ -21,52 +22,88 @@ from typing import Any
 from rlrun.reproduction.card import CARD
 from rlrun.system.local_files import read_json
 
-TRAINED = ("run=libero_small", "cluster.kind=local")
-WORLD = (  # of the task, as it was trained: what no folder and no family says
-    *("env.libero.pictures=fast", "env.image_size=64", "env.libero.cameras=[agentview]", "env.max_control_steps=48"),
-    *("policy.num_action_chunks=8", "env.num_envs=16", "env.libero.validation_starts='40:50'"),
+# of the worlds, as they were trained: what no folder and no family says
+WORLD = (
+    *("env.libero.pictures=fast", "env.image_size=64", "policy.num_action_chunks=8"),
+    "env.libero.validation_starts='40:50'",
 )
+ONE_TASK = (*WORLD, "env.libero.cameras=[agentview]", "env.max_control_steps=48", "env.num_envs=16")
+FIVE_TASKS = (
+    *(*WORLD, "env.libero.cameras=[agentview,robot0_eye_in_hand]"),
+    *("env.max_control_steps=128", "env.num_envs=25"),
+)
+IMITATED = ("rlrun.sft", "run=libero_small", "cluster.kind=local", "policy.use_proprio=true")
 FAMILIES = {
-    "SmolVLA, LeRobot": ("policy=smolvla", "policy.use_proprio=true"),
-    "pi0.5, LeRobot": ("policy=pi05", "policy.use_proprio=true"),
-    "GR00T, LeRobot": ("policy=gr00t", "policy.use_proprio=true"),
-    "OpenVLA-OFT": ("policy.kind=openvla_oft", "policy.use_proprio=true"),
+    "SmolVLA, LeRobot": ("policy=smolvla",),
+    "pi0.5, LeRobot": ("policy=pi05",),
+    "GR00T, LeRobot": ("policy=gr00t",),
+    "OpenVLA-OFT": ("policy.kind=openvla_oft",),
 }
 EPISODES = 50
 MARGIN = 0.2
 
 
-# what the two policies of a family are shown
-SHOWN = {"pictures": ("env.libero.state=zeros",), "state": ()}
+@dataclass(frozen=True)
+class Subject:
+    """A policy that mistakes are made with. needs: what of it a mistake may concern."""
+
+    family: str
+    by: str  # what it goes by
+    needs: frozenset[str]
+    trained_by: tuple[str, ...]  # module and keys
+    tasks: str
+    world: tuple[str, ...]
+    shown: tuple[str, ...] = ()  # keys of both, training and evaluation
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """One mistake. named: the conventions that are at fault."""
+    """One mistake. named: the conventions that are at fault. of: what a policy must need."""
 
     name: str
     named: tuple[str, ...]
     overrides: tuple[str, ...] = ()
-    of: str = "pictures"  # what the policy goes by
+    of: str = "pictures"
+
+
+def subjects() -> list[Subject]:
+    """Return the policies: two of each family, and that of five tasks."""
+    found = []
+    for family, keys in FAMILIES.items():
+        trained_by = (*IMITATED, *keys)
+        pictures = frozenset({"pictures", "one camera"})
+        blind = ("env.libero.state=zeros",)
+        found.append(Subject(family, "pictures", pictures, trained_by, "7", ONE_TASK, blind))
+        found.append(Subject(family, "state", frozenset({"state"}), trained_by, "7", ONE_TASK))
+    needs = frozenset({"pictures", "two cameras", "sentence"})
+    trained_by = ("rlrun.train", "run=libero_five_tasks", "cluster.kind=local")
+    found.append(Subject("small, five tasks", "sentence", needs, trained_by, "1,4,6,7,8", FIVE_TASKS))
+    return found
 
 
 MISTAKES = (
-    Mistake("none", ()),
-    Mistake("none", (), of="state"),
     Mistake("pictures as robosuite returns them", ("picture: turned",), ("env.libero.turn=raw",)),
     Mistake("pictures upside down", ("picture: turned",), ("env.libero.turn=upside_down",)),
     Mistake("pictures mirrored", ("picture: turned",), ("env.libero.turn=mirrored",)),
     Mistake("red and blue exchanged", ("picture: colours",), ("env.libero.colours=bgr",)),
-    Mistake("the wrist's camera", ("cameras",), ("env.libero.cameras=[robot0_eye_in_hand]",)),
+    Mistake("the wrist's camera", ("cameras",), ("env.libero.cameras=[robot0_eye_in_hand]",), of="one camera"),
+    Mistake(
+        "cameras exchanged",
+        ("cameras",),
+        ("env.libero.cameras=[robot0_eye_in_hand,agentview]",),
+        of="two cameras",
+    ),
     Mistake("half of the picture", ("picture: centre crop",), ("env.libero.crop=0.5",)),
     Mistake("sign of the gripper", ("gripper of actions",), ("env.libero.has_openness=true",)),
-    Mistake("roll, pitch, yaw", ("state",), of="state", overrides=("env.libero.state=euler",)),
-    Mistake("fingers before the hand", ("state",), of="state", overrides=("env.libero.state=fingers_first",)),
-    Mistake("no state", ("state",), of="state", overrides=("env.libero.state=zeros",)),
+    Mistake("roll, pitch, yaw", ("state",), ("env.libero.state=euler",), of="state"),
+    Mistake("fingers before the hand", ("state",), ("env.libero.state=fingers_first",), of="state"),
+    Mistake("no state", ("state",), ("env.libero.state=zeros",), of="state"),
     Mistake("capitals", ("sentence",), ("env.libero.sentence=upper",)),
+    Mistake("underscores as in file names", ("sentence",), ("env.libero.sentence=underscores",), of="sentence"),
     Mistake("ten control steps a second", ("control steps a second",), ("env.action_hz=10",)),
     Mistake("a limit of 20 steps", ("control steps of an episode",), ("env.max_control_steps=20",)),
     Mistake("no settling", ("settle steps",), ("env.libero.settle_steps=0",)),
+    Mistake("temperature 1.6", ("temperature",), ("evaluation.temperature=1.6",)),
     Mistake(
         "upside down, sign of the gripper",
         ("picture: turned", "gripper of actions"),
@@ -77,7 +114,14 @@ MISTAKES = (
         ("picture: turned", "picture: colours"),
         ("env.libero.turn=raw", "env.libero.colours=bgr"),
     ),
+    Mistake(
+        "cameras exchanged, underscores",
+        ("cameras", "sentence"),
+        ("env.libero.cameras=[robot0_eye_in_hand,agentview]", "env.libero.sentence=underscores"),
+        of="two cameras",
+    ),
 )
+NONE = Mistake("none", ())
 
 
 def main() -> None:
@@ -90,20 +134,25 @@ def main() -> None:
     options = words.parse_intermixed_args()
     print("| family | mistake | verdict | named | right | episodes | with it, without |")
     print("|---|---|---|---|---|---|---|")
-    for family, keys in FAMILIES.items():
-        if options.only and not any(word in family for word in options.only):
+    for subject in subjects():
+        mistakes = [
+            mistake for mistake in MISTAKES if mistake.of in subject.needs and _is_chosen(mistake, options.mistake)
+        ]
+        if not mistakes or not _is_chosen(subject.family, options.only):
             continue
-        published: dict[str, float] = {}
-        for mistake in MISTAKES:
-            if options.mistake and mistake.named and not any(word in mistake.name for word in options.mistake):
-                continue
-            place = options.folder / slug(family) / mistake.of
-            policy = policy_of(family, (*keys, *SHOWN[mistake.of]), place, options.overrides)
-            overrides = (*SHOWN[mistake.of], *mistake.overrides, *options.overrides)
-            result = reproduced(policy, mistake, published.get(mistake.of), place, overrides)
-            counts = result["verdict"]
-            published.setdefault(mistake.of, counts["successes"] / counts["episodes"])
-            print(row(family, mistake, result), flush=True)
+        place = options.folder / slug(subject.family) / subject.by
+        policy = policy_of(subject, place, options.overrides)
+        published: float | None = None
+        for mistake in (NONE, *mistakes):
+            result = reproduced(subject, policy, mistake, published, place, options.overrides)
+            verdict = result["verdict"]
+            if published is None:
+                published = verdict["successes"] / verdict["episodes"]
+            print(row(subject, mistake, result), flush=True)
+
+
+def _is_chosen(name: str, words: Sequence[str]) -> bool:
+    return not words or any(word in name for word in words)
 
 
 def slug(name: str) -> str:
@@ -111,20 +160,14 @@ def slug(name: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in name.lower())
 
 
-def policy_of(family: str, keys: Sequence[str], folder: Path, overrides: Sequence[str]) -> Path:
-    """Return the policy of a family in its own form of folder; it is trained if it is not there."""
+def policy_of(subject: Subject, folder: Path, overrides: Sequence[str]) -> Path:
+    """Return a policy in its family's own form of folder; it is trained if it is not there."""
     place = folder.absolute()
     trained = place / "trained"
     if not (trained / "policy" / "config.json").is_file():
-        call(
-            "rlrun.sft",
-            *TRAINED,
-            *keys,
-            *overrides,
-            f"output_dir={trained}",
-            f"cache_dir={place / 'cache'}",
-        )
-    if "LeRobot" not in family:
+        places = (f"output_dir={trained}", f"cache_dir={place / 'cache'}")
+        call(*subject.trained_by, *subject.shown, *overrides, *places)
+    if "LeRobot" not in subject.family:
         return trained / "policy"
     exported = place / "exported"
     if not (exported / "config.json").is_file():
@@ -133,7 +176,7 @@ def policy_of(family: str, keys: Sequence[str], folder: Path, overrides: Sequenc
 
 
 def reproduced(
-    policy: Path, mistake: Mistake, published: float | None, folder: Path, overrides: Sequence[str]
+    subject: Subject, policy: Path, mistake: Mistake, published: float | None, folder: Path, overrides: Sequence[str]
 ) -> dict[str, Any]:
     """Return the result of the command for a mistake."""
     place = (folder / slug(mistake.name)).absolute()
@@ -141,22 +184,14 @@ def reproduced(
     if not done:
         place.mkdir(parents=True, exist_ok=True)
         number = ["--published", "none" if published is None else str(published), "--margin", str(MARGIN)]
-        command = ["--suite", "libero_goal", "--tasks", "7", "--episodes", str(EPISODES), *number]
-        call(
-            "rlrun.reproduce",
-            str(policy),
-            *command,
-            *WORLD,
-            *mistake.overrides,
-            *overrides,
-            cwd=place,
-            statuses=(0, 10),
-        )
+        command = ["--suite", "libero_goal", "--tasks", subject.tasks, "--episodes", str(EPISODES), *number]
+        keys = (*subject.world, *subject.shown, *mistake.overrides, *overrides)
+        call("rlrun.reproduce", str(policy), *command, *keys, cwd=place, statuses=(0, 10))
         done = sorted(place.glob(f"runs/reproduce/*/{CARD}"))
     return dict(read_json(done[-1]))
 
 
-def row(family: str, mistake: Mistake, result: dict[str, Any]) -> str:
+def row(subject: Subject, mistake: Mistake, result: dict[str, Any]) -> str:
     """Return the row of the table."""
     verdict = result["verdict"]
     found = [search["found"] for search in result["searches"] if search["found"]]
@@ -166,7 +201,15 @@ def row(family: str, mistake: Mistake, result: dict[str, Any]) -> str:
     episodes = sum(search["episodes"] for search in result["searches"])
     effect = f"{verdict['successes']}/{verdict['episodes']}"
     effect += "".join(f", {one['successes']}/{one['episodes']}" for one in found)
-    cells = (f"{family}, by {mistake.of}", mistake.name, verdict["outcome"], named or "-", right, episodes, effect)
+    cells = (
+        f"{subject.family}, by {subject.by}",
+        mistake.name,
+        verdict["outcome"],
+        named or "-",
+        right,
+        episodes,
+        effect,
+    )
     return f"| {' | '.join(map(str, cells))} |"
 
 

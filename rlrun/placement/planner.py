@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from importlib.metadata import version
 
 from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
 from rlrun.config.simulator_process import Setting
@@ -363,7 +362,7 @@ def _environment(work: Workload, role: str, bundle: Bundle, cores: _Cores) -> tu
     if may_compile(config, role, bool(bundle.accelerators)):
         settings.append(compile_threads(cores[role][bundle.member.node.name]))
     if bundle.accelerators and (role == "actor" or config.rollout.backend is RolloutBackendKind.hf):
-        of_memory = allocator(role == "actor", version("torch"))
+        of_memory = allocator(role == "actor", work.torch_version)
         settings += [setting("PYTORCH_ALLOC_CONF", of_memory)] if of_memory else []
     if bundle.accelerators:
         return (*settings, setting("TORCH_FR_BUFFER_SIZE", 2000), setting("TORCH_NCCL_DUMP_ON_TIMEOUT", 1))

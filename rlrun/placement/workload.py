@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from importlib.metadata import version
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
@@ -23,6 +24,7 @@ class Workload:
         self.config = config
         self.simulator = simulator_spec(config.env)
         self.spaces = self.simulator.world.planned_spaces(config.env)
+        self.torch_version = version("torch")  # reads a file: a search makes thousands of plans
         self._counts = counts
         self._ways: tuple[Plan, tuple[Way, ...]] | None = None
 

@@ -25,7 +25,7 @@ from benchmarks.gpu.table import is_passed, markdown
 from benchmarks.gpu.training_run import STEPS_BETWEEN, WorkerKiller
 from rlrun.config.loader import load
 from rlrun.config.schema import WeightTransport
-from rlrun.placement import planner
+from rlrun.placement import workload
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.node_environment import ACTOR_ALLOCATOR, PINNING
 from rlrun.placement.planner import plan
@@ -320,7 +320,7 @@ def test_where_the_runs_place_their_roles(
 def test_workers_of_an_older_torch_get_what_it_takes(
     torch_version: str, of_actor: str, of_rollout: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "version", lambda package: torch_version)
+    monkeypatch.setattr(workload, "version", lambda package: torch_version)
     monkeypatch.setenv(FAKE_ACCELERATORS, "A100:1:80")
     config = load(list(training.ray_words(PRETENDED, training.TURNS)))
     made = plan(Workload(config), known_inventory(config))

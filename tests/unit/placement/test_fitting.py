@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,14 @@ def test_a_shipped_run_fits_or_is_refused_with_changes_that_make_it_fit(run: str
         assert len(lines) <= fitting.MOST_CHANGES
         for line in lines:
             is_sound(planned(run, name, *line.split()), name)
+
+
+def test_a_search_of_plans_reads_no_package_metadata_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    found = metadata.distribution
+    monkeypatch.setattr(metadata, "distribution", lambda name: asked.append(name) or found(name))
+    planned("libero_pi05", "4 RTX 4090 + 2 A6000")
+    assert len(asked) <= 3
 
 
 def test_a_run_that_fits_a_lab_takes_the_ranks_that_divide_its_counts() -> None:
