@@ -23,9 +23,10 @@ from benchmarks.faults.run import Run
 from rlrun.data import checkpoint_folder
 
 _JOINED = "joined 10.77.0.1:6379"  # in the output of a node
+DELETIONS = 5  # tries to empty a folder that a run writes into
 _EXT4_SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN of linux/ext4.h
 
-Injection = Callable[[Run], float]  # returns when it done, in seconds since 1970
+Injection = Callable[[Run], float]  # returns when it was done, in seconds since 1970
 
 
 def kill(name: str) -> Injection:
@@ -85,7 +86,9 @@ def lose_checkpoints(run: Run) -> float:
 def delete_run_folder(run: Run) -> float:
     """Delete the run folder while the run goes on, as a script that tidies up does."""
     when = time.time()
-    shutil.rmtree(run.run_dir)
+    for _ in range(DELETIONS):
+        with contextlib.suppress(OSError):  # a file was written while its folder was emptied, or it is gone
+            shutil.rmtree(run.run_dir)
     return when
 
 
