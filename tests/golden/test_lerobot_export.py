@@ -6,9 +6,10 @@ LeRobot has an environment of its own (`make lerobot`). Its pi0 and pi0.5 need o
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -100,28 +101,33 @@ def test_smolvla_acts_alike(smolvla: FlowPolicy, place: Path) -> None:
     assert found["smolvla_out first"].shape == (ROWS, A)
 
 
-@pytest.mark.parametrize("schedule", list(PrefixSchedule))
-def test_smolvla_goes_on_alike_under_real_time_chunking(schedule: PrefixSchedule, place: Path) -> None:
-    """With a horizon that falls, and one that is longer than what is coming."""
+def schedules() -> Iterator[object]:
+    """Yield schedules with a horizon that falls, and with one that is longer than what is coming; most are long."""
+    short = {(PrefixSchedule.exp, 4), (PrefixSchedule.linear, 10)}
+    for one in itertools.product(PrefixSchedule, (4, 10)):
+        yield pytest.param(*one, marks=() if one in short else pytest.mark.long)
+
+
+@pytest.mark.parametrize(("schedule", "horizon"), list(schedules()))
+def test_smolvla_goes_on_alike_under_real_time_chunking(schedule: PrefixSchedule, horizon: int, place: Path) -> None:
     longer = ("policy.num_action_chunks=8", "policy.smolvla.num_flow_steps=4", "env.embedded.cameras=[zed_link]")
     policy = new_policy("smolvla", *longer)
-    folder = place / f"continued_{schedule.value}"
+    folder = place / f"continued_{schedule.value}_{horizon}"
     policy.save(folder)
     export(folder, place / f"{folder.name}_out", None)
     coming = np.random.default_rng(1).standard_normal((ROWS, 5, A)).astype(np.float32)
     pictures, state = observed(1)
-    for horizon in (4, 10):
-        settings = RealTimeChunkingConfig(True, horizon, 5.0, schedule)
-        with torch.inference_mode():
-            plan = policy.plan(
-                *(pictures, [SENTENCE] * ROWS, state, 0.0, np.zeros(ROWS, np.uint64)),
-                *(policy.processor.denormalize(coming), np.ones(ROWS, bool), 2, settings),
-            )
-        given = {"coming": coming, "delay": 2, "horizon": horizon, "max_weight": 5.0, "schedule": schedule.name.upper()}
-        cameras = policy.processor.config.cameras
-        found = theirs([place / f"{folder.name}_out"], cameras, place, guidance=given)
-        assert_norm_close(found[f"{folder.name}_out guided"], plan, TOLERANCE)
-        assert norm_error(found[f"{folder.name}_out chunk"], plan) > 1000 * TOLERANCE
+    settings = RealTimeChunkingConfig(True, horizon, 5.0, schedule)
+    with torch.inference_mode():
+        plan = policy.plan(
+            *(pictures, [SENTENCE] * ROWS, state, 0.0, np.zeros(ROWS, np.uint64)),
+            *(policy.processor.denormalize(coming), np.ones(ROWS, bool), 2, settings),
+        )
+    given = {"coming": coming, "delay": 2, "horizon": horizon, "max_weight": 5.0, "schedule": schedule.name.upper()}
+    cameras = policy.processor.config.cameras
+    found = theirs([place / f"{folder.name}_out"], cameras, place, guidance=given)
+    assert_norm_close(found[f"{folder.name}_out guided"], plan, TOLERANCE)
+    assert norm_error(found[f"{folder.name}_out chunk"], plan) > 1000 * TOLERANCE
 
 
 def test_shifted_positions_of_older_transformers_are_told(smolvla: FlowPolicy, place: Path) -> None:
