@@ -114,12 +114,6 @@ MISTAKES = (
         ("picture: turned", "picture: colours"),
         ("env.libero.turn=raw", "env.libero.colours=bgr"),
     ),
-    Mistake(
-        "cameras exchanged, underscores",
-        ("cameras", "sentence"),
-        ("env.libero.cameras=[robot0_eye_in_hand,agentview]", "env.libero.sentence=underscores"),
-        of="two cameras",
-    ),
 )
 NONE = Mistake("none", ())
 
