@@ -17,6 +17,7 @@ from rlrun.policies.spec import CONFIG_FILE
 from rlrun.reproduction.families import FAMILIES, Family
 
 SCALINGS = ("MEAN_STD", "MIN_MAX", "QUANTILES")  # LeRobot's names
+STATES = ("axis_angle", "short_axis_angle", "euler", "fingers_first", "one_finger", "zeros")
 SCALED = "normalization_mapping"
 STEPS_IN_CHUNK = "policy.num_action_chunks"
 STATISTICS = "norm_stats"  # of OpenVLA's config.json
@@ -157,6 +158,11 @@ def _cameras(subject: Subject) -> list[str]:
     return [f"[{','.join(names)}]" for names in others]
 
 
+def _states(subject: Subject) -> Sequence[str]:
+    """Return the forms of the state; none for a policy that is not shown it."""
+    return STATES if subject.config.policy.use_proprio else ()
+
+
 def _limits(subject: Subject) -> list[str]:
     """Return the limits of other evaluations of this suite."""
     suite = str(subject.value("env.libero.suite"))
@@ -192,12 +198,7 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention("cameras", _at("env.libero.cameras"), _cameras, True),
     Convention("statistics: entry", _openvla("unnorm_key"), _entries, True),
     Convention("statistics: scaling of actions", _at(Field(CONFIG_FILE, (SCALED, "ACTION"))), _all(*SCALINGS), True),
-    Convention(
-        "state",
-        _at("env.libero.state"),
-        _all("axis_angle", "short_axis_angle", "euler", "fingers_first", "one_finger", "zeros"),
-        True,
-    ),
+    Convention("state", _at("env.libero.state"), _states, True),
     Convention("statistics: bounds", _openvla("action_bounds"), _all("q99", "minmax")),
     Convention("statistics: scaling of the state", _at(Field(CONFIG_FILE, (SCALED, "STATE"))), _all(*SCALINGS)),
     Convention("picture: centre crop of the policy", _openvla("center_crop"), _all("false", "true")),

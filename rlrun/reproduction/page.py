@@ -56,7 +56,7 @@ def _search(search: Mapping[str, Any]) -> str:
         words = f"No convention and no pair of the likeliest surely moves the result, in {search['episodes']} episodes."
     else:
         words = (
-            f"With this change alone {found['successes']} of {found['episodes']} episodes succeed, and without it "
+            f"With it {found['successes']} of {found['episodes']} episodes succeed, and without it "
             f"{found['before']} of the same starts (paired test, p = {found['p']:.1g}; {search['episodes']} episodes)."
         )
     rows = [*([] if found is None else [found]), *search["tried"]]

@@ -34,6 +34,7 @@ def subject(kind: str, described: dict, *overrides: str) -> Subject:
 
 
 SUBJECTS = [subject("smolvla", SMOLVLA), subject("openvla_oft", OPENVLA)]
+BLIND = subject("smolvla", SMOLVLA, "policy.use_proprio=false")
 
 
 def test_there_are_more_than_sixteen_conventions_with_a_name_each() -> None:
@@ -62,6 +63,11 @@ def test_the_source_of_a_value_is_told() -> None:
     assert by_name["picture: turned"].source(one) == "command line"
     assert by_name["statistics: scaling of actions"].source(one) == "folder"
     assert by_name["settle steps"].source(one) == "rlrun's default"
+
+
+def test_forms_of_a_state_are_not_tried_with_a_policy_that_is_shown_none() -> None:
+    tried = [{change.convention for change in all_changes(one)} for one in (SUBJECTS[0], BLIND)]
+    assert "state" in tried[0] and "state" not in tried[1]
 
 
 def test_families_name_conventions_that_exist_and_a_file_for_each_value() -> None:
