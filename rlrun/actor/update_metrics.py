@@ -104,9 +104,10 @@ class RolloutGap:
         gaps = torch.where(mask, (new.detach() - old).abs(), 0.0).sum(1).double()
         counts = mask.sum(1).double()
         self._sums.index_add_(1, workers, torch.stack([gaps, counts]))
-        with torch.no_grad():
-            draws = torch.where(mask, old + distribution.entropy(), 0.0).sum(1).double()
-        self._draws.index_add_(1, workers, torch.stack([draws, draws.square()]))
+        if distribution.has_likelihood:
+            with torch.no_grad():
+                draws = torch.where(mask, old + distribution.entropy(), 0.0).sum(1).double()
+            self._draws.index_add_(1, workers, torch.stack([draws, draws.square()]))
         self._largest.scatter_reduce_(0, workers, gaps / counts.clamp(min=1), "amax")
 
     def metrics(self) -> dict[str, float]:
@@ -117,11 +118,13 @@ class RolloutGap:
         sums, squares = self._ranks.sum(self._draws.cpu())
         deviations = sums / squares.sqrt().clamp(min=1e-12)
         least = torch.where(counts > 0, means, torch.inf).min()
-        return {
+        found = {
             "rollout_logprob_gap": float(means.max()),
             "rollout_logprob_gap_least": float(least if counts.any() else means.max()),
             "rollout_logprob_gap_max": float(largest.max()),
             "rollout_logprob_gap_worker": float(largest.argmax()),
-            "rollout_draws": float(deviations[deviations.abs().argmax()]),
-            "rollout_draws_worker": float(deviations.abs().argmax()),
         }
+        if squares.any():
+            found["rollout_draws"] = float(deviations[deviations.abs().argmax()])
+            found["rollout_draws_worker"] = float(deviations.abs().argmax())
+        return found

@@ -79,6 +79,8 @@ class MatchedVelocities:
 class ActionDistribution(ABC):
     """K choices in each of B rows, at one temperature. `tokens` are the chosen values."""
 
+    has_likelihood = True  # whether `logprobs` are those of the choices as `sample` draws them
+
     @abstractmethod
     def sample(self, keys: np.ndarray) -> Tensor:
         """Return [B, K]; row b depends on `keys[b]` (uint64) and its own probabilities."""

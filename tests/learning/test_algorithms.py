@@ -60,4 +60,6 @@ def evaluations(folder: Path, title: str, num_steps: int, *overrides: str) -> li
     keys = [f"num_steps={num_steps}", "evaluation.every_steps=1000", f"output_dir={folder}/run"]
     config = load([*WORLD[2:], *cell.keys, *keys, f"cache_dir={folder}/cache", *overrides], config_dir=WORLD[1])
     assert train(config) == 0
+    notes = [json.loads(line) for line in (folder / "run/notes.jsonl").read_text().splitlines()]
+    assert not [note for note in notes if "alert" in note], "a healthy run is warned of nothing"
     return [json.loads(line) for line in (folder / "run/evaluations.jsonl").read_text().splitlines()]

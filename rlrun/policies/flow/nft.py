@@ -66,6 +66,8 @@ class NftMatching(ActionDistribution):
     policies is half of their squared difference.
     """
 
+    has_likelihood = False
+
     def __init__(self, shape: ChunkShape, num_points: int, velocity: Tensor):
         """velocity: float32 [B, F, C*A], at the points of the tokens that it will be asked about."""
         self._shape = shape
@@ -111,6 +113,8 @@ class NftMatching(ActionDistribution):
 
 class NftSampler(ActionDistribution):
     """Samples chunks by the ODE, and draws their points. Each row's key draws all of its noise."""
+
+    has_likelihood = False
 
     def __init__(self, method: Nft, shape: ChunkShape, velocity_fn: VelocityFn, num_rows: int, temperature: float):
         """temperature: a factor of the noise that the flow begins with."""

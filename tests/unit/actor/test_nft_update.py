@@ -67,6 +67,7 @@ def test_ranks_and_micro_batches_change_nothing(one_rank: RankPool, two_ranks: R
     assert metrics["num_optimizer_steps"] == 2 and metrics["rollout_logprob_gap"] < 1e-5
     assert metrics["positive_loss"] > 0 < metrics["negative_loss"] and metrics["kl_exact"] > 0
     assert metrics["own_flow_error"] > 0
+    assert "rollout_draws" not in metrics, "there are no log-probabilities of draws"
     before = {name: tensor.detach().numpy() for name, tensor in first.module.named_parameters() if name in whole}
     moved = {name for name in whole if np.linalg.norm(whole[name] - before[name]) > 1e-4}
     assert len(moved) > 20 and not any("value_head" in name for name in moved)

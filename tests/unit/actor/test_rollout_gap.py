@@ -12,7 +12,9 @@ from rlrun.config.schema import RunConfig
 
 T, B, K = 3, 4, 2  # this rank is the second of two, with the rows 4..7 of env workers 2 and 3
 
-SURE = SimpleNamespace(entropy=lambda: torch.zeros(()))  # of one choice, whose log-probability is 0
+SURE = SimpleNamespace(
+    has_likelihood=True, entropy=lambda: torch.zeros(())
+)  # of one choice, whose log-probability is 0
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def test_draws_are_judged_by_worker(gap: RolloutGap) -> None:
     """Of two equal choices, drawn by chance, or always the one with the larger log-probability."""
 
     def drawn(rows: list[int], logprob: torch.Tensor) -> None:
-        even = SimpleNamespace(entropy=lambda: torch.full_like(logprob, 1.0))
+        even = SimpleNamespace(has_likelihood=True, entropy=lambda: torch.full_like(logprob, 1.0))
         gap.add(torch.tensor(rows), even, logprob, logprob, torch.ones_like(logprob, dtype=torch.bool))
 
     generator = torch.Generator().manual_seed(0)
