@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlrun.system.machine_load import BUSY_LOAD, local_load
+from rlrun.system.machine_load import idle_core_seconds, is_throttled
 
 MIN_REPORT_S = 10.0  # a shorter write is not reported
 USUAL_FACTOR = 3.0  # a write is reported after this many times its usual duration
@@ -20,6 +20,7 @@ _SLOW_BYTES_PER_S = 5e6
 _MAX_PROBE_BYTES = 16e6
 _DISKS_SHARE = 0.5  # least share of a slow write's time that the disk must account for
 _QUICK_WRITE_S = 2.0  # for a file of one byte
+_MIN_IDLE_CORES = 0.25  # a host with fewer idle ones was busy: its writers wait for a core
 _PAUSE_S = 5.0
 
 
@@ -48,7 +49,9 @@ class DiskSpeed:
         whose limit follows from its size alone.
         """
         limit_s = write_limit_s(expected_bytes, usual_s)
-        timer = threading.Timer(limit_s, self._late, (what, expected_bytes, limit_s, time.monotonic()))
+        timer = threading.Timer(
+            limit_s, self._late, (what, expected_bytes, limit_s, time.monotonic(), idle_core_seconds())
+        )
         timer.daemon = True
         timer.start()
         try:
@@ -72,10 +75,11 @@ class DiskSpeed:
             "waits for it; save more rarely (checkpoint.every_steps), or set output_dir to another disk"
         )
 
-    def _late(self, what: str, num_bytes: float, limit_s: float, began: float) -> None:
-        if time.monotonic() - began > limit_s + _PAUSE_S:
+    def _late(self, what: str, num_bytes: float, limit_s: float, began: float, idle_began: float) -> None:
+        seconds = time.monotonic() - began
+        if seconds > limit_s + _PAUSE_S:
             return  # this process was stopped meanwhile
-        if is_busy() and _is_quick(self._folder):
+        if _was_busy(idle_core_seconds() - idle_began, seconds) and _is_quick(self._folder):
             return  # the writers wait for a core; `check_write` measures the disk afterwards
         size = f" for about {num_bytes / 1e6:.0f} MB" if num_bytes else ""
         self._warn(f"{what}: {limit_s:.0f} s so far{size}: is the disk of {self._folder} slow, or does it hang?")
@@ -93,9 +97,12 @@ def flush_seconds(folder: Path, num_bytes: int) -> float:
     return time.monotonic() - began
 
 
-def is_busy() -> bool:
-    """Return whether this host has more runnable processes than cores, so that everything takes longer."""
-    return local_load() >= BUSY_LOAD
+def _was_busy(idle_s: float, seconds: float) -> bool:
+    """Return whether nearly all cores of this host were taken for `seconds`. idle_s: of all cores.
+
+    The load of the last minute would not tell: it is high for a minute after other work has ended.
+    """
+    return idle_s < _MIN_IDLE_CORES * seconds or is_throttled()
 
 
 def _is_quick(folder: Path) -> bool:

@@ -199,6 +199,18 @@ def local_load() -> float:
     return running / (max(0.1, min(quota, cores)) if quota is not None and is_throttled() else cores)
 
 
+def idle_core_seconds() -> float:
+    """Return the seconds in which cores that this process may use had nothing to run, summed over these cores.
+
+    A core whose processes wait for a disk counts as idle. Counted since the machine started.
+    """
+    import psutil
+
+    allowed = os.sched_getaffinity(0)
+    cores = psutil.cpu_times(percpu=True)
+    return sum(core.idle + core.iowait for number, core in enumerate(cores) if number in allowed)
+
+
 def local_load_factor() -> float:
     """Return the factor by which time limits grow on this host now."""
     return load_factor(local_load())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def test_how_long_a_write_may_take(expected_bytes: float, usual_s: float | None,
 
 def test_a_write_that_hangs_is_reported_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_speed, "MIN_REPORT_S", 0.05)
-    monkeypatch.setattr(disk_speed, "is_busy", lambda: False)
+    monkeypatch.setattr(disk_speed, "_is_quick", lambda folder: False)
     said: list[str] = []
     with DiskSpeed(tmp_path, said.append).watched("checkpoint of step 3", 4e4, None):
         end = time.monotonic() + 20
@@ -65,21 +66,23 @@ def test_a_slow_processor_is_no_slow_disk(tmp_path: Path) -> None:
     assert not said and tried == [(str(tmp_path), 16_000_000)]
 
 
-@pytest.mark.parametrize("is_busy", [True, False])
+@pytest.mark.parametrize("idle_s", [1.0, 19.0])
 @pytest.mark.parametrize("is_quick", [True, False])
-def test_a_busy_host_whose_disk_answers_says_nothing_of_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_busy: bool, is_quick: bool
+def test_a_host_without_idle_cores_whose_disk_answers_says_nothing_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_s: float, is_quick: bool
 ) -> None:
-    monkeypatch.setattr(disk_speed, "is_busy", lambda: is_busy)
+    monkeypatch.setattr(disk_speed, "idle_core_seconds", lambda: 500.0 + idle_s)
+    monkeypatch.setattr(disk_speed, "is_throttled", lambda: False)
     monkeypatch.setattr(disk_speed, "_is_quick", lambda folder: is_quick)
+    monkeypatch.setattr(os, "getloadavg", lambda: (50.0, 50.0, 50.0))  # of work that has ended
     said: list[str] = []
-    DiskSpeed(tmp_path, said.append)._late("checkpoint of step 3", 4e4, 10.0, time.monotonic() - 10.0)
-    assert bool(said) == (not is_busy or not is_quick)
+    DiskSpeed(tmp_path, said.append)._late("checkpoint of step 3", 4e4, 10.0, time.monotonic() - 10.0, 500.0)
+    assert bool(said) == (idle_s > 10.0 or not is_quick)
 
 
 def test_a_process_that_was_stopped_knows_nothing_of_the_disk(tmp_path: Path) -> None:
     said: list[str] = []
-    DiskSpeed(tmp_path, said.append)._late("checkpoint of step 3", 4e4, 10.0, time.monotonic() - 300.0)
+    DiskSpeed(tmp_path, said.append)._late("checkpoint of step 3", 4e4, 10.0, time.monotonic() - 300.0, 0.0)
     assert not said
 
 
