@@ -43,18 +43,24 @@ _MARKS = {  # first bytes of a file -> its encoding
 }
 _TRUTH = ("True", "False")
 _OF_VARIABLE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)")
+_CLASS = re.compile(r"class\s+(\w+)")
 _OF_KEY = re.compile(r"\$\{([\w.]+)\}")
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key. Example: Key("env.num_envs", "int", "16", "over all workers", is_free=False)."""
+    """One key. Example: Key("env.num_envs", "int", "16", is_free=False, section=EnvConfig)."""
 
     path: str
     type: str  # as in the schema; an enum as its choices "a | b"
     default: str  # as in YAML
-    comment: str  # from the schema's source
     is_free: bool  # a mapping whose own keys are free, such as placement.roles
+    section: Schema  # the class whose field it is
+
+    @property
+    def comment(self) -> str:
+        """The comment after it in the schema's source, which is read for --help alone."""
+        return _comments(self.section).get(self.path.rpartition(".")[2], "")
 
 
 @cache
@@ -127,7 +133,6 @@ def _section_types(section: type, prefix: str) -> Iterator[tuple[str, type[Secti
 
 def _keys_of(section: type, prefix: str) -> Iterator[Key]:
     hints = get_type_hints(section)
-    comments = _comments(section)
     for field in fields(section):
         if field.metadata.get(NO_KEY):
             continue
@@ -136,12 +141,11 @@ def _keys_of(section: type, prefix: str) -> Iterator[Key]:
             yield from _keys_of(hint, f"{prefix}{field.name}.")
             continue
         default = field.default_factory() if field.default_factory is not MISSING else field.default
-        comment = comments.get(field.name, "")
         is_free = getattr(hint, "__origin__", hint) is dict
         kind = _type_name(hint, str(field.type))
         if field.name in auto_names(section):
             kind = kind.replace("str", AUTO)
-        yield Key(prefix + field.name, kind, as_yaml(default), comment, is_free)
+        yield Key(prefix + field.name, kind, as_yaml(default), is_free, section)
 
 
 def _type_name(hint: Any, annotation: str) -> str:
@@ -163,16 +167,31 @@ def _comments(section: type) -> dict[str, str]:
 def _comments_in(section: type) -> dict[str, str]:
     """Return the comments of one class; {} for one without source, such as a schema made during composition."""
     try:
-        source = inspect.getsource(section)
-    except (OSError, TypeError):
+        file = inspect.getsourcefile(section)
+    except TypeError:
         return {}
-    comments: dict[str, str] = {}
+    return _comments_of_file(file).get(section.__qualname__, {}) if file else {}
+
+
+@cache
+def _comments_of_file(file: str) -> dict[str, dict[str, str]]:
+    """Return class -> field -> the comment after it; {} if the file cannot be read."""
+    comments: dict[str, dict[str, str]] = {}
+    try:
+        source = Path(file).read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    of_class: dict[str, str] = {}
     name = ""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.NAME and token.start[1] == 4 and token.line[token.end[1] : token.end[1] + 1] == ":":
-            name = token.string
+        if token.type == tokenize.NAME and token.start[1] == 0:
+            name = ""
+            found = _CLASS.match(token.line)
+            of_class = comments.setdefault(found[1], {}) if found else {}
+        elif token.type == tokenize.NAME and token.start[1] == 4:
+            name = token.string if token.line[token.end[1] : token.end[1] + 1] == ":" else name
         elif token.type == tokenize.COMMENT and name and token.start[1] > 4:
-            comments[name] = token.string.lstrip("# ")
+            of_class[name] = token.string.lstrip("# ")
     return comments
 
 

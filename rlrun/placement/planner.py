@@ -58,17 +58,21 @@ def plans(work: Workload, inventory: Inventory, roles: Sequence[str] = ROLES) ->
     if request.roles:
         seats = {role.role: _seats(role, members, config) for role in request.roles}
         return [_planned(work, members, _no_bundles() | seats)]
-    options: dict[tuple, Plan] = {}
+    options = []
     refusal = None
-    for bundles in _by_rule(members, config, roles):
+    for bundles in {_places(bundles): bundles for bundles in _by_rule(members, config, roles)}.values():
         try:
-            option = _planned(work, members, bundles)
-            options.setdefault(tuple(place(slot) for slot in option.slots), option)
+            options.append(_planned(work, members, bundles))
         except RunError as error:
             refusal = refusal or error
     if not options and refusal is not None:
         raise refusal
-    return list(options.values())
+    return options
+
+
+def _places(bundles: Bundles) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    """Return role, node and accelerators of each worker."""
+    return tuple((role, one.member.node.name, one.accelerators) for role in ROLES for one in bundles[role])
 
 
 def _planned(work: Workload, members: list[Member], bundles: Bundles) -> Plan:

@@ -11,7 +11,8 @@ import yaml
 from tests.cluster.cluster import ANY_POLICY, DUAL_NODE, declare_accelerators
 from tests.cluster.testbed import PYTHON, ROOT
 
-pytestmark = pytest.mark.timeout(900)
+# test_two_hosts.py has the same run without the file's commands
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def test_its_nodes_join_by_address_and_train(two_hosts):

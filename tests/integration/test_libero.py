@@ -16,7 +16,8 @@ from rlrun.system.errors import RunError
 from rlrun.train import train
 from tests.integration.libero import libero_python, libero_scenes
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+# LIBERO's packages and scenes are downloaded
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1200)]
 ORACLES = str(Path(__file__).resolve().parents[2] / "scripts" / "oracles")
 
 SMALL = [
@@ -31,7 +32,7 @@ def robosuite(*settings: str) -> list[str]:
     return ["env.simulator=robosuite_world:SPEC", *(f"env.robosuite_world.{one}" for one in settings)]
 
 
-@pytest.mark.parametrize("has_robosuites_mujoco", [pytest.param(True, marks=pytest.mark.long), False])
+@pytest.mark.parametrize("has_robosuites_mujoco", [True, False])
 def test_both_worlds_are_the_same(has_robosuites_mujoco: bool) -> None:
     """Frames, states and rewards of chunks in which the hand moves freely; pictures to the bit, with one MuJoCo."""
     scenes = libero_scenes("libero_goal", 7)
@@ -60,7 +61,6 @@ def test_both_worlds_are_the_same(has_robosuites_mujoco: bool) -> None:
     assert our_chunks[-1].truncated.all()
 
 
-@pytest.mark.long
 def test_the_benchmark_finds_control_steps_and_goals_the_same(capfd: pytest.CaptureFixture[str]) -> None:
     """`python -m benchmarks.libero equal`, of one start and thirty control steps of each kind of actions."""
     scenes = str(libero_scenes("libero_goal", 7))
@@ -72,7 +72,6 @@ def test_the_benchmark_finds_control_steps_and_goals_the_same(capfd: pytest.Capt
         assert judged == 100 and 0 < held < 100 and differ == 0
 
 
-@pytest.mark.long
 def test_a_run_on_published_tasks(tmp_path: Path) -> None:
     keys = ["env.libero.suite=libero_goal", "env.libero.task_ids=[7]"]
     scenes = f"env.libero.scenes={libero_scenes('libero_goal', 7)}"
@@ -83,7 +82,6 @@ def test_a_run_on_published_tasks(tmp_path: Path) -> None:
     assert next(tmp_path.rglob("*.mp4")).stat().st_size > 1000
 
 
-@pytest.mark.long
 def test_pictures_of_rows_that_change_their_tasks() -> None:
     """A seed shows the same, whichever scenes were closed before it."""
     config = load([*SMALL, *robosuite("suite=libero_spatial", "task_ids=[0, 3]")], ORACLES).env
@@ -110,7 +108,6 @@ def expert(folder: Path, *overrides: str):
     return load(["run=libero_small", "cluster.kind=local", scenes, f"output_dir={folder}", *overrides])
 
 
-@pytest.mark.long
 def test_the_expert_turns_on_the_stove_from_held_out_starts(tmp_path: Path) -> None:
     config = expert(tmp_path).env
     env, rows = make_env(config, 4), np.arange(4)
@@ -128,7 +125,6 @@ def test_the_expert_turns_on_the_stove_from_held_out_starts(tmp_path: Path) -> N
         env.close()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("recipe", "tasks"), [("libero_small", (7,)), ("libero_five_tasks", (1, 4, 6, 7, 8))])
 def test_a_recipe_records_imitates_and_trains(recipe: str, tasks: tuple[int, ...], tmp_path: Path) -> None:
     """One step of it; docs/learning.md has what the whole of it learns."""
