@@ -19,8 +19,11 @@ def parser() -> argparse.ArgumentParser:
         "policy",
         help="a folder, a policy server's address (ws://host:port), or a reproduction.json to verify",
     )
-    words.add_argument("--suite", default="libero_spatial", help="of LIBERO; it must be exported (docs/libero.md)")
-    words.add_argument("--tasks", type=_numbers, default=(), help="of the suite, as 0,3; all by default")
+    words.add_argument(
+        "--suite",
+        help="of LIBERO, exported (docs/libero.md); by default that of the record, or libero_spatial",
+    )
+    words.add_argument("--tasks", type=_numbers, default=(), help="of the suite, as 0,3; by default all of --suite")
     words.add_argument(
         "--published",
         type=_published,
@@ -29,7 +32,9 @@ def parser() -> argparse.ArgumentParser:
         help="success rate, 0 to 1; none: measure alone; by default that of the family for whole suites, if known",
     )
     words.add_argument("--family", help="whose evaluation is repeated; by default the policy's")
-    words.add_argument("--episodes", type=int, default=DEFAULT_EPISODES, help="at most, for the verdict (%(default)s)")
+    words.add_argument(
+        "--episodes", type=_count, default=DEFAULT_EPISODES, help="at most, for the verdict (%(default)s)"
+    )
     words.add_argument(
         "--margin", type=_share, help="a rate that is as near to the published one, and known as exactly, agrees (0.05)"
     )
@@ -48,6 +53,13 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _published(text: str) -> float | str | None:
     return None if text == "none" else text if text == OF_FAMILY else _share(text)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of episodes")
+    return value
 
 
 def _share(text: str) -> float:

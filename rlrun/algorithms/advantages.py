@@ -98,7 +98,7 @@ def group_advantages(scores_B: Tensor, group_B: Tensor, valid_B: Tensor, eps: fl
     centred = torch.where(valid_B, scores_B - total / count.clamp(min=1), 0.0)
     square, _ = group_sums(centred**2, group_B, valid_B)
     std = (square / (count - 1).clamp(min=1)).sqrt()
-    return torch.where(count > 1, centred / (std + eps), 0.0)
+    return torch.where(count > 1, centred / (std + eps), 0.0).to(scores_B.dtype)
 
 
 def returns_of_episodes(rewards: Tensor, discount: Tensor, ended: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,7 +108,7 @@ def returns_of_episodes(rewards: Tensor, discount: Tensor, ended: Tensor, valid:
 
 
 def group_sums_by_step(returns_TB: Tensor, mask_TB: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (sum, count), both float [T, B]: over the rows of each row's group whose episode still goes on then.
+    """Return (sum, count), both float64 [T, B]: over the rows of each row's group whose episode still goes on then.
 
     Example: two rows of a group, the second over after one chunk step: counts [[2, 2], [1, 1]].
     """
@@ -130,8 +130,9 @@ def chunk_step_advantages(
     total, count = group_sums_by_step(returns_TB, mask_TB, group_B)
     centred = torch.where(mask_TB & (count > 1), returns_TB - total / count.clamp(min=1), 0.0)
     square, _ = group_sums(centred.square().sum(0), group_B, mask_TB.any(0))
-    size, _ = group_sums(mask_TB.sum(0).to(returns_TB.dtype), group_B, mask_TB.any(0))
-    return torch.where(mask_TB, centred / ((square / size.clamp(min=1)).sqrt() + eps), 0.0), centred
+    size, _ = group_sums(mask_TB.sum(0), group_B, mask_TB.any(0))
+    scaled = torch.where(mask_TB, centred / ((square / size.clamp(min=1)).sqrt() + eps), 0.0)
+    return scaled.to(returns_TB.dtype), centred.to(returns_TB.dtype)
 
 
 def balanced(x: Tensor, weights: Tensor, reduce: Reduce = on_one_rank) -> Tensor:
@@ -150,14 +151,17 @@ def balanced(x: Tensor, weights: Tensor, reduce: Reduce = on_one_rank) -> Tensor
 
 
 def group_sums(scores_B: Tensor, group_B: Tensor, valid_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (sum, count), both float [B]: of the valid rows of each row's group.
+    """Return (sum, count), both float64 [B]: of the valid rows of each row's group.
+
+    In float32, the mean of equal scores may differ from them, and divided by their deviation, which is nearly 0, this
+    rounding would be an advantage.
 
     Example: scores [1, 0, 5], group [7, 7, 8], valid [1, 1, 0] -> ([1, 1, 0], [2, 2, 0]).
     """
     _, member = torch.unique(group_B, return_inverse=True)
-    sums = torch.zeros(int(member.max()) + 1, dtype=scores_B.dtype, device=scores_B.device)
-    count = sums.index_add(0, member, valid_B.to(scores_B.dtype))
-    total = sums.index_add(0, member, torch.where(valid_B, scores_B, 0.0))
+    sums = torch.zeros(int(member.max()) + 1, dtype=torch.float64, device=scores_B.device)
+    count = sums.index_add(0, member, valid_B.double())
+    total = sums.index_add(0, member, torch.where(valid_B, scores_B, 0.0).double())
     return total[member], count[member]
 
 

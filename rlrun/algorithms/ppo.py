@@ -91,4 +91,4 @@ def _of_whole_episodes(returns: Tensor, mask: Tensor, group: Tensor) -> tuple[Te
     total, count = group_sums(returns[0], group, taken)
     centred = torch.where(count > 1, returns[0] - total / count.clamp(min=1), 0.0)
     advantages = group_advantages(returns[0], group, taken)
-    return torch.where(mask, advantages, 0.0), torch.where(mask, centred, 0.0)
+    return torch.where(mask, advantages, 0.0), torch.where(mask, centred, 0.0).to(returns.dtype)

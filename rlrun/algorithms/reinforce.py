@@ -47,7 +47,7 @@ class Rloo(CriticFree):
                 of_rows = group_sums(returns[0], steps.group, mask.any(0))
                 total, count = (x.expand_as(returns) for x in of_rows)
             others = (total - returns) / (count - 1).clamp(min=1)
-            parts.append((torch.where(mask & (count > 1), returns - others, 0.0), mask))
+            parts.append((torch.where(mask & (count > 1), returns - others, 0.0).to(returns.dtype), mask))
         advantages, masks = (torch.cat(part) for part in zip(*parts, strict=True))
         return Advantages(advantages, masks, advantages)
 
@@ -68,7 +68,7 @@ class ReinforcePlusPlus(CriticFree):
         for returns, mask in _epochs(steps):
             if self._own.group_size > 1:
                 total, count = group_sums_by_step(returns, mask, steps.group)
-                returns = returns - total / count.clamp(min=1)
+                returns = (returns - total / count.clamp(min=1)).to(returns.dtype)
             parts.append((returns, mask))
         raw, masks = (torch.cat(part) for part in zip(*parts, strict=True))
         return Advantages(normalize(raw, masks, reduce), masks, torch.where(masks, raw, 0.0))

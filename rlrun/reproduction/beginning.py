@@ -10,10 +10,14 @@ from typing import Any
 
 from rlrun.config import provenance
 from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted
+from rlrun.envs.libero.spec import PUBLISHED_STEPS, of_suite
 from rlrun.policies.flow.lerobot_config import VISUAL
 from rlrun.policies.folders import spec_of
+from rlrun.policies.openvla_oft.spec import STATISTICS_FILE
+from rlrun.policies.pi.config import full_name, is_openpi, kind_of
 from rlrun.policies.spec import CONFIG_FILE
-from rlrun.reproduction.conventions import CONVENTIONS, Subject
+from rlrun.policies.weight_files import WeightFiles
+from rlrun.reproduction.conventions import CONVENTIONS, STATISTICS, Subject, is_evaluators
 from rlrun.reproduction.families import FAMILIES, OWN, Family
 from rlrun.reproduction.trials import Trials
 from rlrun.system.errors import ExitStatus, RunError
@@ -21,8 +25,14 @@ from rlrun.system.local_files import read_json
 
 FIXED = ("cluster.kind=local", "logging.verbosity=quiet", "logging.tensorboard=false", "logging.video_episodes=0")
 CAMERAS = ("agentview", "robot0_eye_in_hand")  # in the order of all families
-OF_A_SERVER = ("policy.num_action_chunks",)  # what the evaluator of a served policy decides, beside the world
 OFFICIAL_CHUNK = 8  # of OpenVLA-OFT and SimpleVLA-RL on LIBERO, whose folders do not say it
+SERVERS = ("ws://", "wss://")
+SUITE = "env.libero.suite"
+TASKS = "env.libero.task_ids"
+DEFAULT_SUITE = "libero_spatial"
+OPENVLA = "openvla_oft"
+OPENVLA_PARTS = {"policy.use_proprio": "proprio_projector.", "policy.openvla_oft.has_action_queries": "action_queries."}
+VLA_EVAL = "vla-eval"  # family, and the path of its servers
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,7 @@ class Beginning:
     policy: Path | None  # its folder; None: it is behind a server
     described: Mapping[str, Any]
     derived: frozenset[str]
+    of_family: frozenset[str]
     given: frozenset[str]
 
     def subject(self, trials: Trials) -> Subject:
@@ -51,57 +62,87 @@ class Beginning:
             self.given,
             recorded,
             self.derived,
+            self.of_family,
+            self.policy is None,
         )
 
 
 def beginning(options: argparse.Namespace) -> Beginning:
     """Return the unchanged run: what the user sets, else the policy's record or folder, else its family's."""
     given = {override.partition("=")[0]: override for override in options.overrides}
-    task = _task(options)
     fixed = {override.partition("=")[0]: override for override in FIXED}
-    keys = frozenset(given) | frozenset(task)
-    if options.policy.startswith("ws"):
-        if options.compared_with:
-            raise RunError(
-                "A served policy has no folder that could be compared.",
-                value=options.compared_with,
-                remedy="Name its folder in place of the server, or leave --compared-with out.",
-            )
-        family = _family(options.family, (), False)
-        words = _of_family(family, options.suite, None) | task
-        server = {"evaluation.server": f"evaluation.server={quoted(options.policy)}"}
-        return Beginning([*(words | server | fixed | given).values()], None, family, None, {}, frozenset(), keys)
-    folder = _policy_in(Path(options.policy))
+    if options.policy.startswith(SERVERS):
+        return _of_server(options, given, fixed)
+    folder = policy_in(Path(options.policy))
     recorded = config_of_policy(folder, options.trust, set(given))
-    described = read_json(folder / CONFIG_FILE)
+    described = _described(folder)
     kind = spec_of(folder, None).name
-    family = _family(options.family, (described.get("type"), kind), recorded is not None)
+    family = _family(options.family, _types(folder, kind, described), recorded is not None)
     policy = {"evaluation.checkpoint": f"evaluation.checkpoint={quoted(str(folder))}"}
     if recorded is not None:  # it says more than what families do, unless the user names one
-        named = _of_family(family, options.suite, kind) if options.family else {}
+        task = _task(options, given, is_recorded=True)
+        suite = _value(task | given, SUITE) or _recorded_suite(recorded)
+        named = _of_family(family, suite, kind) if options.family else {}
         named.pop("env", None)  # the world is that of the record
         overrides = [*(named | task | policy | fixed | given).values()]
         kept = recorded.without([*named]) if named else recorded
-        return Beginning(overrides, kept, family, folder, described, frozenset(), keys)
-    derived = _as_overrides(dict(_derived(kind, described, options.suite)))
+        keys = frozenset(given) | frozenset(task)
+        return Beginning(overrides, kept, family, folder, described, frozenset(), frozenset(named), keys)
+    task = _task(options, given)
+    suite = _value(task | given, SUITE)
+    derived = _as_overrides(dict(_derived(folder, kind, described, suite)))
+    of_family = _of_family(family, suite, kind)
     own = derived | {"policy.kind": f"policy.kind={kind}"} | task | policy
-    overrides = [*(_of_family(family, options.suite, kind) | own | fixed | given).values()]
-    return Beginning(overrides, None, family, folder, described, frozenset(derived), keys)
+    overrides = [*(of_family | own | fixed | given).values()]
+    keys = frozenset(given) | frozenset(task)
+    return Beginning(overrides, None, family, folder, described, frozenset(derived), frozenset(of_family), keys)
 
 
-def _task(options: argparse.Namespace) -> dict[str, str]:
-    """Return the overrides of suite and tasks by key."""
-    chosen = {"env.libero.suite": options.suite}
+def _of_server(options: argparse.Namespace, given: dict[str, str], fixed: dict[str, str]) -> Beginning:
+    """Return the unchanged run of a policy behind a server."""
+    if options.compared_with:
+        raise RunError(
+            "A served policy has no folder that could be compared.",
+            value=options.compared_with,
+            remedy="Name its folder in place of the server, or leave --compared-with out.",
+        )
+    path = options.policy.rstrip("/").rpartition("/")[2]
+    family = _family(options.family or (VLA_EVAL if path == VLA_EVAL else None), (), False)
+    task = _task(options, given)
+    words = _of_family(family, _value(task | given, SUITE), None)
+    server = {"evaluation.server": f"evaluation.server={quoted(options.policy)}"}
+    overrides = [*(words | task | server | fixed | given).values()]
+    keys = frozenset(given) | frozenset(task)
+    return Beginning(overrides, None, family, None, {}, frozenset(), frozenset(words), keys)
+
+
+def _task(options: argparse.Namespace, given: Mapping[str, str], is_recorded: bool = False) -> dict[str, str]:
+    """Return the overrides of suite and tasks by key. A suite that is asked for is whole unless tasks are, too."""
+    chosen = {}
+    if options.suite or not is_recorded:
+        chosen[SUITE] = options.suite or DEFAULT_SUITE
+        chosen[TASKS] = "[]"
     if options.tasks:
-        chosen["env.libero.task_ids"] = f"[{','.join(map(str, options.tasks))}]"
-    return _as_overrides(chosen)
+        chosen[TASKS] = f"[{','.join(map(str, options.tasks))}]"
+    return {key: override for key, override in _as_overrides(chosen).items() if key not in given}
+
+
+def _recorded_suite(recorded: RecordedConfig) -> str:
+    world = recorded.tree.get("env", {})
+    return str(world.get(world.get("simulator"), {}).get("suite", DEFAULT_SUITE))
+
+
+def _value(overrides: Mapping[str, str], key: str) -> str:
+    """Return the value that an override sets; "" without one."""
+    return overrides.get(key, "").partition("=")[2]
 
 
 def _as_overrides(values: Mapping[str, str]) -> dict[str, str]:
     return {key: f"{key}={value}" for key, value in values.items()}
 
 
-def _policy_in(folder: Path) -> Path:
+def policy_in(folder: Path) -> Path:
+    """Return the folder of the policy in a policy's folder or a run's. Raises RunError if there is none."""
     for candidate in (folder, folder / "policy"):
         if (candidate / CONFIG_FILE).is_file():
             return candidate.resolve()
@@ -111,6 +152,21 @@ def _policy_in(folder: Path) -> Path:
         remedy="Name the folder of a policy, a run folder that ended, or a policy server (ws://host:port).",
         exit_status=ExitStatus.bad_input,
     )
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    """Return config.json, with the statistics that OpenVLA's fine-tuning writes beside it."""
+    described = read_json(folder / CONFIG_FILE)
+    if (folder / STATISTICS_FILE).is_file():
+        described[STATISTICS] = {**(described.get(STATISTICS) or {}), **read_json(folder / STATISTICS_FILE)}
+    return dict(described)
+
+
+def _types(folder: Path, kind: str, described: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """Return what names a folder's family. openpi's config.json does not say whether it is of pi0 or pi0.5."""
+    if kind == "pi" and is_openpi(described):
+        return (f"openpi {kind_of({full_name(name) for name in WeightFiles(folder).shapes})}",)
+    return described.get("type"), kind
 
 
 def _family(name: str | None, types: Sequence[str | None], is_recorded: bool) -> Family:
@@ -125,20 +181,29 @@ def _family(name: str | None, types: Sequence[str | None], is_recorded: bool) ->
 
 
 def _of_family(family: Family, suite: str, kind: str | None) -> dict[str, str]:
-    """Return the overrides of a family's evaluation by key."""
+    """Return the overrides of a family's evaluation by key. kind: of the policy; None: it is behind a server."""
     values = {}
-    if suite in family.limits:
-        values["env.max_control_steps"] = str(family.limits[suite])
+    limit = of_suite(family.limits or PUBLISHED_STEPS, suite)
+    if limit is not None:
+        values["env.max_control_steps"] = str(limit)
     for convention in CONVENTIONS:
         known = family.values.get(convention.name)
         place = convention.place(str(kind), False)
-        is_servers = kind is None and place not in OF_A_SERVER and not str(place).startswith("env.")
-        if known is not None and isinstance(place, str) and not is_servers:
-            values[place] = known.value
+        is_set = isinstance(place, str) and _applies(place, kind)
+        if known is not None and is_set:
+            values[str(place)] = known.value
     return {"env": "env=libero"} | _as_overrides(values)
 
 
-def _derived(kind: str, described: Mapping[str, Any], suite: str) -> Iterator[tuple[str, str]]:
+def _applies(place: str, kind: str | None) -> bool:
+    """Return whether a key is read: of another kind's section it is not, nor by a server but for the evaluator's."""
+    if kind is None:
+        return is_evaluators(place)
+    section = place.split(".")
+    return len(section) < 3 or section[0] != "policy" or section[1] == kind
+
+
+def _derived(folder: Path, kind: str, described: Mapping[str, Any], suite: str) -> Iterator[tuple[str, str]]:
     """Yield the keys that an official folder answers."""
     features = described.get("input_features") or {}
     pictures = [one for one in features.values() if one.get("type") == VISUAL]
@@ -151,11 +216,21 @@ def _derived(kind: str, described: Mapping[str, Any], suite: str) -> Iterator[tu
     for name in ("num_steps", "num_inference_steps", "num_inference_timesteps"):
         if described.get(name):
             yield f"policy.{kind}.num_flow_steps", str(described[name])
-    entries = described.get("norm_stats") or {}
+    if kind == OPENVLA and "num_action_chunks" not in described:
+        yield from _of_openvla(folder, described, suite)
+
+
+def _of_openvla(folder: Path, described: Mapping[str, Any], suite: str) -> Iterator[tuple[str, str]]:
+    """Yield what config.json of an official OpenVLA-OFT folder leaves open: parts of the network by the weights."""
+    names = WeightFiles(folder).shapes
+    for key, part in OPENVLA_PARTS.items():
+        yield key, str(any(name.startswith(part) for name in names)).lower()
+    entries = described.get(STATISTICS) or {}
     if entries:
-        chosen = next((name for name in (f"{suite}_no_noops", suite) if name in entries), next(iter(entries)))
-        yield f"policy.{kind}.unnorm_key", chosen
-        yield "policy.num_action_chunks", str(OFFICIAL_CHUNK)
+        of_libero = [name for name in entries if name.startswith("libero")]
+        fitting = (name for name in (f"{suite}_no_noops", suite, *of_libero, *entries) if name in entries)
+        yield f"policy.{OPENVLA}.unnorm_key", next(fitting)
+    yield "policy.num_action_chunks", str(OFFICIAL_CHUNK)
 
 
 def _keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -69,14 +69,22 @@ class Bisection(Generic[C]):
         search = Bisection(changes, run).search()
     """
 
-    def __init__(self, changes: Sequence[C], run: Run, unchanged: tuple[C, ...] = (), most: int = MAX_EPISODES):
+    def __init__(
+        self,
+        changes: Sequence[C],
+        run: Run,
+        unchanged: tuple[C, ...] = (),
+        most: int = MAX_EPISODES,
+        num_starts: int | None = None,
+    ):
         """changes: the likeliest first. run: runs changes on the starts first to end; None: they cannot be tried.
-        unchanged: changes that are made already, with which each further one is compared."""
+        unchanged: changes that are made already, with which each further one is compared. num_starts: that differ."""
         self._changes = changes
         self._run = run
         self._made = unchanged
         self._unchanged: list[bool] = []  # successes of the unchanged run, as far as it was needed
         self._left = most
+        self._last = ROUNDS[-1][1] if num_starts is None else num_starts
         self._spent = 0
         self._tried: list[Tried[C]] = []
 
@@ -120,7 +128,7 @@ class Bisection(Generic[C]):
     def _extend(self, entrant: Tried[C], end: int) -> None:
         """Run an entrant on further starts, as far as episodes and the unchanged run go."""
         first = len(entrant.outcomes)
-        end = min(end, first + self._left)
+        end = min(end, self._last, first + self._left)
         if entrant.cannot or end <= first:
             return
         if len(self._unchanged) < end:

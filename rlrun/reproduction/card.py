@@ -8,7 +8,7 @@ from typing import Any
 
 from rlrun.config.sealed import fault_of_seal
 from rlrun.edges.reports import EpisodeReport
-from rlrun.reproduction.bisection import Search, Tried
+from rlrun.reproduction.bisection import ERROR, ROUNDS, Search, Tried
 from rlrun.reproduction.conventions import Change
 from rlrun.reproduction.trials import words_of
 from rlrun.reproduction.verdict import Outcome, Verdict, judge, looks_within, paired_p_value
@@ -95,6 +95,10 @@ def faults_of(card: Mapping[str, Any]) -> list[str]:
         headline(card)  # what a reader is shown is there
         if card["tasks"] != by_task(card["episodes"]):
             faults.append("its tasks are not those of its episodes")
+        if card["searches"] and not _begins_alike(card["searches"][0], card["episodes"]):
+            faults.append("its first search begins with other episodes than its verdict")
+        if len({episode["seed"] for episode in card["episodes"]}) < len(card["episodes"]):
+            faults.append("an episode is on it twice")
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         return [f"its numbers cannot be read: {type(error).__name__}: {error}"]
     return [fault for fault in faults if fault]
@@ -123,7 +127,18 @@ def _fault_of_search(search: Mapping[str, Any]) -> str | None:
             return f"the p-value of {row['change']!r} is not that of its pairs"
         if row["successes"] - row["before"] != row["won"] - row["lost"]:
             return f"the pairs of {row['change']!r} are not those of its successes"
+    if search["found"] and search["found"]["p"] > ERROR / (len(rows) * len(ROUNDS)):
+        return f"{search['found']['change']!r} is at fault on it, and may be so by chance"
     return None
+
+
+def _begins_alike(search: Mapping[str, Any], episodes: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the unchanged run of a search may have the outcomes of the verdict, as far as these go."""
+    for row in [*search["tried"], *([search["found"]] if search["found"] else [])]:
+        known = [bool(episode["success"]) for episode in episodes[: int(row["episodes"])]]
+        if not sum(known) <= int(row["before"]) <= sum(known) + int(row["episodes"]) - len(known):
+            return False
+    return True
 
 
 def _equal(one: Any, other: Any) -> bool:

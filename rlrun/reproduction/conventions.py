@@ -14,7 +14,7 @@ import yaml
 
 from rlrun.config.schema import RunConfig
 from rlrun.policies.spec import CONFIG_FILE
-from rlrun.reproduction.families import FAMILIES, Family
+from rlrun.reproduction.families import FAMILIES, LIMIT, OWN, STATE_IN_PROMPT, STOP, Family
 
 SCALINGS = ("MEAN_STD", "MIN_MAX", "QUANTILES")  # LeRobot's names
 STATES = ("axis_angle", "short_axis_angle", "euler", "fingers_first", "one_finger", "zeros")
@@ -70,6 +70,8 @@ class Subject:
     given: frozenset[str] = frozenset()  # keys that the user sets
     recorded: frozenset[str] = frozenset()  # keys that the record of the policy's run sets
     derived: frozenset[str] = frozenset()  # keys that were read from the folder
+    of_family: frozenset[str] = frozenset()  # keys that the evaluation of the family sets
+    is_served: bool = False  # the policy is behind a server, which decides what the evaluator does not
 
     @property
     def kind(self) -> str:
@@ -102,7 +104,8 @@ class Convention:
 
     def used(self, subject: Subject) -> Any:
         """Return the value in use; None: the convention does not apply."""
-        return subject.value(self._place(subject))
+        place = self._place(subject)
+        return None if subject.is_served and not is_evaluators(place) else subject.value(place)
 
     def _place(self, subject: Subject) -> str | Field:
         return self.place(subject.kind, subject.is_written_by_rlrun)
@@ -116,7 +119,7 @@ class Convention:
             return "folder"
         if place in subject.recorded:
             return "record of the policy's run"
-        if self.name in subject.family.values:
+        if place in subject.of_family and subject.family is not OWN:
             return f"published evaluation of {subject.family.name}"
         return "rlrun's default"
 
@@ -140,6 +143,11 @@ class Convention:
             if self.name in family.values:
                 found.setdefault(family.values[self.name].value, []).append(family.name)
         return found
+
+
+def is_evaluators(place: str | Field) -> bool:
+    """Return whether the evaluator of a served policy decides a value: the world, and how many actions it asks for."""
+    return isinstance(place, str) and (place.startswith("env.") or place == STEPS_IN_CHUNK)
 
 
 def _at(place: str | Field) -> Place:
@@ -202,12 +210,14 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention("statistics: bounds", _openvla("action_bounds"), _all("q99", "minmax")),
     Convention("statistics: scaling of the state", _at(Field(CONFIG_FILE, (SCALED, "STATE"))), _all(*SCALINGS)),
     Convention("picture: centre crop of the policy", _openvla("center_crop"), _all("false", "true")),
+    Convention(STOP, _openvla("has_stop_token"), _all("true", "false")),
+    Convention(STATE_IN_PROMPT, _policy_key("state_in_prompt"), _all("none", "real", "padded")),
     Convention("picture: centre crop", _at("env.libero.crop"), _all("1.0", "0.9")),
     Convention("sentence", _at("env.libero.sentence"), _all("published", "capital", "upper", "underscores")),
     Convention("control steps of a chunk", _at(STEPS_IN_CHUNK), _chunks),
     Convention("settle steps", _at("env.libero.settle_steps"), _all("10", "0", "5", "20")),
     Convention("gripper while settling", _at("env.libero.idle_gripper"), _all("-1.0", "0.0")),
-    Convention("control steps of an episode", _at("env.max_control_steps"), _limits),
+    Convention(LIMIT, _at("env.max_control_steps"), _limits),
     Convention("starts", _at("env.libero.validation_starts"), _all("'0:50'", "sampled")),
     Convention("picture: size", _at("env.image_size"), _all("64", "128", "224", "256")),
     Convention("picture: detail", _at("env.libero.pictures"), _all("exact", "fast")),

@@ -14,9 +14,15 @@ from typing import Any
 import yaml
 
 from rlrun.config import provenance
+from rlrun.config.schema import RunConfig
 from rlrun.config.sealed import author_of, write_sealed
+from rlrun.config.simulator_spec import simulator_spec
+from rlrun.envs.libero.scenes import Suite
+from rlrun.envs.libero.spec import SuiteConfig, has_variants, start_range
+from rlrun.policies.flow.spec import FlowSettings
+from rlrun.policies.spec import policy_spec
 from rlrun.reproduction import card
-from rlrun.reproduction.beginning import Beginning, beginning
+from rlrun.reproduction.beginning import Beginning, beginning, policy_in
 from rlrun.reproduction.bisection import Bisection, Search
 from rlrun.reproduction.conventions import CONVENTIONS, Change, Subject, all_changes
 from rlrun.reproduction.families import OF_FAMILY
@@ -24,43 +30,104 @@ from rlrun.reproduction.folders import changes_between
 from rlrun.reproduction.page import PAGE, page
 from rlrun.reproduction.trials import Trials, words_of
 from rlrun.reproduction.verdict import MARGIN, Outcome, Verdict, judge, looks_within
-from rlrun.system.errors import ExitStatus, indent
+from rlrun.system.errors import ExitStatus, RunError, indent
 from rlrun.training.run_folder import new_folder
 
 
 def reproduce(options: argparse.Namespace) -> ExitStatus:
     """Measure, judge and search; prints as it goes on, and writes result and page. Raises RunError."""
     begin = beginning(options)
+    fields = _fields(options, begin)
     run_dir = new_folder(Path("runs") / "reproduce" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     trials = Trials(begin.overrides, begin.recorded, begin.policy, run_dir, lambda words: print(words, flush=True))
     subject = begin.subject(trials)
-    published = published_number(options, begin)
+    _require_libero(subject.config)
+    published = published_number(options, begin, subject.config)
+    num_starts = distinct_starts(subject)
+    most = min(options.episodes, num_starts or options.episodes)
+    if most < options.episodes:
+        print(f"{most} starts differ, and an action follows from what is seen: no more than {most} episodes are run.")
     conventions = table(subject)
     print("\n".join(lines_of(conventions)), flush=True)
-    verdict = _measure(trials, published, options.episodes, _margin(options))
+    verdict = _measure(trials, published, most, _margin(options))
     searches: list[Search[Change]] = []
     if verdict.outcome is Outcome.differs and not options.no_search:
         if published is not None and verdict.low > published:
             print("The number is above the published one: nothing is searched.")
         else:
-            changes = all_changes(subject)
-            if options.compared_with and begin.policy is not None:
-                changes = changes_between(begin.policy, Path(options.compared_with))
-            searches = list(_searched(trials, changes, published, _margin(options)))
+            changes = all_changes(subject) if fields is None else fields
+            searches = list(_searched(trials, changes, published, _margin(options), num_starts))
     for search in searches:
         print("\n".join(_words_of(search, trials)), flush=True)
-    content = _content(options, begin, conventions, verdict, searches, trials)
+    content = _content(options, begin, subject.config, most, conventions, verdict, searches, trials)
     write_sealed(content, run_dir / card.CARD)
     (run_dir / PAGE).write_text(page(content), encoding="utf-8")
     print(f"{run_dir / PAGE}")
     return ExitStatus.ok if verdict.outcome in (Outcome.agrees, Outcome.measured) else ExitStatus.differs
 
 
-def published_number(options: argparse.Namespace, begin: Beginning) -> float | None:
-    """Return the published number; None: there is none, also where only some tasks of a suite are evaluated."""
+def _require_libero(config: RunConfig) -> None:
+    """Raise RunError if the policy's record is of another world."""
+    section = simulator_spec(config.env).section
+    if section is None or not issubclass(section, SuiteConfig):
+        raise RunError(
+            "The policy was trained in another world than LIBERO.",
+            key="env.simulator",
+            value=config.env.simulator,
+            cause="Without --family, a policy that rlrun trained is evaluated in the world of its record.",
+            remedy="Name whose evaluation is repeated by --family, or evaluate it in its world: rlrun eval.",
+            exit_status=ExitStatus.bad_config,
+        )
+
+
+def _fields(options: argparse.Namespace, begin: Beginning) -> list[Change] | None:
+    """Return the fields in which the policy's folder differs from another; None: there is no other.
+
+    Raises RunError if they do not differ.
+    """
+    if not options.compared_with or begin.policy is None:
+        return None
+    other = policy_in(Path(options.compared_with))
+    changes = changes_between(begin.policy, other)
+    if not changes:
+        raise RunError(
+            "The two folders hold the same files.",
+            key="--compared-with",
+            value=options.compared_with,
+            cause=f"No field of a JSON file, and no other file that both have, differs from {begin.policy}.",
+            remedy="Name the folder of the other version, or leave --compared-with out, to search among conventions.",
+            exit_status=ExitStatus.bad_input,
+        )
+    return changes
+
+
+def published_number(options: argparse.Namespace, begin: Beginning, config: RunConfig) -> float | None:
+    """Return the published number; None: there is none, also where only some tasks, or variants, are evaluated."""
     if options.published != OF_FAMILY:
         return None if options.published is None else float(options.published)
-    return None if options.tasks else begin.family.published.get(options.suite)
+    own = config.env.section(SuiteConfig)
+    is_whole = not own.task_ids and not has_variants(own)
+    return begin.family.published.get(own.suite) if is_whole else None
+
+
+def distinct_starts(subject: Subject) -> int | None:
+    """Return the number of episodes that differ; None: there is no limit, since actions are drawn.
+
+    Reset seeds beyond it repeat starts. Where an action follows from what is seen, so does the outcome, and its
+    repetition is no evidence. What a server does is not known, so that it counts as such.
+    """
+    config = subject.config
+    own = config.env.section(SuiteConfig)
+    settings = policy_spec(config).section
+    draws = config.evaluation.temperature > 0 or (settings is not None and issubclass(settings, FlowSettings))
+    if (draws and not subject.is_served) or has_variants(own):
+        return None
+    wanted = start_range(own.validation_starts)
+    tasks = set(own.task_ids)
+    if tasks and wanted is not None:
+        return len(tasks) * len(wanted)
+    suite = Suite(Path(own.scenes), own.suite)
+    return sum(suite.num_sampled(task) if wanted is None else len(wanted) for task in tasks or range(len(suite.tasks)))
 
 
 def verify(file: Path) -> ExitStatus:
@@ -125,13 +192,13 @@ def _measure(trials: Trials, published: float | None, most: int, margin: float) 
 
 
 def _searched(
-    trials: Trials, changes: Sequence[Change], published: float | None, margin: float
+    trials: Trials, changes: Sequence[Change], published: float | None, margin: float, num_starts: int | None
 ) -> Iterator[Search[Change]]:
     """Yield the search for a change that helps, and for a second one if the number still differs."""
     made: tuple[Change, ...] = ()
     for _ in range(2):
         left = [change for change in changes if change.convention not in {one.convention for one in made}]
-        search = Bisection(left, trials.run, made).search()
+        search = Bisection(left, trials.run, made, num_starts=num_starts).search()
         yield search
         if search.found is None:
             return
@@ -160,6 +227,8 @@ def _words_of(search: Search[Change], trials: Trials) -> Iterator[str]:
 def _content(
     options: argparse.Namespace,
     begin: Beginning,
+    config: RunConfig,
+    most: int,
     conventions: list[dict[str, Any]],
     verdict: Verdict,
     searches: Sequence[Search[Change]],
@@ -171,10 +240,10 @@ def _content(
         "made_by": f"rlrun {provenance.own_version()}",
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "policy": str(options.policy),
-        "suite": options.suite,
+        "suite": config.env.section(SuiteConfig).suite,
         "family": begin.family.name,
         "conventions": conventions,
-        "rule": {"episodes": options.episodes, "margin": _margin(options)},
+        "rule": {"episodes": most, "margin": _margin(options)},
         "verdict": card.verdict_row(verdict),
         "tasks": card.by_task(episodes),
         "episodes": episodes,

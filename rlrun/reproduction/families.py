@@ -27,6 +27,9 @@ FORMAT = "number format"
 CAMERAS = "cameras"
 SENTENCE = "sentence"
 SIZE = "picture: size"
+STOP = "stop token after the actions"
+STATE_IN_PROMPT = "state in the prompt"
+LIMIT = "control steps of an episode"  # of each suite: Family.limits
 RATE = "control steps a second"
 BOTH_CAMERAS = "[agentview,robot0_eye_in_hand]"
 PUBLISHED_STARTS = "'0:50'"
@@ -72,7 +75,7 @@ OPENVLA = (
     _known("libero_utils.py", {TURNED: "rotated", IDLE: "-1.0", RATE: "20"})
     | _known("run_libero_eval.py", {SETTLE: "10", STARTS: PUBLISHED_STARTS, SIZE: "224", GRIPPER: "true"})
     | _known("openvla_utils.py", {CROP: "true", SENTENCE: "published", FORMAT: "bf16", STATE: "axis_angle"})
-    | _known("modeling_prismatic.py", {BOUNDS: "q99", TEMPERATURE: "0.0"})
+    | _known("modeling_prismatic.py", {BOUNDS: "q99", TEMPERATURE: "0.0", STOP: "true"})
 )
 LEROBOT = (
     _known("libero.py", {**SETTLED, CAMERAS: BOTH_CAMERAS, GRIPPER: "false"})
@@ -80,7 +83,7 @@ LEROBOT = (
     | _known("configs.py", {RATE: "20", SIZE: "256"})
 )
 LEROBOT_LIMITS = _limits(280, 280, 300, 520)
-OWN = Family("rlrun")
+OWN = Family("rlrun", values=_known("", {STARTS: PUBLISHED_STARTS}))  # a policy without a record
 FAMILIES: tuple[Family, ...] = (
     Family(
         "SimpleVLA-RL",
@@ -101,7 +104,9 @@ FAMILIES: tuple[Family, ...] = (
         (),
         OPENVLA
         | _known("openvla_oft.yaml", {CAMERAS: "[agentview]", CHUNK: "8"})
-        | _known("libero_env.py", {SETTLE: "15", SIZE: "256"})
+        | _known("libero_env.py", {SETTLE: "15", IDLE: "0.0", SIZE: "256", STARTS: PUBLISHED_STARTS})
+        | _known("action_utils.py", {GRIPPER: "true"})
+        | _known("openvla_oft_action_model.py", {CROP: "false", STOP: "false", SENTENCE: "published", BOUNDS: "q99"})
         | _known("libero_10_openvlaoft_eval.yaml", {TEMPERATURE: "1.6"}),
         {**_limits(240, 240, 320, 512, ninety=512)},
         _by_suite(0.9869, 0.9960, 0.9809, 0.9345),
@@ -131,6 +136,7 @@ FAMILIES: tuple[Family, ...] = (
         LEROBOT
         | _known("pi05.mdx", {CHUNK: "10"})
         | _known("configuration_pi05.py", {FLOW_STEPS: "10"})
+        | _known("processor_pi05.py", {STATE_IN_PROMPT: "real"})
         | _known("modeling_pi05.py", {SAMPLING: ODE}),
         LEROBOT_LIMITS,
         _by_suite(0.97, 0.99, 0.98, 0.96),
@@ -139,9 +145,9 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "LeRobot GR00T N1.7",
         ("gr00t",),
-        _known("libero.py", {**SETTLED, CAMERAS: BOTH_CAMERAS})
+        _known("libero.py", {**SETTLED, CAMERAS: BOTH_CAMERAS, GRIPPER: "false"})  # its policy hands -1 and 1
         | _known("env_processor.py", {TURNED: "rotated", STATE: "axis_angle"})
-        | _known("configuration_groot.py", {GRIPPER: "true", CHUNK: "8", FLOW_STEPS: "4"})
+        | _known("configuration_groot.py", {CHUNK: "8", FLOW_STEPS: "4"})
         | _known("flow_matching_action_head.py", {SAMPLING: ODE})
         | _known("configs.py", {RATE: "20", SIZE: "256"}),
         LEROBOT_LIMITS,
@@ -150,7 +156,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "openpi pi0",
-        ("pi",),
+        ("openpi pi0",),
         _known(
             "main.py",
             {TURNED: "rotated", **SETTLED, CHUNK: "5", SIZE: "224"},
@@ -166,13 +172,13 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "openpi pi0.5",
-        (),
+        ("openpi pi05",),
         _known(
             "main.py",
             {TURNED: "rotated", **SETTLED, CHUNK: "5", SIZE: "224"},
         )
         | _known("libero_policy.py", {CAMERAS: BOTH_CAMERAS, GRIPPER: "false", SENTENCE: "published"})
-        | _known("pi0.py", {FLOW_STEPS: "10", SAMPLING: ODE, STATE: "zeros"})
+        | _known("pi0.py", {FLOW_STEPS: "10", SAMPLING: ODE, STATE: "zeros", STATE_IN_PROMPT: "none"})
         | _known("pi0_config.py", {FORMAT: "bf16"}),
         OPENVLA_LIMITS,
         _by_suite(0.988, 0.982, 0.980, 0.924),

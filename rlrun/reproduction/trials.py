@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -29,6 +30,7 @@ from rlrun.training.session import open_session
 
 ROLES = ["env", "rollout"]
 LOG = "trials.log"
+_MAX_NAME = 60  # characters, each of at most four bytes
 SEPARATE = (ExitStatus.bad_config, ExitStatus.bad_input, ExitStatus.placement)  # a change that cannot be tried
 
 
@@ -87,9 +89,7 @@ class Trials:
         """Run the episodes of starts first to end, in order."""
         if first >= end:
             return []
-        place = (
-            self.run_dir / "trials" / f"{words_of(changes) or 'unchanged'}_{first}".replace(" ", "_").replace("/", "_")
-        )
+        place = self.run_dir / "trials" / f"{_file_name(changes)}_{first}"
         edits = [edit for change in changes for edit in change.edits]
         policy = self.policy
         if policy is not None and edits:
@@ -108,6 +108,15 @@ class Trials:
 def words_of(changes: Sequence[Change]) -> str:
     """Return changes in words. Example: "picture: turned = raw and sentence = capital"."""
     return " and ".join(change.words for change in changes)
+
+
+def _file_name(changes: Sequence[Change]) -> str:
+    """Return changes as the name of a folder, which file systems limit to 255 bytes."""
+    words = words_of(changes) or "unchanged"
+    name = "".join(letter if letter.isalnum() or letter in "=.-" else "_" for letter in words)
+    if len(name) <= _MAX_NAME:
+        return name
+    return f"{name[:_MAX_NAME]}_{hashlib.sha256(words.encode()).hexdigest()[:8]}"
 
 
 def edited_copy(folder: Path, edits: Sequence[Edit], out: Path) -> Path:
@@ -131,7 +140,7 @@ def edited_copy(folder: Path, edits: Sequence[Edit], out: Path) -> Path:
             target.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         elif not target.exists():
             try:
-                os.link(file, target)
+                os.link(file.resolve(), target)  # in a model hub's cache, files are links with relative targets
             except OSError:
                 shutil.copyfile(file, target)
     for edit in edits:

@@ -15,6 +15,7 @@ from math import comb
 LOOKS = (10, 20, 50, 100, 200, 500)  # numbers of episodes
 ERROR = 0.05  # of all looks together
 MARGIN = 0.05  # of a rate that agrees: half of its interval's width, and its distance from the published one, at most
+ROUNDING = 0.005  # published rates are rounded to a percentage, so that 100 % may have been 99.5
 _HALVINGS = 50  # of the bounds of an interval
 
 
@@ -57,7 +58,7 @@ def judge(outcomes: list[bool], published: float | None, most: int, margin: floa
     low, high = exact_interval(successes, episodes, 1 - ERROR / len(looks_within(most)))
     if published is None:
         outcome = Outcome.measured if episodes >= most else Outcome.undecided
-    elif not low <= published <= high:
+    elif not low - ROUNDING <= published <= high + ROUNDING:
         outcome = Outcome.differs
     elif high - low <= 2 * margin and abs(successes / episodes - published) <= margin:
         outcome = Outcome.agrees

@@ -109,6 +109,12 @@ class Suite:
             self._open.popitem(last=False)
         return task
 
+    def num_sampled(self, number: int) -> int:
+        """Return the number of starts that were sampled for a task when it was exported."""
+        file = self.folder / self.name / str(number) / "sampled.npy"
+        with _fitting(file):
+            return len(np.load(file, mmap_mode="r"))
+
     def digest(self, numbers: Iterable[int]) -> str:
         """Return the SHA-256 of what was exported of these tasks: their files are named in it by their digests."""
         texts = [json.dumps(self.described(number), sort_keys=True) for number in numbers]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -147,6 +147,11 @@ class LiberoConfig(SuiteConfig):
     plus_text: PlusText = PlusText.task  # instruction of the variants that do not rewrite it
 
 
+def has_variants(own: SuiteConfig) -> bool:
+    """Return whether variants of LIBERO-Plus take the place of the tasks."""
+    return isinstance(own, LiberoConfig) and bool(own.plus)
+
+
 def planned_spaces(env: EnvConfig) -> PlannedSpaces:
     """Return the sizes: hand position, axis-angle and two fingers; six increments of the hand and the gripper."""
     cameras = tuple(env.section(SuiteConfig).cameras)
@@ -190,6 +195,16 @@ def checks(config: RunConfig) -> Iterator[RunError]:
             value=unknown,
             remedy=f"Take some of {', '.join(PLUS_AXES)}; docs/libero.md says which are left out, and why.",
         )
+    if isinstance(own, LiberoConfig) and not own.plus:
+        default = LiberoConfig()
+        for name in ("plus_levels", "plus_held_out", "plus_text"):
+            if getattr(own, name) != getattr(default, name):
+                yield RunError(
+                    f"{own.key(name)} is about variants of LIBERO-Plus, and this world has none.",
+                    key=own.key(name),
+                    value=getattr(own, name),
+                    remedy=f"Name their kinds, as {own.key('plus')}=[camera], or leave the key out.",
+                )
     for split, text in start_texts(own).items():
         try:
             start_range(text)
@@ -270,8 +285,12 @@ def _deviations(env: EnvConfig, test: range | None) -> Iterator[str]:
 
 def own_limit(env: EnvConfig) -> int | None:
     """Return the control steps of an episode in OpenVLA's evaluation of the suite; None: it has another suite."""
-    suite = env.section(SuiteConfig).suite
-    return next((n for name, n in PUBLISHED_STEPS.items() if re.fullmatch(rf"{name}(_\D.*)?", suite)), None)
+    return of_suite(PUBLISHED_STEPS, env.section(SuiteConfig).suite)
+
+
+def of_suite(values: Mapping[str, int], suite: str) -> int | None:
+    """Return the value of a suite, or of the one that it varies, as libero_10_swap does libero_10; None: none has."""
+    return next((value for name, value in values.items() if re.fullmatch(rf"{name}(_\D.*)?", suite)), None)
 
 
 def _words(starts: range | None) -> str:

@@ -24,7 +24,7 @@ from rlrun.policies.openvla_oft.attention import chosen_kernel
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig, StoredStatistics, known_fields
 from rlrun.policies.openvla_oft.model import OFFICIAL_ARCHITECTURE, OpenVLAOFT, new_parts
 from rlrun.policies.openvla_oft.processor import ImageStatistics, Processor
-from rlrun.policies.openvla_oft.spec import OpenVLAOFTSettings
+from rlrun.policies.openvla_oft.spec import STATISTICS_FILE, OpenVLAOFTSettings
 from rlrun.policies.policy import ImitationPolicy
 from rlrun.policies.spec import CONFIG_FILE, DemonstratedTask
 from rlrun.policies.tokenizer import SPACE, SPECIAL, assumed_tokenizer, prompt, word_tokenizer
@@ -33,7 +33,6 @@ from rlrun.system.errors import ExitStatus, RunError
 
 PUBLISHED_WORDS = 32064  # of the 7B's vocabulary
 MLP_RATIO = 4  # of the vision towers
-STATISTICS_FILE = "dataset_statistics.json"
 OFFICIAL_PROMPT_LENGTH = 50
 _VALUE_WEIGHT = re.compile(r"value_head\.layers\.\d+\.weight$")
 logger = logging.getLogger(__name__)

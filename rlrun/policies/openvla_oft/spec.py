@@ -16,6 +16,7 @@ from rlrun.policies.action_bounds import NUM_BINS
 from rlrun.policies.spec import LoraParts, PolicySpec, check_head_sizes
 
 _WORDS = 256
+STATISTICS_FILE = "dataset_statistics.json"  # beside config.json
 POLICY = "rlrun.policies.openvla_oft.policy:VlaPolicy"
 ADAPTABLE_PARTS = ("language_model", "vision_backbone", "projector", "proprio_projector", "value_head")
 

@@ -166,6 +166,34 @@ def test_reinforce_plus_plus_normalises_returns_over_the_batch(group_size):
     assert_norm_close(found.advantages, expected, rtol=1e-5)
 
 
+EQUAL = {
+    "grpo by step": ("grpo", "algorithm.grpo.credit=step"),
+    "grpo by episode": ("grpo", "algorithm.grpo.credit=episode", "algorithm.gamma=1"),
+    "rloo": ("rloo", "algorithm.rloo.credit=step"),
+    "reinforce_plus_plus": ("reinforce_plus_plus", "algorithm.reinforce_plus_plus.group_size=8"),
+}
+
+
+@pytest.mark.parametrize("case", EQUAL)
+def test_equal_episodes_teach_nothing_however_long_they_are(case):
+    """Rounding of a group's mean is no advantage, though the deviation that divides it is nearly 0 as well."""
+    long, rows = 500, 16
+    none = torch.zeros(long, rows, dtype=torch.bool)
+    given = ChunkSteps(
+        rewards=torch.full((long, rows), 12.3),
+        values=torch.zeros(long, rows),
+        next_values=torch.zeros(long, rows),
+        discount=torch.full((long, rows), 0.99),
+        terminated=none,
+        truncated=none,
+        goes_on=none,
+        valid=~none,
+        group=torch.arange(rows) // 8,
+        horizon=long,
+    )
+    assert not advantages(EQUAL[case][0], given, *EQUAL[case][1:]).advantages.any()
+
+
 def test_group_sums_leave_invalid_rows_out():
     total, count = group_sums(torch.tensor([1.0, 0.0, 5.0]), torch.tensor([7, 7, 8]), torch.tensor([True, True, False]))
     assert total.tolist() == [1, 1, 0] and count.tolist() == [2, 2, 0]

@@ -22,10 +22,14 @@ OUTCOMES = [False] * 9 + [True]
 TURNED = Change("picture: turned", "rotated", ("env.libero.turn=rotated",))
 
 
+NO_DIFFERENCE = {"won": 1, "lost": 0, "successes": 2, "p": 0.5}  # of an edited search
+ELSEWHERE = {"won": 5, "lost": 0, "before": 7, "p": 1 / 2**5}
+
+
 def content() -> dict[str, Any]:
     episodes = card.episode_rows([report(seed, success) for seed, success in enumerate(OUTCOMES)])
     found = Tried((TURNED,), [True] * 12)
-    search = Search(found, [found], [False] * 11 + [True], 12)
+    search = Search(found, [], [*OUTCOMES, False, False], 12)
     return {
         "format": card.FORMAT,
         "policy": "folder",
@@ -62,6 +66,9 @@ def test_a_whole_one_is_read_out(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (lambda made: made["tasks"][0].update(episodes=11), "its tasks are not"),
         (lambda made: made["searches"][0]["found"].update(p=1e-9), "is not that of its pairs"),
         (lambda made: made["searches"][0]["found"].update(before=0), "not those of its successes"),
+        (lambda made: made["episodes"][1].update(seed=0), "an episode is on it twice"),
+        (lambda made: made["searches"][0]["found"].update(NO_DIFFERENCE), "may be so by chance"),
+        (lambda made: made["searches"][0]["found"].update(ELSEWHERE), "begins with other episodes"),
         (lambda made: made.pop("rule"), "cannot be read: KeyError"),
         (lambda made: made.pop("policy"), "cannot be read: KeyError"),
         (lambda made: made["searches"][0]["found"].pop("change"), "cannot be read: KeyError"),

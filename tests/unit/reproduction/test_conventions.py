@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rlrun.config import provenance
 from rlrun.config.loader import compose_only
-from rlrun.reproduction.conventions import CONVENTIONS, Change, Convention, Field, Subject, all_changes
+from rlrun.reproduction.conventions import CONVENTIONS, Change, Convention, Edit, Field, Subject, all_changes
 from rlrun.reproduction.families import FAMILIES, OWN
 from rlrun.reproduction.folders import changes_between
 from rlrun.reproduction.trials import edited_copy
@@ -22,6 +23,7 @@ OPENVLA = {
     "unnorm_key": "one",
     "action_bounds": "q99",
     "center_crop": False,
+    "has_stop_token": False,
     "norm_stats": {"one": {}, "two": {}},
 }
 
@@ -33,7 +35,8 @@ def subject(kind: str, described: dict, *overrides: str) -> Subject:
     return Subject(config, tree, OWN, described, "num_action_chunks" in described, given)
 
 
-SUBJECTS = [subject("smolvla", SMOLVLA), subject("openvla_oft", OPENVLA)]
+PI05 = subject("pi", {"type": "pi05"}, "policy.pi.state_in_prompt=real")
+SUBJECTS = [subject("smolvla", SMOLVLA), subject("openvla_oft", OPENVLA), PI05]
 BLIND = subject("smolvla", SMOLVLA, "policy.use_proprio=false")
 
 
@@ -63,6 +66,15 @@ def test_the_source_of_a_value_is_told() -> None:
     assert by_name["picture: turned"].source(one) == "command line"
     assert by_name["statistics: scaling of actions"].source(one) == "folder"
     assert by_name["settle steps"].source(one) == "rlrun's default"
+
+
+def test_behind_a_server_only_the_world_and_the_chunk_are_told_and_changed() -> None:
+    one = subject("openvla_oft", {})
+    served = replace(one, is_served=True)
+    applied = {convention.name for convention in CONVENTIONS if convention.used(served) is not None}
+    assert {"picture: turned", "state", "control steps of a chunk"} <= applied
+    assert not applied & {"temperature", "number format", "statistics: bounds", "stop token after the actions"}
+    assert not {change.convention for change in all_changes(served)} - applied
 
 
 def test_forms_of_a_state_are_not_tried_with_a_policy_that_is_shown_none() -> None:
@@ -109,6 +121,18 @@ def test_an_edited_copy_leaves_the_original_and_changes_the_processors_that_repe
     assert read_json(copied / "policy_preprocessor.json")["steps"][0]["config"]["norm_map"]["ACTION"] == "MIN_MAX"
     assert read_json(original / "config.json") == SMOLVLA
     assert read_json(original / "policy_preprocessor.json")["steps"][0]["config"]["norm_map"]["ACTION"] == "MEAN_STD"
+    assert (copied / "model.safetensors").read_bytes() == b"weights"
+
+
+def test_links_of_a_model_hubs_cache_are_followed(tmp_path: Path) -> None:
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    (blobs / "0a1b").write_bytes(b"weights")
+    snapshot = folder(tmp_path / "snapshot", SMOLVLA)
+    (snapshot / "model.safetensors").unlink()
+    (snapshot / "model.safetensors").symlink_to("../blobs/0a1b")
+    edit = Edit(Field("config.json", ("type",)), "pi0")
+    copied = edited_copy(snapshot, [edit], tmp_path / "deep" / "copy")
     assert (copied / "model.safetensors").read_bytes() == b"weights"
 
 

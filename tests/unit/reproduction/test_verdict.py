@@ -39,6 +39,11 @@ def test_fifteen_points_less_differ_within_500_episodes() -> None:
     assert outcomes.count(Outcome.differs) > 95
 
 
+@pytest.mark.parametrize(("published", "failures"), [(1.0, [True] * 199 + [False]), (0.0, [False] * 49 + [True])])
+def test_one_episode_does_not_contradict_a_rounded_rate(published: float, failures: list[bool]) -> None:
+    assert judge(failures, published, 500).outcome is not Outcome.differs
+
+
 def test_a_rate_far_from_the_published_one_does_not_agree_because_few_episodes_are_compatible() -> None:
     verdict = judge([False] * 10, 0.34, 50, margin=0.2)  # its interval, 0 to 38 %, is narrow enough, and holds 34 %
     assert verdict.outcome is Outcome.undecided

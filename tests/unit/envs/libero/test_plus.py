@@ -147,7 +147,8 @@ def test_a_split_without_variants_is_told(scenes: Path) -> None:
 
 
 def first_frames(scenes: Path, *keys: str):
-    env = made(scenes, "env.libero.task_ids=[0]", "env.libero.plus_held_out=false", *keys)
+    of_variants = ["env.libero.plus_held_out=false"] if keys else []
+    env = made(scenes, "env.libero.task_ids=[0]", *of_variants, *keys)
     return env, env.reset(ONE, np.array([VALIDATION_SEEDS.start]))
 
 
