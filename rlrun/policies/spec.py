@@ -136,6 +136,18 @@ class PolicySpec:
         return self.from_demonstrations is not None
 
 
+def no_bins(config: RunConfig, imitates: str) -> Faults:
+    """Check that targets of imitation are not smoothed over bins. imitates: what a policy without bins imitates by."""
+    if config.sft.label_smoothing_bins:
+        yield RunError(
+            f"policy.kind={config.policy.kind} has no bins, over which targets could be smoothed.",
+            key="sft.label_smoothing_bins",
+            value=config.sft.label_smoothing_bins,
+            cause=f"It imitates by {imitates}.",
+            remedy="Leave the key out.",
+        )
+
+
 def policy_spec(config: RunConfig) -> PolicySpec:
     """Return the spec of `policy.kind`."""
     return POLICIES.get(config.policy.kind)

@@ -13,6 +13,7 @@ from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted
 from rlrun.envs.libero.spec import PUBLISHED_STEPS, of_suite
 from rlrun.policies.flow.lerobot_config import VISUAL
 from rlrun.policies.folders import spec_of
+from rlrun.policies.gr00t.config import SIGN_OF_GRIPPER, decode_transform
 from rlrun.policies.openvla_oft.spec import STATISTICS_FILE
 from rlrun.policies.pi.config import full_name, is_openpi, kind_of
 from rlrun.policies.spec import CONFIG_FILE
@@ -216,6 +217,8 @@ def _derived(folder: Path, kind: str, described: Mapping[str, Any], suite: str) 
     for name in ("num_steps", "num_inference_steps", "num_inference_timesteps"):
         if described.get(name):
             yield f"policy.{kind}.num_flow_steps", str(described[name])
+    if kind == "gr00t" and decode_transform(described) == SIGN_OF_GRIPPER:
+        yield "env.libero.has_openness", "false"  # its policy hands -1 and 1, whoever evaluates it
     if kind == OPENVLA and "num_action_chunks" not in described:
         yield from _of_openvla(folder, described, suite)
 

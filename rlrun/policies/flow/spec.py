@@ -15,7 +15,7 @@ from rlrun.config.sections import COUNT, POSITIVE, Section, bounded, load_object
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.lerobot_config import LeRobotConfig, cameras_in
 from rlrun.policies.folders import readable
-from rlrun.policies.spec import LoraParts, PolicySpec, check_head_sizes
+from rlrun.policies.spec import LoraParts, PolicySpec, check_head_sizes, no_bins
 from rlrun.system.errors import RunError
 from rlrun.system.local_files import read_json
 
@@ -163,6 +163,7 @@ def check_flow(config: RunConfig, settings: FlowSettings, vlm_parts: Sequence[st
     vlm_parts: those of the VLM, as actor.lora.targets names them.
     """
     section = f"policy.{config.policy.kind}."
+    yield from no_bins(config, "the flow's velocity")
     yield from _check_noise(section, settings)
     yield from _check_guidance(config, section, settings)
     yield from _check_adapters(config, section, settings, vlm_parts)

@@ -255,6 +255,14 @@ class Pictures:
         return share if share is not None and 0.0 < share < 1.0 else 1.0
 
 
+def decode_transform(content: Mapping[str, Any]) -> str | None:
+    """Return what becomes of the gripper's number by LeRobot's config.json; None: nothing."""
+    named = content.get("action_decode_transform", "auto")
+    if named != "auto":
+        return None if named is None else str(named)
+    return SIGN_OF_GRIPPER if content.get("embodiment_tag") == "libero_sim" else None
+
+
 @dataclass(frozen=True)
 class Gr00tConfig(LeRobotConfig):
     """The architecture of a GR00T N1.7; names and defaults are those of LeRobot.
@@ -317,9 +325,7 @@ class Gr00tConfig(LeRobotConfig):
         if version.lower() not in VERSIONS or named is not None:
             raise ValueError(f"it is of {named.group() if named else f'GR00T {version}'}, and rlrun has N1.7 only")
         known = dict(content)
-        if known.get("action_decode_transform", "auto") == "auto":
-            is_signed = content.get("embodiment_tag") == "libero_sim"
-            known["action_decode_transform"] = SIGN_OF_GRIPPER if is_signed else None
+        known["action_decode_transform"] = decode_transform(content)
         return cls.read(known, **{"tokenizer_max_length": cls.tokenizer_max_length, "sizes": sizes, **own})
 
     def as_lerobot(self) -> dict[str, Any]:

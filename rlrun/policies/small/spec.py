@@ -11,7 +11,7 @@ from rlrun.config.faults import Faults, not_multiple
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import COUNT, Range, Section, bounded, load_object
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.spec import PolicySpec, StoredSizes
+from rlrun.policies.spec import PolicySpec, StoredSizes, no_bins
 from rlrun.system.errors import RunError
 
 LOG_STDS = Range(-5.0, 2.0)
@@ -107,6 +107,22 @@ def num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
     return count(new_config(config, spaces.num_actions, spaces.num_proprio, cameras, {}))
 
 
+def check(config: RunConfig) -> Faults:
+    """Check the sizes, and that keys of one distribution are not set with the other."""
+    yield from check_sizes(config)
+    settings = config.policy.section(SmallSettings)
+    if settings.distribution is SmallDistribution.normal:
+        yield from no_bins(config, "the mean of a normal distribution")
+    elif settings.initial_log_std != SmallSettings().initial_log_std:
+        yield RunError(
+            "Bins have no deviation.",
+            key="policy.small.initial_log_std",
+            value=settings.initial_log_std,
+            cause=f"policy.small.distribution={settings.distribution.value}",
+            remedy="Leave the key out, or take policy.small.distribution=normal.",
+        )
+
+
 def check_sizes(config: RunConfig) -> Faults:
     """Check that there are layers, and that groups divide their channels.
 
@@ -134,7 +150,7 @@ SPEC = PolicySpec(
     recognizes=_recognizes,
     policy=POLICY,
     from_demonstrations=f"{POLICY}.from_demonstrations",
-    check=check_sizes,
+    check=check,
     observes=("images", "instruction"),
     num_parameters=num_parameters,
     reads=(),

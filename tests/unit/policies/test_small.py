@@ -256,11 +256,13 @@ def test_another_number_of_cameras_or_of_the_state_is_refused() -> None:
         ("policy.small.conv_channels=[8,20]", "policy.small.conv_channels"),
         ("policy.small.hidden_sizes=[]", "policy.small.hidden_sizes"),
         ("actor.lora.rank=4", "actor.lora.rank"),
+        ("sft.label_smoothing_bins=3", "sft.label_smoothing_bins"),
+        ("policy.small.distribution=bins policy.small.initial_log_std=0", "policy.small.initial_log_std"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(setting: str, key: str) -> None:
     with pytest.raises(RunError) as refused:
-        config(setting)
+        config(*setting.split())
     assert refused.value.key == key
 
 

@@ -139,11 +139,12 @@ def test_the_tensors_of_openpi_say_which_of_its_policies_a_folder_holds(
     assert subject.config.policy.section(PiSettings).state_in_prompt is in_prompt
 
 
-def test_the_gripper_of_gr00t_is_turned_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["LeRobot GR00T N1.7", "Isaac-GR00T N1.7"])
+def test_the_gripper_of_gr00t_is_turned_once(family: str, tmp_path: Path) -> None:
     """Its policy makes -1 and 1 of the gripper's number, and the world takes them as they are."""
     described = {"type": "groot", "model_version": "n1.7", "embodiment_tag": "libero_sim"}
-    subject = unchanged(official(tmp_path / "policy", described, "one"), tmp_path)
-    assert subject.family.name == "LeRobot GR00T N1.7"
+    subject = unchanged(official(tmp_path / "policy", described, "one"), tmp_path, "--family", family)
+    assert subject.family.name == family
     assert subject.config.env.section(SuiteConfig).has_openness is False
 
 
