@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -54,5 +55,5 @@ def _of_files(folder: Path, other: Path) -> Iterator[Change]:
     """Yield a change for each file beside the JSON files whose bytes differ: statistics, tokenizers, weights."""
     for file in sorted(path for path in folder.iterdir() if path.is_file() and path.suffix != ".json"):
         beside = other / file.name
-        if beside.is_file() and file.read_bytes() != beside.read_bytes():
+        if beside.is_file() and not filecmp.cmp(file, beside, shallow=False):
             yield Change(file.name, f"that of {other.name}", edits=(Edit(Field(file.name, ()), beside),))
