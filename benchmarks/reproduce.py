@@ -24,7 +24,8 @@ from rlrun.system.local_files import read_json
 
 # of the worlds, as they were trained: what no folder and no family says
 WORLD = ("env.libero.pictures=fast", "env.image_size=64", "policy.num_action_chunks=8")
-ONE_TASK = (  # a policy that does not draw acts alike on a start, so that all fifty are taken; training had forty of them
+# A policy that does not draw acts alike on a start, so that all fifty are taken; training had forty of them.
+ONE_TASK = (
     *(*WORLD, "env.libero.validation_starts='0:50'", "env.libero.cameras=[agentview]"),
     *("env.max_control_steps=48", "env.num_envs=16"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from math import ceil, log2
 from typing import Generic, Protocol, TypeVar
 
 from rlrun.reproduction.verdict import paired_p_value
@@ -59,6 +60,11 @@ class Search(Generic[C]):
     tried: list[Tried[C]]
     unchanged: list[bool]  # successes of the unchanged run on the same starts
     episodes: int  # of changed runs
+
+
+def fewest_starts(num_changes: int) -> int:
+    """Return the starts that a change must win, without a loss, to be named among so many. Example: 12 of 60."""
+    return ceil(log2(num_changes * len(ROUNDS) / ERROR))
 
 
 class Bisection(Generic[C]):

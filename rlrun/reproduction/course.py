@@ -23,7 +23,7 @@ from rlrun.policies.flow.spec import FlowSettings
 from rlrun.policies.spec import policy_spec
 from rlrun.reproduction import card
 from rlrun.reproduction.beginning import Beginning, beginning, policy_in
-from rlrun.reproduction.bisection import Bisection, Search
+from rlrun.reproduction.bisection import Bisection, Search, fewest_starts
 from rlrun.reproduction.conventions import CONVENTIONS, Change, Subject, all_changes
 from rlrun.reproduction.families import OF_FAMILY
 from rlrun.reproduction.folders import changes_between
@@ -46,16 +46,17 @@ def reproduce(options: argparse.Namespace) -> ExitStatus:
     num_starts = distinct_starts(subject)
     most = min(options.episodes, num_starts or options.episodes)
     if most < options.episodes:
-        print(f"{most} starts differ, and an action follows from what is seen: no more than {most} episodes are run.")
+        print(f"{most} starts differ, and a repeated one may only repeat its outcome: {most} episodes are run at most.")
     conventions = table(subject)
     print("\n".join(lines_of(conventions)), flush=True)
     verdict = _measure(trials, published, most, _margin(options))
     searches: list[Search[Change]] = []
     if verdict.outcome is Outcome.differs and not options.no_search:
-        if published is not None and verdict.low > published:
-            print("The number is above the published one: nothing is searched.")
+        changes = all_changes(subject) if fields is None else fields
+        reason = _why_not(verdict, len(changes), num_starts)
+        if reason:
+            print(f"{reason}: nothing is searched.")
         else:
-            changes = all_changes(subject) if fields is None else fields
             searches = list(_searched(trials, changes, published, _margin(options), num_starts))
     for search in searches:
         print("\n".join(_words_of(search, trials)), flush=True)
@@ -206,6 +207,19 @@ def _searched(
         after = judge(search.found.outcomes, published, len(search.found.outcomes), margin)
         if len(made) > 1 or after.outcome is not Outcome.differs:
             return
+
+
+def _why_not(verdict: Verdict, num_changes: int, num_starts: int | None) -> str:
+    """Return why no change is searched for; "": nothing speaks against it."""
+    if verdict.published is not None and verdict.low > verdict.published:
+        return "The number is above the published one"
+    fewest = fewest_starts(num_changes)
+    if num_starts is None or num_starts >= fewest:
+        return ""
+    return (
+        f"{num_starts} starts differ, and a change among {num_changes} is told from chance by {fewest} at least "
+        "(take more tasks, or \"env.libero.validation_starts='0:50'\")"
+    )
 
 
 def _words_of(search: Search[Change], trials: Trials) -> Iterator[str]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from rlrun.reproduction.bisection import MAX_EPISODES, Bisection
+from rlrun.reproduction.bisection import ERROR, MAX_EPISODES, ROUNDS, Bisection, fewest_starts
+from rlrun.reproduction.verdict import paired_p_value
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,14 @@ def test_two_mistakes_that_only_help_together_are_found_as_a_pair(seed: int) -> 
     search = Bisection(MANY, world.run).search()
     assert search.found is not None and frozenset(one.convention for one in search.found.changes) == pair
     assert world.episodes <= MAX_EPISODES
+
+
+@pytest.mark.parametrize("num_changes", [1, 60])
+def test_the_fewest_starts_name_a_change_that_wins_all_of_them(num_changes: int) -> None:
+    threshold = ERROR / (num_changes * len(ROUNDS))
+    assert (
+        paired_p_value(fewest_starts(num_changes), 0) <= threshold < paired_p_value(fewest_starts(num_changes) - 1, 0)
+    )
 
 
 def test_nothing_is_named_where_chance_alone_differs() -> None:
