@@ -23,7 +23,7 @@ def stops(outcomes: Sequence[bool], half_width: float | None, num_episodes: int)
     """Return whether the rule ends a certification after these episodes.
 
     half_width: None for a fixed number of episodes. Else the rule looks after each BATCH, and ends when the Wilson
-    interval reaches that far to each side at most. Rarely looking keeps the coverage: 94 to 98 % for rates of 5 to 98 %
+    interval is at most twice as wide. Rarely looking keeps the coverage: 94 to 98 % for rates of 5 to 98 %
     and half-widths of 0.03 to 0.05 (tests/unit/certification/test_coverage.py).
     """
     count = len(outcomes)
@@ -137,6 +137,6 @@ def words_of(rule: Mapping[str, Any]) -> str:
     if rule["half_width"] is None:
         return f"{rule['num_episodes']} episodes"
     return (
-        f"episodes until the 95 % interval is within {100 * rule['half_width']:g} points to each side, looking after "
+        f"episodes until the 95 % interval is at most {200 * rule['half_width']:g} points wide, looking after "
         f"each {BATCH}, at most {rule['num_episodes']}"
     )

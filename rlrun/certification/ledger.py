@@ -72,7 +72,7 @@ def _key(line: Mapping[str, Any]) -> tuple[str, str]:
 def _is_of(line: Mapping[str, Any], card: _Found) -> bool:
     """Return whether a line is of a card. Lines of earlier versions have no rule: their folder decides."""
     path, fixed_at = _key(line)
-    return Path(path).parent == card.file.parent and fixed_at in (card.fixed_at, "None")
+    return Path(path).parent.resolve() == card.file.parent.resolve() and fixed_at in (card.fixed_at, "None")
 
 
 def _test(line: Mapping[str, Any], result: Mapping[str, Any] | None, card: _Found | None) -> dict[str, Any]:

@@ -410,7 +410,7 @@ class CertifyConfig(Section):
     """Settings of rlrun.certify, which measures a policy on test starts by a rule that is fixed beforehand."""
 
     num_episodes: int = bounded(200, COUNT)  # with half_width: at most
-    half_width: float | None = bounded(None, OPEN_SHARE)  # stop when the 95 % interval is so narrow to each side
+    half_width: float | None = bounded(None, OPEN_SHARE)  # stop when the 95 % interval is at most twice as wide
     perturb: list[str] = named([])  # perturbed worlds to test in too, by name; [all]: all that the simulator has
     waive: list[str] = named([])  # rules that may be broken; what they forbid then stands on the card
 

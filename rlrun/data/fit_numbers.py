@@ -126,7 +126,10 @@ def _other_unit(
     unit = unit_of(size_of(first), size_of(starts))
     if unit is None:
         return None
-    motion = unit_of(size_of(ours), size_of(theirs)) if likeness_of(ours, theirs) > SAME_WAY else None
+    are_alike = likeness_of(ours, theirs) > SAME_WAY
+    motion = unit_of(size_of(ours), size_of(theirs)) if are_alike else None
+    if are_alike and motion is None:
+        return None  # motions of one size: the starts differ, and not the unit
     is_moved = motion is not None and 1 / _SAME_FACTOR < unit / motion < _SAME_FACTOR
     is_begun = motion is None and near_unit(unit) in UNITS and (is_outside or _agree(first, starts, unit))
     if not is_moved and not is_begun:

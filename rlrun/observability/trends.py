@@ -42,9 +42,9 @@ _REPEAT_WARNING_S = 600.0  # between two sentences on one worker
 _NUM_FIRST_MINUTES = 3  # minutes of a worker that later ones are compared with
 _UNIT_NAMES = {"env": "chunk step", "rollout": "row of an answer"}
 _WORK_COUNTERS = {
-    "env": ("simulated_us", "chunk_steps"),
-    "rollout": ("acted_us", "chunks"),
-}  # role -> time and units of work
+    "env": ("simulated_us", "chunk_steps", "simulations"),
+    "rollout": ("acted_us", "chunks", "answers"),
+}  # role -> time, units of work, and calls that each did some units together
 
 
 @dataclass
@@ -237,6 +237,27 @@ def _gb(num_bytes: float) -> str:
 # --- stragglers -----------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Work:
+    """Work of a process."""
+
+    us: int  # microseconds
+    units: int
+    calls: int
+
+    @property
+    def us_per_unit(self) -> float:
+        return self.us / max(1, self.units)
+
+    @property
+    def us_per_call(self) -> float:
+        return self.us / max(1, self.calls)
+
+    def since(self, then: _Work) -> _Work:
+        """Return what was done since `then`."""
+        return _Work(self.us - then.us, self.units - then.units, self.calls - then.calls)
+
+
 class Stragglers:
     """Stragglers of the last minute, by comparison with their peers and with their own first minutes.
 
@@ -247,16 +268,16 @@ class Stragglers:
     """
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, dict[str, tuple[int, int, int]]]] = deque()  # (s, worker -> pid, µs, units)
+        self._seen: deque[tuple[float, dict[str, tuple[int, _Work]]]] = deque()  # (s, worker -> pid and work)
         self._said: dict[str, float] = {}
-        self._first: dict[tuple[str, int], list[float]] = {}  # (worker, pid) -> µs for a unit, in its first minutes
+        self._first: dict[tuple[str, int], list[_Work]] = {}  # (worker, pid) -> work of its first minutes
         self._minute_ends = 0.0
 
     def sentences(self, statuses: Iterable[WorkerStatus], now: float | None = None) -> Iterator[str]:
         """Yield a sentence for each straggler. now: monotonic seconds; None: the present."""
         now = time.monotonic() if now is None else now
         free = [status for status in statuses if status.load < BUSY_LOAD]  # others are slow by what runs beside them
-        self._seen.append((now, {status.worker: (status.pid, *_work_done(status)) for status in free}))
+        self._seen.append((now, {status.worker: (status.pid, _work_done(status)) for status in free}))
         while len(self._seen) > 1 and self._seen[1][0] <= now - STRAGGLER_WINDOW_S:
             self._seen.popleft()
         since, before = self._seen[0]
@@ -267,50 +288,58 @@ class Stragglers:
             self._minute_ends = now + STRAGGLER_WINDOW_S
             self._keep_first_minute(took)
         for role, of_workers in took.items():
-            for worker, (busy_us, _) in of_workers.items():
-                is_busy = busy_us >= _MIN_BUSY_SHARE * 1e6 * (now - since)
+            for worker, work in of_workers.items():
+                is_busy = work.us >= _MIN_BUSY_SHARE * 1e6 * (now - since)
                 is_named = now - self._said.get(worker, -_REPEAT_WARNING_S) < _REPEAT_WARNING_S
                 text = self._text(role, worker, of_workers, now - since) if is_busy and not is_named else None
                 if text:
                     self._said[worker] = now
                     yield text
 
-    def _keep_first_minute(self, took: Mapping[str, Mapping[str, tuple[int, int]]]) -> None:
-        """Keep the time for a unit of work of each process, as long as these are its first minutes."""
+    def _keep_first_minute(self, took: Mapping[str, Mapping[str, _Work]]) -> None:
+        """Keep the work of each process, as long as these are its first minutes."""
         for of_workers in took.values():
-            for worker, (busy_us, units) in of_workers.items():
+            for worker, work in of_workers.items():
                 first = self._first_minutes(worker)
                 if len(first) < _NUM_FIRST_MINUTES:
-                    first.append(busy_us / units)
+                    first.append(work)
 
-    def _first_minutes(self, worker: str) -> list[float]:
+    def _first_minutes(self, worker: str) -> list[_Work]:
         return self._first.setdefault((worker, self._seen[-1][1][worker][0]), [])
 
-    def _text(self, role: str, worker: str, took: Mapping[str, tuple[int, int]], window_s: float) -> str | None:
-        """Return a sentence if a worker is slow. took: microseconds and units of the workers of its role."""
-        own_us, units = took[worker]
-        peers = [us / count for peer, (us, count) in took.items() if peer != worker]
-        return _straggler_text(worker, _UNIT_NAMES[role], own_us / units, peers, self._first_minutes(worker), window_s)
+    def _text(self, role: str, worker: str, took: Mapping[str, _Work], window_s: float) -> str | None:
+        """Return a sentence if a worker is slow. took: work of the workers of its role."""
+        peers = [work.us_per_unit for peer, work in took.items() if peer != worker]
+        return _straggler_text(worker, _UNIT_NAMES[role], took[worker], peers, self._first_minutes(worker), window_s)
 
-    def _took(self, role: str, before: dict[str, tuple[int, int, int]]) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield (worker, (microseconds, units)) of the window, for processes that worked and lived through it."""
-        for worker, (pid, us, units) in self._seen[-1][1].items():
+    def _took(self, role: str, before: dict[str, tuple[int, _Work]]) -> Iterator[tuple[str, _Work]]:
+        """Yield (worker, its work in the window), for processes that worked and lived through it."""
+        for worker, (pid, work) in self._seen[-1][1].items():
             then = before.get(worker)
-            if worker.startswith(f"{role}/") and then is not None and then[0] == pid and units > then[2]:
-                yield worker, (us - then[1], units - then[2])
+            if worker.startswith(f"{role}/") and then is not None and then[0] == pid and work.units > then[1].units:
+                yield worker, work.since(then[1])
 
 
 def _straggler_text(
-    worker: str, unit: str, mine: float, peers: list[float], first: list[float], window_s: float
+    worker: str, unit: str, own: _Work, peers: list[float], first: list[_Work], window_s: float
 ) -> str | None:
-    """Return a sentence if the time for a unit of work is unusual; all times are in microseconds."""
+    """Return a sentence if the time for a unit of work is unusual. peers: microseconds for a unit.
+
+    A call with few units takes as long as a full one on a GPU, and towards the end of an epoch few episodes go on. So
+    a worker has grown slower only if a call takes longer, too.
+    """
+    mine = own.us_per_unit
     here = f"{worker} takes {mine / 1000:.3g} ms for a {unit}"
     if peers and mine >= STRAGGLER_FACTOR * max(usual := statistics.median(peers), 1.0):
         return (
             f"{here}, its peers {usual / 1000:.3g} ms, in the last {window_s:.0f} s: they wait for it; compare its "
             "node (clocks, load, GPU) with theirs"
         )
-    if len(first) == _NUM_FIRST_MINUTES and mine >= STRAGGLER_FACTOR * max(usual := statistics.median(first), 1.0):
+    if len(first) < _NUM_FIRST_MINUTES:
+        return None
+    usual = statistics.median(work.us_per_unit for work in first)
+    of_call = statistics.median(work.us_per_call for work in first)
+    if mine >= STRAGGLER_FACTOR * max(usual, 1.0) and own.us_per_call >= STRAGGLER_FACTOR * max(of_call, 1.0):
         return (
             f"{here} in the last {window_s:.0f} s, and took {usual / 1000:.3g} ms in its first minutes: it grows "
             "slower; look at its memory, and at the load and clocks of its node"
@@ -318,6 +347,6 @@ def _straggler_text(
     return None
 
 
-def _work_done(status: WorkerStatus) -> tuple[int, int]:
-    names = _WORK_COUNTERS.get(status.worker.partition("/")[0])
-    return (0, 0) if names is None else (status.counters.get(names[0], 0), status.counters.get(names[1], 0))
+def _work_done(status: WorkerStatus) -> _Work:
+    names = _WORK_COUNTERS.get(status.worker.partition("/")[0], ())
+    return _Work(*(status.counters.get(name, 0) for name in names)) if names else _Work(0, 0, 0)

@@ -40,6 +40,22 @@ _FORWARD = ("actor.num_workers", "actor.micro_batch_size")
 _LR = ("actor.lr", "actor.lr_schedule", "actor.min_lr_ratio", "num_steps")
 
 
+def refuse_trained(run_dir: Path) -> None:
+    """Raise RunError if a run trained in a folder that an evaluation would write to.
+
+    Its starts and evaluations would count as the run's own.
+    """
+    if (run_dir / run_files.METRICS).exists():
+        raise RunError(
+            "A run trained in this folder, whose records an evaluation would change.",
+            key="output_dir",
+            value=str(run_dir),
+            cause=f"There is {run_dir / run_files.METRICS}.",
+            remedy=f"Name another folder, as output_dir={run_dir}/certified, or leave output_dir out.",
+            exit_status=ExitStatus.bad_config,
+        )
+
+
 class RunFolder:
     """Held from its construction to `close`.
 

@@ -30,7 +30,7 @@ from rlrun.system.status import Span
 from rlrun.system.storage_error import storage_failure
 from rlrun.system.telemetry import Telemetry
 from rlrun.training.final_run import final_run
-from rlrun.training.run_folder import RunFolder, archive_previous_run
+from rlrun.training.run_folder import RunFolder, archive_previous_run, refuse_trained
 from rlrun.training.stop_signal import StopSignal
 from rlrun.training.throughput import Throughput
 from rlrun.watchdog.guard import Guard
@@ -131,6 +131,8 @@ def open_session(
         planned = fitting.plan
         config = fitting.config
         run_dir = Path(str(config.output_dir))
+        if is_evaluation:
+            refuse_trained(run_dir)
         driver = Telemetry("driver/0")
         console = Console(config, run_dir)
         lock = _locked(run_dir, console)

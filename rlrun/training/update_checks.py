@@ -127,7 +127,8 @@ class UpdateChecks:
 
     def _of_change(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
         num_steps = metrics.get("num_optimizer_steps", 0.0) - metrics.get("num_nonfinite", 0.0)
-        if num_steps > 0 and metrics.get("lr", 0.0) > 0 and not metrics.get("weight_change", 1.0) > 0:
+        has_signal = metrics.get("advantage_abs", 1.0) > 0  # else the episodes of each group had equal returns
+        if num_steps > 0 and has_signal and metrics.get("lr", 0.0) > 0 and not metrics.get("weight_change", 1.0) > 0:
             yield (
                 "no change",
                 f"{num_steps:.0f} optimizer steps changed no weight (weight_change {metrics['weight_change']:g}): the "

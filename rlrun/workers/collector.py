@@ -98,6 +98,7 @@ class Collector:
         for info in result.infos:
             self._left_out.update(info.get(LEFT_OUT, ()))
         self._telemetry.count("simulated_us", round(1e6 * (time.monotonic() - began)))
+        self._telemetry.count("simulations", 1)
         self._telemetry.count("chunk_steps", rows.size)
         self._telemetry.count("env_steps", int(result.step_valid.sum()))
         return result

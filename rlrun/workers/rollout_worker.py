@@ -78,6 +78,7 @@ class RolloutWorker:
         with self.telemetry.span("act"), self._profile():
             chunks = self.backend.act(observations)
         self.telemetry.count("acted_us", round(1e6 * (time.monotonic() - began)))
+        self.telemetry.count("answers", 1)
         self.telemetry.count("chunks", sum(len(observation.frames) for observation in observations))
         return chunks
 

@@ -59,6 +59,16 @@ def test_a_card_whose_line_the_ledger_has_lost_counts(history, tmp_path):
     assert len(ledger.earlier_tests(history, tmp_path / "new")) == 2
 
 
+def test_a_folder_behind_a_link_has_each_test_once(history, tmp_path):
+    certified(history, 0.0, 1)
+    link = tmp_path / "link"
+    link.symlink_to(history.folder.parent)
+    file = history.folder / "certifications.jsonl"
+    file.write_text(file.read_text().replace(str(history.folder.parent), str(link)))
+    (found,) = ledger.earlier_tests(history, tmp_path / "new")
+    assert "lost" not in found["outcome"]
+
+
 def test_a_damaged_line_counts_as_a_test(history, tmp_path):
     (history.folder / "certifications.jsonl").write_text('{"step": 40, "ca\n')
     (found,) = ledger.earlier_tests(history, tmp_path / "new")

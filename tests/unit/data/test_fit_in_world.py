@@ -16,8 +16,9 @@ import yaml
 
 from rlrun.config.schema import DemoKeysConfig, DemosConfig
 from rlrun.data.fit import World, compare
+from rlrun.data.fit_numbers import _start_finding
 from rlrun.data.fit_pictures import judge_pictures
-from rlrun.data.fit_replay import MIN_STARTS, replayed_actions
+from rlrun.data.fit_replay import MIN_STARTS, Replay, replayed_actions
 from rlrun.data.fit_report import FITS, CompatibilityReport
 from rlrun.data.lerobot import DemoFeatures, DemoWriter, Episode
 from rlrun.data.lerobot.reader import DatasetInfo, ShownPictures, dataset_info
@@ -154,6 +155,20 @@ def test_the_worlds_own_recording_fits_in_silence_with_a_row_for_each_number(tmp
         assert rows[name].verdict == FITS and rows[name].data and rows[name].world
     assert rows["state 0 (x)"].policy == "taken"
     assert fit.lines()[0].split() == ["data", "set", "world", "policy", "verdict"]
+
+
+def test_other_starts_with_motions_of_one_size_are_no_other_unit() -> None:
+    """The data set begins at 1.0, the world at 0.01, and both move alike: the motions disprove another unit."""
+    generator = np.random.default_rng(0)
+    actions = generator.uniform(-1.0, 1.0, (8, 60, 1))
+    moved = np.concatenate([np.zeros((8, 1, 1)), np.cumsum(0.004 * actions, axis=1)], axis=1)
+    ours = 1.0 + moved
+    theirs = (0.01 + moved)[:, :9].astype(np.float32)
+    pictures = np.zeros((8, 0, 1, 1, 3), np.uint8)
+    sample = WorldSample(pictures, pictures, theirs, np.zeros((8, 8), np.float32), np.ones(1, bool))
+    replay = Replay(sample, actions[:, :8].astype(np.float32), ours[:, :9].astype(np.float32), np.zeros((8, 8)))
+    found = _start_finding(ours[..., 0].ravel(), ours[:, 0, 0], theirs[:, 0, 0], replay, 0)
+    assert found.change is None and "outside of the data set's range" in found.verdict
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,11 @@ from rlrun.system.status import WorkerStatus
 
 
 def statuses(second: int, ms_per_step: dict[str, float], per_second: float = 0.4, pid: int = 1) -> list[WorkerStatus]:
-    counters = {"env": ("simulated_us", "chunk_steps"), "rollout": ("acted_us", "chunks"), "actor": ("x", "y")}
+    names = {"env": ("simulated_us", "chunk_steps", "simulations"), "rollout": ("acted_us", "chunks", "answers")}
     found = []
     for worker, ms in ms_per_step.items():
         units = int(second * per_second)
-        time_name, unit_name = counters[worker.partition("/")[0]]
-        numbers = {time_name: round(1000 * ms * units), unit_name: units}
+        numbers = dict(zip(names[worker.partition("/")[0]], (round(1000 * ms * units), units, units), strict=True))
         found.append(WorkerStatus(worker, "vm", pid, "simulate", 0.0, numbers))
     return found
 
@@ -52,11 +51,22 @@ def test_a_worker_that_grows_slower_is_named_without_peers() -> None:
     stragglers, us, found = Stragglers(), 0.0, []
     for second in range(600):
         us += 0.4e6 * 1.003**second
-        counters = {"simulated_us": round(us), "chunk_steps": second + 1}
+        counters = {"simulated_us": round(us), "chunk_steps": second + 1, "simulations": second + 1}
         status = WorkerStatus("env/0", "vm", 1, "simulate", 0.0, counters)
         found += [(second, text) for text in stragglers.sentences([status], float(second))]
     ((second, text),) = found
     assert 400 < second < 600 and "in its first minutes: it grows slower" in text
+
+
+def test_answers_for_fewer_episodes_are_no_slower_worker() -> None:
+    """On a GPU a forward pass over few rows takes as long as one over many."""
+    stragglers = Stragglers()
+    rows = 0
+    for second in range(900):
+        rows += 160 if second < 600 else 40
+        counters = {"acted_us": 500_000 * (second + 1), "chunks": rows, "answers": 10 * (second + 1)}
+        status = WorkerStatus("rollout/0", "vm", 1, "act", 0.0, counters)
+        assert list(stragglers.sentences([status], float(second))) == []
 
 
 def test_a_new_process_begins_anew() -> None:

@@ -97,7 +97,8 @@ def test_rows_that_were_sent_and_not_learned_from() -> None:
 def test_optimizer_steps_that_change_nothing() -> None:
     (text,) = said(checks(), [report()], weight_change=0.0, lr=1e-4)
     assert text.startswith("4 optimizer steps changed no weight")
-    for well in ({"weight_change": 1e-9, "lr": 1e-4}, {"weight_change": 0.0, "lr": 0.0}):
+    equal = {"weight_change": 0.0, "lr": 1e-4, "advantage_abs": 0.0}  # episodes of each group
+    for well in ({"weight_change": 1e-9, "lr": 1e-4}, {"weight_change": 0.0, "lr": 0.0}, equal):
         assert said(checks(), [report()], **well) == []
     assert said(checks(), [report()], weight_change=0.0, lr=1e-4, num_nonfinite=4.0) == []
 
