@@ -44,6 +44,7 @@ def plus(python: str, asked: Sequence[str], num_variants: int, scenes: str) -> i
     """Print the tables. Returns 1 if a view, a pose of the arm, a state, a sentence or a picture differs."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     environment.setdefault("MUJOCO_GL", "egl")
+    _require_scenes(asked, scenes)
     is_equal = _print_counts(asked, scenes) and _print_places(python, environment)
     print("\n| category | compared | largest error of the state | states equal | sentences | pictures equal |", end="")
     print(" largest difference |\n|" + "---|" * 7)
@@ -61,6 +62,16 @@ def plus(python: str, asked: Sequence[str], num_variants: int, scenes: str) -> i
         print(f"| `{axis}` | {len(of_it)} | {worst:.0e} | {same} | {sentences} | {pictures} | {most} |", flush=True)
         is_equal = is_equal and same == said == pictures == len(of_it)
     return int(not is_equal)
+
+
+def _require_scenes(asked: Sequence[str], scenes: str) -> None:
+    """Raise RunError if a task was not exported, before the package runs for most of an hour."""
+    from rlrun.envs.libero.scenes import Suite
+
+    for suite, _, tasks in (one.partition(":") for one in asked):
+        exported = Suite(Path(scenes), suite)
+        for task in tasks.split(",") if tasks else range(len(exported.tasks)):
+            exported.described(int(task))
 
 
 def _tables(asked: Sequence[str], scenes: str) -> dict[str, list[Any]]:

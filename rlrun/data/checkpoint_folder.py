@@ -168,11 +168,23 @@ def unmark_best(folder: Path) -> None:
         (folder.parent / BEST).unlink()
 
 
+def set_later_aside(checkpoint: Path, place: Path) -> list[Path]:
+    """Move the checkpoints beside one that have higher steps to another folder. Returns where they are now.
+
+    A run that returns to an older checkpoint would otherwise resume from them again.
+    """
+    step = step_of(checkpoint) or 0
+    later = [folder for folder in list_all(checkpoint.parent) if (step_of(folder) or 0) > step]
+    if later:
+        place.mkdir(parents=True, exist_ok=True)
+    return [folder.rename(place / folder.name) for folder in later]
+
+
 def prune(saved: Path, keep_last: int, is_best_kept: bool) -> list[Path]:
     """Delete all but the newest `keep_last` complete checkpoints (and the best one). Returns the deleted ones.
 
-    saved: the newest checkpoint. Checkpoints of higher steps, left by a run that returned to an older one, remain until
-    they are overwritten; those of a newer version of rlrun are never deleted. Also deletes leftovers of interrupted
+    saved: the newest checkpoint. Checkpoints of higher steps, left by a loss of actor workers, remain until they are
+    overwritten; those of a newer version of rlrun are never deleted. Also deletes leftovers of interrupted
     saves, so that no save may run at the same time.
     """
     root = saved.parent

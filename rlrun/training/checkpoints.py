@@ -14,6 +14,7 @@ from rlrun.observability.disk_speed import folder_bytes
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.training.session import Session
 
+LEFT_CHECKPOINTS = "checkpoints_left_"  # _1, …: of steps after a checkpoint that a run returned to
 _NEVER = -1.0  # a success rate that was not measured yet
 _NO_VERSION = -1
 _COPIES = 4.0  # copies of a policy in a checkpoint: the policy twice, and two moments of the optimizer
@@ -125,6 +126,7 @@ class Checkpoints:
         if checkpoint_folder.is_checkpoint(Path(wanted)):
             with self._session.phase("verify checkpoints"):
                 self._session.controller.verify_checkpoint(wanted)
+            self._set_later_aside(Path(wanted).absolute())
             return Path(wanted)
         checkpoint = self.latest_valid(Path(wanted))
         if checkpoint is None:
@@ -136,6 +138,17 @@ class Checkpoints:
                 exit_status=ExitStatus.bad_input,
             )
         return checkpoint
+
+    def _set_later_aside(self, checkpoint: Path) -> None:
+        """Move this run's checkpoints after `checkpoint` aside: its next start goes on from where it returns to."""
+        run_dir = self._session.run_dir
+        if checkpoint.parent.resolve() != (run_dir / CHECKPOINTS).resolve():
+            return
+        place = run_dir / f"{LEFT_CHECKPOINTS}{1 + len(list(run_dir.glob(f'{LEFT_CHECKPOINTS}*')))}"
+        moved = checkpoint_folder.set_later_aside(checkpoint, place)
+        if moved:
+            names = ", ".join(folder.name for folder in moved)
+            self._session.console.warning(f"the run returns to {checkpoint.name}: {names} are now in {place}")
 
     def latest_valid(self, root: Path, at_most: Path | None = None) -> Path | None:
         """Return the latest valid checkpoint under `root`; None if there is no checkpoint.

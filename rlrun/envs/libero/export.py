@@ -13,6 +13,7 @@ import ast
 import hashlib
 import importlib.util
 import json
+import math
 import os
 import pickle
 import pickletools
@@ -222,6 +223,13 @@ def _export_scene(bddl, starts, about, out, num_sampled):
     return folder
 
 
+def _turn_about(axis, quaternion, drawn):
+    """Return the angle, rad, of a turn w, x, y, z about an axis "x", "y" or "z"; `drawn` if it is one angle already."""
+    if isinstance(drawn, (int, float)):
+        return drawn
+    return 2.0 * math.atan2(quaternion[1 + "xyz".index(axis)], quaternion[0])
+
+
 def sampled_starts(world, count):
     """Return float64 [count, 1 + nq + nv]: starts as LIBERO's reset draws them from the regions of the BDDL file.
 
@@ -239,6 +247,7 @@ def sampled_starts(world, count):
             x, y, _ = before[thing.name][0] - np.asarray(sampler.reference_pos)
             sampler.x_ranges = [(x, x)] * len(sampler.x_ranges)
             sampler.y_ranges = [(y, y)] * len(sampler.y_ranges)
+            sampler.rotation = _turn_about(sampler.rotation_axis, before[thing.name][1], sampler.rotation)
     for robot in env.robots:  # as robosuite does by default, and the published starts have it
         robot.initialization_noise = ARM_NOISE
     starts = np.zeros((count, 1 + model.nq + model.nv))

@@ -16,6 +16,7 @@ from rlrun.data.checkpoint_folder import (
     mark_best,
     prune,
     require_format,
+    set_later_aside,
     unmark_best,
 )
 from rlrun.system.errors import ExitStatus, RunError
@@ -79,6 +80,19 @@ def test_prune_keeps_what_was_just_saved_although_a_damaged_one_has_a_higher_ste
     older, saved, passed_over = (make(tmp_path, step) for step in (1, 2, 9))
     assert prune(saved, keep_last=1, is_best_kept=False) == [older]
     assert list_complete(tmp_path) == [saved, passed_over]
+
+
+def test_a_run_that_returns_to_a_checkpoint_goes_on_from_there(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    for step in (20, 30, 40):
+        make(root, step)
+    mark_best(root / "step_00000040")
+    moved = set_later_aside(root / "step_00000020", tmp_path / "left")
+    assert moved == [tmp_path / "left" / name for name in ("step_00000030", "step_00000040")]
+    assert list_complete(tmp_path / "left") == moved
+    assert latest(root) == root / "step_00000020" and best(root) is None
+    assert set_later_aside(root / "step_00000020", tmp_path / "again") == []
+    assert not (tmp_path / "again").exists()
 
 
 def test_a_best_marker_with_a_wrong_name_is_ignored(tmp_path: Path) -> None:

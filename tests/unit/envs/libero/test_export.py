@@ -46,3 +46,12 @@ def test_it_runs_where_rlrun_is_not_installed(tmp_path: Path) -> None:
     command = [sys.executable, "-I", export.__file__, "--out", str(tmp_path), "libero_goal"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "No module named 'libero'" in done.stderr
+
+
+def test_a_fixture_keeps_its_drawn_turn() -> None:
+    """As the cabinet of libero_spatial, which LIBERO turns by an angle that it draws."""
+    for axis, place in (("x", 1), ("y", 2), ("z", 3)):
+        quaternion = np.zeros(4)
+        quaternion[[0, place]] = np.cos(1.35), np.sin(1.35)
+        assert export._turn_about(axis, quaternion, (2.66, 2.72)) == pytest.approx(2.7)
+    assert export._turn_about("z", np.array([1.0, 0.0, 0.0, 0.0]), 0.3) == 0.3
