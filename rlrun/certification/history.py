@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rlrun.config.provenance import CHECKPOINTS, selected
+from rlrun.config.provenance import CHECKPOINTS, POLICY_CONFIG, selected
+from rlrun.config.recorded import read_config
 from rlrun.config.registry import ALGORITHMS, POLICIES
 from rlrun.data import checkpoint_folder
 from rlrun.edges.starts import EpisodeStart
@@ -26,6 +27,16 @@ from rlrun.observability.report.differences import group_runs
 from rlrun.observability.run_files import EPISODES, METRICS, STARTS, WORLD, read_json_lines
 
 MAX_ANCESTORS = 8  # runs from whose policies a run began, one after another
+
+
+def _last_step(run: RunRecord, folder: Path) -> int:
+    """Return the training steps of the policy that a run exported when it ended.
+
+    A run that goes on afterwards has more steps, and exports another one at its next end.
+    """
+    exported = folder / "policy" / POLICY_CONFIG
+    planned = read_config(exported).tree.get("num_steps") if exported.is_file() else None
+    return run.num_steps if planned is None else min(int(planned), run.num_steps)
 
 
 @dataclass
@@ -57,7 +68,7 @@ class History:
         run = read_run(folder)
         checkpoint = place.parent if place.name == "policy" else place
         step = checkpoint_folder.step_of(checkpoint)
-        history = cls(folder, run.num_steps if step is None else step, run, world=read_world(folder))
+        history = cls(folder, _last_step(run, folder) if step is None else step, run, world=read_world(folder))
         history.origin, history.is_origin_known = history._add_ancestors()
         if not history.world:
             history.damages.append(f"{folder / WORLD} is missing or damaged")

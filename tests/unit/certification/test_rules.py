@@ -69,6 +69,16 @@ def test_a_checkpoint_has_the_record_of_its_run(run):
         assert found is not None and found.folder == run and found.step == 2
 
 
+@pytest.mark.parametrize(("planned", "step"), [(2, 2), (9, 3)])
+def test_a_run_that_went_on_has_the_policy_of_its_last_end(run, planned: int, step: int):
+    """It ended after two steps, was resumed, and was interrupted; or something ended it early, before step nine."""
+    (run / "policy").mkdir()
+    (run / "policy" / "run.yaml").write_text((run / "config.yaml").read_text() + f"num_steps: {planned}\n")
+    for place in (run, run / "policy"):
+        found = History.of(place)
+        assert found is not None and found.step == step and found.run.num_steps == 3
+
+
 def test_a_policy_that_was_moved_out_of_its_run_has_no_record(run, tmp_path):
     (tmp_path / "policy").mkdir()
     assert History.of(tmp_path / "policy") is None
