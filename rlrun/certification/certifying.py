@@ -31,6 +31,7 @@ from rlrun.system.errors import RunError
 from rlrun.training.evaluation import record_world, require_all, run_episodes
 from rlrun.training.final_run import with_run_folder
 from rlrun.training.policy_folders import policy_folder
+from rlrun.training.run_folder import refuse_trained
 from rlrun.training.session import Session, open_session
 
 EPISODES = "episodes.jsonl"  # beside the card, for robostats and verdikt-eval
@@ -48,6 +49,7 @@ def certify(config: RunConfig) -> Path:
     earlier: list[dict[str, Any]] = []
     waived = [] if history is None else rules.require(rules.check_record(history), config.certify.waive)
     config = with_run_folder(config)
+    refuse_trained(Path(str(config.output_dir)))
     with open_session(config, Machines(config), ROLES) as session:
         kept = ledger.keep_earlier(session.run_dir, (CARD, PAGE, EPISODES, RULE))
         if kept is not None:

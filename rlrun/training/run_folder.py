@@ -45,12 +45,13 @@ def refuse_trained(run_dir: Path) -> None:
 
     Its starts and evaluations would count as the run's own.
     """
-    if (run_dir / run_files.METRICS).exists():
+    metrics = run_dir / run_files.METRICS
+    if metrics.is_file() and metrics.stat().st_size:  # evaluations leave an empty one
         raise RunError(
             "A run trained in this folder, whose records an evaluation would change.",
             key="output_dir",
             value=str(run_dir),
-            cause=f"There is {run_dir / run_files.METRICS}.",
+            cause=f"{metrics} has training steps.",
             remedy=f"Name another folder, as output_dir={run_dir}/certified, or leave output_dir out.",
             exit_status=ExitStatus.bad_config,
         )

@@ -136,6 +136,14 @@ def test_a_checkpoint_chosen_on_test_starts_is_refused(trained, tmp_path):
     assert "began from test starts" in refused("selection", run)
 
 
+def test_a_card_is_not_written_among_the_records_of_the_run(trained, tmp_path):
+    write_world(tmp_path, "own_world")
+    run = trained("own_world")
+    with pytest.raises(RunError, match="A run trained in this folder") as refusal:
+        certified(run, f"output_dir={run}")
+    assert refusal.value.key == "output_dir"
+
+
 def test_another_world_is_refused(trained, tmp_path, monkeypatch):
     """The world's file has changed since the training: another asset."""
     write_world(tmp_path, "changed_world")

@@ -18,6 +18,8 @@ from rlrun.training.run_folder import RunFolder, new_folder, refuse_trained
 def test_an_evaluation_does_not_write_to_the_folder_of_a_training(tmp_path: Path) -> None:
     """Its test starts would count as those of the run, and no checkpoint of it could be certified again."""
     refuse_trained(tmp_path)
+    (tmp_path / "metrics.jsonl").touch()  # as another evaluation leaves it
+    refuse_trained(tmp_path)
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(RunError) as refused:
         refuse_trained(tmp_path)
