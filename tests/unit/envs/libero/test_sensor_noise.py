@@ -25,7 +25,7 @@ def test_noise_is_that_of_the_package(first: int) -> None:
     for number in range(first, first + SEVERITIES):
         ours = noisy(picture, number, np.random.RandomState(number))[::16, ::16].astype(int)
         apart = np.abs(ours - RECORDED["noisy"][number - 1])
-        assert apart.max() <= 2 and apart.mean() < 0.25
+        assert apart.max() <= 2 and apart.mean() < 0.5
         assert np.abs(ours - picture[::16, ::16].astype(int)).mean() > 1
 
 
