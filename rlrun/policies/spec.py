@@ -144,7 +144,7 @@ def no_bins(config: RunConfig, imitates: str) -> Faults:
             key="sft.label_smoothing_bins",
             value=config.sft.label_smoothing_bins,
             cause=f"It imitates by {imitates}.",
-            remedy="Leave the key out.",
+            remedy="Set sft.label_smoothing_bins=0.",
         )
 
 

@@ -218,7 +218,7 @@ def _derived(folder: Path, kind: str, described: Mapping[str, Any], suite: str) 
         if described.get(name):
             yield f"policy.{kind}.num_flow_steps", str(described[name])
     if kind == "gr00t" and decode_transform(described) == SIGN_OF_GRIPPER:
-        yield "env.libero.has_openness", "false"  # its policy hands -1 and 1, whoever evaluates it
+        yield "env.libero.has_openness", "false"  # the policy already returns -1 (open) or 1 (closed)
     if kind == OPENVLA and "num_action_chunks" not in described:
         yield from _of_openvla(folder, described, suite)
 

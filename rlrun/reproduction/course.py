@@ -75,8 +75,8 @@ def _require_libero(config: RunConfig) -> None:
             "The policy was trained in another world than LIBERO.",
             key="env.simulator",
             value=config.env.simulator,
-            cause="Without --family, a policy that rlrun trained is evaluated in the world of its record.",
-            remedy="Name whose evaluation is repeated by --family, or evaluate it in its world: rlrun eval.",
+            cause="A policy that rlrun trained is evaluated in the world of its record.",
+            remedy="Evaluate it there: rlrun eval checkpoint=FOLDER.",
             exit_status=ExitStatus.bad_config,
         )
 

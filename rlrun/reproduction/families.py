@@ -145,7 +145,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "LeRobot GR00T N1.7",
         ("gr00t",),
-        _known("libero.py", {**SETTLED, CAMERAS: BOTH_CAMERAS, GRIPPER: "false"})  # its policy hands -1 and 1
+        _known("libero.py", {**SETTLED, CAMERAS: BOTH_CAMERAS, GRIPPER: "false"})  # the policy returns -1 (open) or 1
         | _known("env_processor.py", {TURNED: "rotated", STATE: "axis_angle"})
         | _known("configuration_groot.py", {CHUNK: "8", FLOW_STEPS: "4"})
         | _known("flow_matching_action_head.py", {SAMPLING: ODE})

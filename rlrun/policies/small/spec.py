@@ -113,7 +113,7 @@ def check(config: RunConfig) -> Faults:
     settings = config.policy.section(SmallSettings)
     if settings.distribution is SmallDistribution.normal:
         yield from no_bins(config, "the mean of a normal distribution")
-    elif settings.initial_log_std != SmallSettings().initial_log_std:
+    elif config.policy.path is None and settings.initial_log_std != SmallSettings().initial_log_std:
         yield RunError(
             "Bins have no deviation.",
             key="policy.small.initial_log_std",

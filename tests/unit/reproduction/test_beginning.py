@@ -200,7 +200,7 @@ def test_a_policy_of_another_world_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match="trained in another world") as refused:
         reproduce(parser().parse_intermixed_args([str(folder)]))
-    assert "--family" in str(refused.value.remedy)
+    assert "rlrun eval" in str(refused.value.remedy)
 
 
 @pytest.mark.parametrize(
