@@ -227,6 +227,9 @@ def _tensors_like(learner: Learner, saved: dict[str, Any]) -> dict[str, Tensor]:
             tensors[f"reference/{name}"] = parameter.detach().to(learner.sharded.param_dtype, copy=True)
         if f"learned/{name}" in saved and learner.algorithm.acting_share(0) is not None:
             tensors[f"learned/{name}"] = parameter.detach().clone()
+    for name, buffer in learner.sharded.module.named_buffers():
+        if f"reference/{name}" in saved:
+            tensors[f"reference/{name}"] = buffer.clone()
     return tensors
 
 

@@ -182,7 +182,7 @@ def _tensors(learner: Learner) -> dict[str, Tensor]:
         for key, value in learner.optimizer.inner.moments(parameter).items():
             tensors[f"optimizer/{name}/{key}"] = value
     if learner.reference is not None:
-        tensors |= {f"reference/{name}": shard for name, shard in learner.reference.shards.items()}
+        tensors |= {f"reference/{name}": shard for name, shard in learner.reference.tensors.items()}
     tensors |= {f"learned/{name}": shard for name, shard in (learner.learned or {}).items()}
     return tensors
 

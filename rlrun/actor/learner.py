@@ -48,6 +48,17 @@ class ReferenceWeights:
             for name, parameter in sharded.module.named_parameters()
             if parameter.requires_grad  # others never change
         }
+        self.buffers = {name: buffer.clone() for name, buffer in sharded.module.named_buffers()}  # as of observations
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The shards and the buffers, as a checkpoint keeps them."""
+        return self.shards | self.buffers
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take tensors of a checkpoint; one of an older rlrun has no buffers, and those of now stay."""
+        self.buffers |= {name: tensor for name, tensor in tensors.items() if name in self.buffers}
+        self.shards = {name: tensor for name, tensor in tensors.items() if name not in self.buffers}
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -58,7 +69,11 @@ class ReferenceWeights:
         self._sharded.reshard()
         parameters = dict(self._sharded.module.named_parameters())
         masters = {name: local(parameters[name].detach()).clone() for name in self.shards}
+        buffers = dict(self._sharded.module.named_buffers())
+        present = {name: buffers[name].clone() for name in self.buffers}
         try:
+            for name, buffer in self.buffers.items():
+                buffers[name].copy_(buffer)
             for name, shard in self.shards.items():
                 local(parameters[name].detach()).copy_(local(shard))
             with torch.no_grad():
@@ -67,6 +82,8 @@ class ReferenceWeights:
             self._sharded.reshard()
             for name, master in masters.items():
                 local(parameters[name].detach()).copy_(master)
+            for name, buffer in present.items():
+                buffers[name].copy_(buffer)
 
 
 def trained_shards(sharded: ShardedPolicy) -> dict[str, Tensor]:
@@ -209,7 +226,7 @@ class Learner:
         self.reference = None
         if shards:
             self.reference = ReferenceWeights(self.sharded)
-            self.reference.shards = shards
+            self.reference.restore(shards)
 
     def forward(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, tokens: Tensor | None = None

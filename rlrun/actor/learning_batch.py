@@ -113,17 +113,17 @@ def padded(rows: np.ndarray, num_rows: int) -> np.ndarray:
     return np.concatenate([rows, last.repeat(missing)]) if missing > 0 else rows
 
 
-def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce) -> LearningBatch:
+def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce, delay: int = 0) -> LearningBatch:
     """Return the batch of one rank's trajectory, with advantages, returns and masks.
 
-    `reduce` sums a tensor over the ranks; every rank must call this.
+    `reduce` sums a tensor over the ranks; every rank must call this. delay: `env.action_delay`.
     """
     config = algorithm.config
     steps = chunk_steps(trajectory, algorithm.config)
     estimates = algorithm.advantages(steps, reduce)
     num_chunks = trajectory.step_valid.shape[-1]
     logprobs = torch.tensor(_flat(trajectory.logprobs))
-    token_mask = torch.tensor(trajectory.step_valid) & estimates.mask.unsqueeze(-1)
+    token_mask = torch.tensor(executed_actions(trajectory, config, delay)) & estimates.mask.unsqueeze(-1)
     token_mask = token_mask.repeat_interleave(logprobs.shape[-1] // num_chunks, dim=-1).flatten(0, 1)
     unit_logprobs, unit_mask = aggregate_logprobs(logprobs, token_mask, config.ratio_level.value, num_chunks)
     row_mask = estimates.mask.flatten()
@@ -158,6 +158,28 @@ def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce)
         episode_tokens=episode_tokens.float(),
         counts=torch.stack([counts[over].double() for over in Reduction], dim=-1).numpy(),
     )
+
+
+def executed_actions(trajectory: Trajectory, config: AlgorithmConfig, delay: int) -> np.ndarray:
+    """Return bool [T, B, C]: which actions of each chunk were executed.
+
+    With a delay the last `delay` actions of a chunk are executed in the first control steps of the next chunk step, and
+    its first ones after those of the chunk before; the first chunk of an episode is executed at once
+    (rlrun/workers/late_actions.py). What a training step does not see executed does not count.
+    """
+    valid = trajectory.step_valid
+    if delay == 0:
+        return valid
+    at_once = valid.shape[-1] - delay
+    goes_on = _goes_on(trajectory, config)
+    is_first = np.ones(goes_on.shape, bool)
+    is_first[1:] = ~goes_on[:-1]
+    if config.carry_episodes:  # a carried episode is known by its control steps beyond those of a first chunk
+        is_first[0] = ~valid[0, :, at_once:].any(-1)
+    executed = np.zeros_like(valid)
+    executed[..., :at_once] = np.where(is_first[..., None], valid[..., :at_once], valid[..., delay:])
+    executed[:-1, :, at_once:] = valid[1:, :, :delay] & goes_on[:-1, :, None]
+    return executed
 
 
 def episodes_of(trajectory: Trajectory, config: AlgorithmConfig) -> np.ndarray:

@@ -91,7 +91,8 @@ class RolloutGap:
         rollout_workers = [rollout_of(int(worker), env.num_workers, num_workers) for worker in env_workers]
         self._workers = torch.tensor(rollout_workers, dtype=torch.int64, device=device)
         self._sums = torch.zeros(2, num_workers, dtype=torch.float64, device=device)  # gaps, choices
-        self._draws = torch.zeros(2, num_workers, dtype=torch.float64, device=device)  # sums of rows, of their squares
+        # sums of rows, of their squares, and of the variances that the policy says
+        self._draws = torch.zeros(3, num_workers, dtype=torch.float64, device=device)
         self._largest = torch.zeros(num_workers, dtype=torch.float64, device=device)
         self._ranks = ranks
         self.has_stepped = False  # whether the policy has taken an optimizer step since it acted
@@ -107,7 +108,9 @@ class RolloutGap:
         if distribution.has_likelihood:
             with torch.no_grad():
                 draws = torch.where(mask, old + distribution.entropy(), 0.0).sum(1).double()
-            self._draws.index_add_(1, workers, torch.stack([draws, draws.square()]))
+                variance = distribution.logprob_variance()
+                own = torch.zeros_like(draws) if variance is None else torch.where(mask, variance, 0.0).sum(1).double()
+            self._draws.index_add_(1, workers, torch.stack([draws, draws.square(), own]))
         self._largest.scatter_reduce_(0, workers, gaps / counts.clamp(min=1), "amax")
 
     def metrics(self) -> dict[str, float]:
@@ -115,14 +118,15 @@ class RolloutGap:
         gaps, counts = self._ranks.sum(self._sums.cpu())
         largest = self._ranks.max(self._largest.cpu())
         means = gaps / counts.clamp(min=1)
-        sums, squares = self._ranks.sum(self._draws.cpu())
-        deviations = sums / squares.sqrt().clamp(min=1e-12)
+        sums, squares, variances = self._ranks.sum(self._draws.cpu())
+        deviations = sums / torch.maximum(squares, variances).sqrt().clamp(min=1e-12)
         least = torch.where(counts > 0, means, torch.inf).min()
         found = {
             "rollout_logprob_gap": float(means.max()),
             "rollout_logprob_gap_least": float(least if counts.any() else means.max()),
             "rollout_logprob_gap_max": float(largest.max()),
-            "rollout_logprob_gap_worker": float(largest.argmax()),
+            "rollout_logprob_gap_worker": float(means.argmax()),
+            "rollout_logprob_gap_max_worker": float(largest.argmax()),
         }
         if squares.any():
             found["rollout_draws"] = float(deviations[deviations.abs().argmax()])

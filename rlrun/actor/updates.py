@@ -72,7 +72,7 @@ def on_policy_update(
     """Run all epochs over the trajectory. Returns metrics over all ranks."""
     config = learner.config.algorithm
     ranks = learner.ranks
-    batch = learning_batch(trajectory, algorithm, ranks.sum)
+    batch = learning_batch(trajectory, algorithm, ranks.sum, learner.config.env.action_delay)
     plan = _batch_plan(learner, batch)
     if config.kl_coef > 0 and learner.reference is None:
         learner.reference = ReferenceWeights(learner.sharded)
@@ -126,7 +126,9 @@ def _epochs(
     for epoch in range(config.update_epochs):
         for micro_batches in plan.epoch(batch.usable, _order(learner, epoch), episode):
             own_gap = gap if epoch == 0 else None
-            beside = None if demonstrations is None else demonstrations(learner.num_updates, num_steps)
+            # while the critic warms up, the policy's gradients are dropped, and so would be those of demonstrations
+            is_beside = demonstrations is not None and algorithm.trains_policy(learner.num_updates)
+            beside = demonstrations(learner.num_updates, num_steps) if demonstrations and is_beside else None
             kl = _accumulate_gradients(learner, algorithm, batch, plan, micro_batches, sums, own_gap, beside)
             if config.target_kl is not None and _mean_over_ranks(learner, kl) > config.target_kl:
                 learner.optimizer.clear()
@@ -251,7 +253,7 @@ def _with_proximal_policy(
     reference = batch.reference
     if learner.has_critic:
         trajectory = with_values(trajectory, values.numpy(), learner.config.algorithm)
-        batch = learning_batch(trajectory, algorithm, learner.ranks.sum)
+        batch = learning_batch(trajectory, algorithm, learner.ranks.sum, learner.config.env.action_delay)
     proximal = _unit_logprobs(learner, logprobs, batch.token_mask)
     return dataclasses.replace(batch, proximal_logprobs=proximal, reference=reference, is_old=True)
 

@@ -97,6 +97,13 @@ class ActionDistribution(ABC):
     def entropy(self) -> Tensor:
         """Return float32 [B, K], in nats."""
 
+    def logprob_variance(self) -> Tensor | None:
+        """Return float32 [B, K]: the variance of the log-probability of a choice; None: the drawn ones show it.
+
+        They do not where rare choices decide: a sure policy draws none of them in most batches.
+        """
+        return None
+
     def kl_statistic(self, tokens: Tensor) -> Tensor:
         """Return float32 [B, K]: what `exact_kl` needs of a reference policy; by default its log-probabilities."""
         return self.logprobs(tokens)

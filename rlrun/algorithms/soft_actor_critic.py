@@ -23,6 +23,7 @@ from rlrun.algorithms.off_policy_spec import CriticActivation, SoftSection
 from rlrun.algorithms.replay_buffer import ReplayBuffer, Transitions
 from rlrun.config.schema import AlgorithmConfig
 from rlrun.edges.trajectories import Trajectory
+from rlrun.system.errors import ExitStatus, RunError
 
 FIRST_STD = 0.02  # of the last layer's weights: small, so that the first values are near zero
 ACTIVATIONS: dict[CriticActivation, Callable[[Tensor], Tensor]] = {
@@ -108,8 +109,20 @@ class CriticTrainer:
             count = context.sum(torch.tensor([float(bool(state))]))
             tensors = {name: state[name] if state else torch.zeros_like(tensor) for name, tensor in self._tensors()}
             state = {name: context.sum(tensor.cpu()) / count for name, tensor in tensors.items()}
+        own = dict(self._tensors())
+        unfit = [name for name, tensor in own.items() if name not in state or state[name].numel() != tensor.numel()]
+        if unfit or len(state) != len(own):
+            raise RunError(
+                "The checkpoint holds other critics than the configuration asks for.",
+                key="checkpoint.resume",
+                cause=f"{len(state)} tensors were saved, {len(own)} are needed"
+                + (f"; {unfit[0]} has another size" if unfit else ""),
+                remedy="Take the num_critics, hidden_sizes, has_layer_norm and algorithm with which it was saved, or "
+                "begin anew from its policy (policy.path).",
+                exit_status=ExitStatus.bad_input,
+            )
         with torch.no_grad():
-            for name, tensor in self._tensors():
+            for name, tensor in own.items():
                 tensor.copy_(state[name].view_as(tensor))
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:

@@ -209,14 +209,15 @@ def _check_episodes(name: str, section: type[GroupSection], least: int) -> Calla
                 remedy=f"Set algorithm.gamma=1, or algorithm.{name}.credit=step.",
             )
         steps = algorithm.horizon * config.policy.num_action_chunks
-        if steps < config.env.max_control_steps:
+        if algorithm.horizon < config.chunks_of_episode:
             yield RunError(
                 f"{algorithm.name} would see episodes without their end.",
                 key="algorithm.horizon",
                 value=algorithm.horizon,
                 cause=f"{algorithm.horizon} chunks of {config.policy.num_action_chunks} control steps are {steps}, "
-                f"fewer than env.max_control_steps ({config.env.max_control_steps}).",
-                remedy=f"Take at least {-(-config.env.max_control_steps // config.policy.num_action_chunks)}.",
+                f"fewer than env.max_control_steps ({config.env.max_control_steps})"
+                + (f" and env.action_delay ({config.env.action_delay})." if config.env.action_delay else "."),
+                remedy=f"Take at least {config.chunks_of_episode}.",
             )
         if algorithm.carry_episodes:
             yield RunError(

@@ -9,6 +9,7 @@ from typing import Any
 from rlrun.certification import shape
 from rlrun.certification.rules import fault_of_seeds
 from rlrun.config.sealed import canonical, fault_of_seal
+from rlrun.edges.reports import task_labels
 from rlrun.observability.records import wilson_interval
 from rlrun.system.errors import ExitStatus, RunError
 from rlrun.system.local_files import read_json
@@ -54,11 +55,12 @@ def counted_words(result: Mapping[str, Any]) -> str:
 
 
 def by_task(episodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the counts of each instruction, in order of their first episode."""
-    tasks = dict.fromkeys(str(episode["instruction"]) for episode in episodes)
-    return [
-        {"task": task, **counted([episode for episode in episodes if episode["instruction"] == task])} for task in tasks
-    ]
+    """Return the counts of each task, in order of their first episode."""
+    labels = task_labels((str(episode.get("task", "")), str(episode["instruction"])) for episode in episodes)
+    of_task: dict[str, list[Mapping[str, Any]]] = {}
+    for label, episode in zip(labels, episodes, strict=True):
+        of_task.setdefault(label, []).append(episode)
+    return [{"task": label, **counted(own)} for label, own in of_task.items()]
 
 
 def read_card(file: Path) -> dict[str, Any]:

@@ -164,13 +164,16 @@ class _Certifying:
                 self.waived = rules.require(rules.check_starts(self._history, tested.values()), wanted.waive)
             sound = sorted((report for report in reports if not report.infra_fault), key=lambda report: report.seed)
             self.num_void += len(reports) - len(sound)
-            self.episodes += [_episode(report, tested[report.seed].digest) for report in sound]
+            self.episodes += [
+                _episode(report, tested[report.seed].digest, self._session.config.env) for report in sound
+            ]
             now = counted(self.episodes)
             self._session.console.note(f"{now['successes']} of {now['episodes']} test episodes succeeded")
 
 
-def _episode(report: EpisodeReport, digest: str) -> dict[str, Any]:
+def _episode(report: EpisodeReport, digest: str, env: EnvConfig) -> dict[str, Any]:
     return {
+        "task": simulator_spec(env).evaluation.task(env, report.seed),
         "seed": report.seed,
         "start": digest,
         "success": report.success,
@@ -192,7 +195,7 @@ def _perturbed(
         seeds = [TEST_SEEDS.start + i for i in range(len(unperturbed))]
         reports = run_episodes(session, 0, 0, seeds, has_video=False)
         require_all(seeds, reports)
-    episodes = [_episode(report, "") for report in reports if not report.infra_fault]
+    episodes = [_episode(report, "", world) for report in reports if not report.infra_fault]
     successes = {episode["seed"]: episode["success"] for episode in episodes}
     lost = sum(episode["success"] and not successes[episode["seed"]] for episode in unperturbed)
     won = sum(not episode["success"] and successes[episode["seed"]] for episode in unperturbed)

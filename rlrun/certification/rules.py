@@ -22,6 +22,8 @@ NUM_PROBES = 4  # recorded starts that are drawn again, to compare their first o
 _SHOWN = 5  # differences named in a message
 # keys of `env` that say how simulators are run, not what they are
 _HOW = ("num_workers", "num_envs", "own_process", "restart_limit", "load_deadline_s", "call_deadline_s")
+# of a simulator's own: the folder of its scenes, whose content the fingerprint compares, and who demonstrates in them
+_HOW_OF_SIMULATORS = ("scenes", "expert")
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ def check_world(
 
 
 def _is_how(key: str) -> bool:
-    return key.split(".")[1] in _HOW
+    _, name, *of_simulator = key.split(".")
+    return name in _HOW or (len(of_simulator) == 1 and of_simulator[0] in _HOW_OF_SIMULATORS)
 
 
 def fault_of_seeds(seeds: Sequence[int]) -> str:

@@ -10,6 +10,7 @@ from rlrun.config.schema import (
     EVALUATION_SEEDS,
     AttentionKernel,
     DemosConfig,
+    KlKind,
     LrSchedule,
     MinibatchOf,
     Precision,
@@ -24,6 +25,39 @@ from rlrun.system.errors import RunError
 def envs_divide_among_ranks(config: RunConfig) -> Faults:
     """All actor ranks own the same number of envs."""
     yield from not_multiple("env.num_envs", config.env.num_envs, "actor.num_workers", config.actor.num_workers)
+
+
+def penalties_have_an_effect(config: RunConfig) -> Faults:
+    """The KL's estimate has a gradient towards the first policy; an entropy that is fixed has none."""
+    algorithm = config.algorithm
+    if not ALGORITHMS.get(algorithm.name).is_on_policy:
+        return
+    section = config.policy.sections.get(POLICIES.get(config.policy.kind).name)
+    is_fixed = getattr(getattr(section, "sampling", None), "value", None) == "flow_sde"
+    if is_fixed and algorithm.entropy_coef:
+        why = "flow_sde has a fixed deviation, and so a fixed entropy"
+        yield no_effect("algorithm.entropy_coef", algorithm.entropy_coef, why, "Set it to 0, or take flow_noise.")
+    elif algorithm.kl_coef and algorithm.kl_kind is KlKind.k1 and not is_fixed:
+        why = "the mean of its gradient is 0, whatever the first policy is"
+        yield no_effect("algorithm.kl_kind", "k1", why, "Take k2, k3, abs or low_var_kl.")
+
+
+def late_episodes_can_end(config: RunConfig) -> Faults:
+    """An episode that actions reach late ends within a rollout epoch, or goes on in the next one."""
+    algorithm = config.algorithm
+    without_delay = -(-config.env.max_control_steps // config.policy.num_action_chunks)
+    if algorithm.carry_episodes or not without_delay <= algorithm.horizon < config.chunks_of_episode:
+        return
+    yield RunError(
+        "No episode of the longest length would end: its first chunk step is shortened by env.action_delay.",
+        key="algorithm.horizon",
+        value=algorithm.horizon,
+        cause=f"{config.env.max_control_steps} control steps (env.max_control_steps) that begin "
+        f"{config.env.action_delay} late (env.action_delay) take {config.chunks_of_episode} chunks of "
+        f"{config.policy.num_action_chunks}.",
+        remedy=f"Take algorithm.horizon={config.chunks_of_episode}, or algorithm.carry_episodes=true where the "
+        "algorithm can.",
+    )
 
 
 def batch_divides_samples(config: RunConfig) -> Faults:

@@ -15,7 +15,7 @@ from rlrun.config import provenance
 from rlrun.config.former_keys import moved, without_harmless
 from rlrun.config.provenance import CHECKPOINTS, POLICY_CONFIG, Author, Origin, copy_of, origin_of
 from rlrun.config.registry import POLICIES, REGISTRIES, SIMULATORS, schema_with
-from rlrun.config.sections import AUTO, Section, auto_names, names_of
+from rlrun.config.sections import AUTO, Section, auto_names, demonstration_names, names_of
 from rlrun.system.errors import CONFIG, ExitStatus, RunError
 from rlrun.system.local_files import parse_yaml, read_text
 from rlrun.system.text import first_of
@@ -28,6 +28,7 @@ OF_A_POLICY = {
 _BEGAN_WITH = "policy.path"
 _TRACKERS = "logging."
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\S*")
+_RANGE = re.compile(r"\d+:\d+")
 _MAX_TEXT = 500  # characters
 _MAX_SHOWN = 100
 _SHOWN = 5  # keys that a sentence names
@@ -43,14 +44,15 @@ _OF_THE_RUN: Mapping[str, Sequence[str]] = {  # where and how the user's own run
 
 @dataclass(frozen=True)
 class _Leaf:
-    """One key of the file with its value. kind: the key belongs to the section of the chosen simulator or policy."""
+    """One key of the file with its value."""
 
     path: str
     value: Any
     is_plain: bool = False  # of numbers, booleans and enums
     is_named: bool = False  # declared by `named`
-    is_of_kind: bool = False
+    is_of_kind: bool = False  # it belongs to the section of the chosen simulator or policy
     is_default: bool = False
+    is_for_demonstrations: bool = False  # no policy needs it
 
     @property
     def may_be_used(self) -> bool:
@@ -123,7 +125,12 @@ def shown(text: object) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Return whether a text is a name or a sentence: no module:ATTRIBUTE, address or path out of a folder."""
+    """Return whether a text is a name or a sentence: no module:ATTRIBUTE, address or path out of a folder.
+
+    A range of numbers, as "0:40", is plain as well.
+    """
+    if _RANGE.fullmatch(text):
+        return len(text) <= _MAX_TEXT
     is_inside = not text.startswith(("/", "~")) and ".." not in re.split(r"[/\\]", text)
     return text.isprintable() and len(text) <= _MAX_TEXT and ":" not in text and is_inside
 
@@ -141,6 +148,7 @@ def _chosen(tree: dict[str, Any], given: Collection[str]) -> set[str]:
 def _leaves(section: type, tree: dict[Any, Any], chosen: set[str], prefix: str = "") -> Iterator[_Leaf]:
     hints = get_type_hints(section)
     named = names_of(section)
+    demonstrations = demonstration_names(section)
     defaults = section()
     for key, value in tree.items():
         path = f"{prefix}{shown(key)}"
@@ -154,7 +162,8 @@ def _leaves(section: type, tree: dict[Any, Any], chosen: set[str], prefix: str =
             default = getattr(defaults, key)
             is_default = value == (default.name if isinstance(default, Enum) else default)
             is_plain_type = _is_plain_type(hint) or (key in auto_names(section) and _is_number_or_auto(value))
-            yield _Leaf(path, value, is_plain_type, key in named, is_of_kind, is_default)
+            for_demonstrations = key in demonstrations
+            yield _Leaf(path, value, is_plain_type, key in named, is_of_kind, is_default, for_demonstrations)
 
 
 def _is_number_or_auto(value: Any) -> bool:
@@ -171,7 +180,8 @@ def _is_plain_type(hint: Any) -> bool:
 
 def _refuse_orders(file: Path, leaf: _Leaf) -> None:
     """Raise RunError if the policy could not act as its author meant without something that a folder must not name."""
-    for text in _texts(leaf.value) if leaf.may_be_used or leaf.is_of_kind or leaf.is_choice else ():
+    is_needed = leaf.may_be_used or leaf.is_of_kind or leaf.is_choice
+    for text in _texts(leaf.value) if is_needed and not leaf.is_for_demonstrations else ():
         if _MODULE.fullmatch(text):
             module = text.partition(":")[0]
             raise _refused(file, leaf.path, text, f"It names the module {shown(module)}, whose code would run.")

@@ -633,6 +633,11 @@ class RunConfig(Section):
         """Chunk steps that a training step collects, over all envs."""
         return self.env.num_envs * self.algorithm.horizon * self.algorithm.rollout_epochs
 
+    @property
+    def chunks_of_episode(self) -> int:
+        """Chunk steps of the longest episode; with a delay the first one has fewer control steps."""
+        return -(-(self.env.max_control_steps + self.env.action_delay) // self.policy.num_action_chunks)
+
     def __reduce__(self) -> tuple:
         """Pickle python_path first, since a process needs it to import the classes of the sections."""
         return _unpickled, (list(self.python_path), pickle.dumps(self.__dict__))

@@ -21,6 +21,7 @@ _put_folders: set[str] = set()  # folders that configurations have put on sys.pa
 NO_KEY = "omegaconf_ignore"  # metadata of a field that is no key in YAML
 _KEY = "rlrun.bounds"
 _NAMED = "rlrun.named"
+_DEMONSTRATIONS = "rlrun.demonstrations"
 _AUTO = "rlrun.auto"
 AUTO = "auto"  # the value of a key that the plan chooses
 
@@ -185,6 +186,14 @@ def named(default: Any) -> Any:
     return _field(default, {_NAMED: True})
 
 
+def for_demonstrations(default: Any) -> Any:
+    """Return a dataclass field that only the recording of demonstrations reads.
+
+    A policy acts without it: what a policy's folder says there is left out, and refuses nothing.
+    """
+    return _field(default, {_DEMONSTRATIONS: True})
+
+
 def bounds_of(section: type) -> Iterator[tuple[str, Range]]:
     """Yield name and range of each bounded field of a configuration dataclass."""
     for entry in fields(section):
@@ -200,6 +209,11 @@ def auto_names(section: type) -> tuple[str, ...]:
 def names_of(section: type) -> set[str]:
     """Return the fields of a configuration dataclass that `named` made."""
     return {entry.name for entry in fields(section) if _NAMED in entry.metadata}
+
+
+def demonstration_names(section: type) -> set[str]:
+    """Return the fields of a configuration dataclass that `for_demonstrations` made."""
+    return {entry.name for entry in fields(section) if _DEMONSTRATIONS in entry.metadata}
 
 
 def _field(default: Any, metadata: dict[str, Any]) -> Any:

@@ -129,6 +129,8 @@ class EvaluationSpec:
     # (EnvConfig) -> what the success rate counts; "": the goal of the activity
     meaning_of_success: Callable[[EnvConfig], str] = lambda env: ""
     splits: Callable[[EnvConfig], Splits] = lambda env: Splits()  # where episodes begin
+    # (EnvConfig, reset seed) -> name of an episode's task; "": its instruction is its name
+    task: Callable[[EnvConfig, int], str] = lambda env, seed: ""
     listed_instances: Callable[[EnvConfig], list[int] | None] = lambda env: None  # instances to report evaluations by
     # (EnvConfig) -> changed worlds by name, in which `rlrun certify` tests a policy too
     perturbations: Callable[[EnvConfig], dict[str, EnvConfig]] = no_perturbations

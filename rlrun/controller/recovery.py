@@ -72,6 +72,8 @@ class Recovery:
             self.replace(another)  # the new process did not start, which is another loss
             return
         self._began(started, (role, rank))
+        if self._carries_episodes and role == "rollout" and failure.kind == WRONG_MESSAGE:
+            self.tell_inexact("running episodes that it answered wrongly were dropped")
         self._replaced += [f"{role}/{rank}" for role, rank in started]
 
     def once(self) -> Callable[[RunError], None]:

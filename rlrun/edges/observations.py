@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlrun.config.schema import RunConfig
 from rlrun.edges.frames import Frames
 from rlrun.edges.wrong_message import wrong_message
 
@@ -35,13 +36,16 @@ class Observation:
     coming: np.ndarray | None = None
 
 
-def check_observation(observation: Observation, num_proprio: int) -> None:
-    """Raise RunError, naming the env worker, for an invalid observation. num_proprio: P; 0: any."""
+def check_observation(observation: Observation, num_proprio: int, config: RunConfig) -> None:
+    """Raise RunError, naming the env worker, for an invalid observation, or another than the run's.
+
+    num_proprio: P; 0: any.
+    """
     sender = f"env/{observation.env_worker}"
     frames = observation.frames
     for part in (frames, observation.final_frames):
         if part is not None:
-            _check_frames(sender, part, num_proprio)
+            _check_frames(sender, part, num_proprio, config.env.image_size)
     if observation.final_frames is not None and observation.final_frames.images.shape[1:] != frames.images.shape[1:]:
         shapes = f"{observation.final_frames.images.shape[1:]} and {frames.images.shape[1:]}"
         raise wrong_message(sender, "final frames have other pictures than the frames to act on", shapes)
@@ -49,8 +53,10 @@ def check_observation(observation: Observation, num_proprio: int) -> None:
     if keys.dtype != np.uint64 or keys.shape != (len(frames),):
         cause = f"uint64 ({len(frames)},) is needed"
         raise wrong_message(sender, f"it sent sampling keys that are {keys.dtype} {keys.shape}", cause)
-    if not 0 <= observation.temperature < float("inf"):
-        raise wrong_message(sender, f"it sent a temperature of {observation.temperature}", "0 or more is needed")
+    temperatures = config.rollout.temperature, config.evaluation.temperature
+    if observation.temperature not in temperatures:
+        cause = "training has {:g}, evaluation {:g}".format(*temperatures)
+        raise wrong_message(sender, f"it sent a temperature of {observation.temperature}", cause)
     coming = observation.coming
     if coming is not None:
         if coming.ndim != 3 or len(coming) != len(frames) or not np.isfinite(coming).all():
@@ -62,12 +68,13 @@ def check_observation(observation: Observation, num_proprio: int) -> None:
             )
 
 
-def _check_frames(sender: str, frames: Frames, num_proprio: int) -> None:
+def _check_frames(sender: str, frames: Frames, num_proprio: int, size: int) -> None:
     images = frames.images
     proprio = frames.proprio
     rows = len(frames)
-    if images.dtype != np.uint8 or images.ndim != 5 or len(images) != rows or images.shape[-1] != 3:
-        cause = f"uint8 ({rows}, N, H, W, 3) is needed"
+    is_fit = images.ndim == 5 and len(images) == rows and (not images.size or images.shape[2:] == (size, size, 3))
+    if images.dtype != np.uint8 or not is_fit:
+        cause = f"uint8 ({rows}, N, {size}, {size}, 3) is needed"
         raise wrong_message(sender, f"it sent pictures that are {images.dtype} {images.shape}", cause)
     if proprio.ndim != 2 or len(proprio) != rows or (num_proprio and proprio.shape[1] != num_proprio):
         cause = f"({rows}, {num_proprio or 'P'}) is needed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from rlrun.config.schema import RunConfig
 from rlrun.edges.seeds import episode_seeds
 from rlrun.edges.starts import EpisodeStart
 from rlrun.edges.wrong_message import wrong_message
+
+_ROUNDING = 1e-5  # of float32 numbers and their sums, as a share
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,22 @@ class GroupTally:
     num_groups: int  # of the batch, over all rollout epochs
     num_dropped: int  # collections of a group that had no signal
     num_missing: int  # groups that are left out of the batch, since none of their collections had signal
+
+
+def task_labels(episodes: Iterable[tuple[str, str]]) -> list[str]:
+    """Return what each episode's task is called in tables.
+
+    episodes: (task, instruction) of each; task: its name in the simulator, "" where the instruction is the task. A task
+    that is told in several ways is called by the first.
+    Example: [("libero_90:20", "turn on the stove")] -> ["turn on the stove (libero_90:20)"]
+    """
+    labels: dict[str, str] = {}
+    keys = []
+    for task, instruction in episodes:
+        key = task or instruction
+        labels.setdefault(key, f"{instruction} ({task})" if task else instruction)
+        keys.append(key)
+    return [labels[key] for key in keys]
 
 
 @dataclass(frozen=True)
@@ -151,34 +170,42 @@ class CollectedCheck:
     def _check_returns(self, sender: str, report: Collected) -> None:
         limit = self._config.env.max_abs_reward
         for episode in report.episodes:
-            if limit is not None and abs(episode.episode_return) > limit * max(1, episode.num_control_steps):
+            # a return is the sum of float32 rewards, each of which may be the limit, rounded up
+            most = None if limit is None else limit * max(1, episode.num_control_steps) * (1 + _ROUNDING)
+            if most is not None and abs(episode.episode_return) > most:
                 what = f"it reported a return of {episode.episode_return:.3g}"
                 cause = f"{episode.num_control_steps} control steps of at most {limit:g} (env.max_abs_reward)"
                 raise wrong_message(sender, what, cause)
 
     def _check_seeds(self, sender: str, step: int, report: Collected, envs: np.ndarray) -> None:
-        """Raise RunError unless each episode has a seed of this step and these rows, and each (env, seed) is one.
+        """Raise RunError unless each episode has a seed of this step and these rows, as often as the row has it.
 
-        Carried episodes may have begun in any step, and rows count them through the run, so that any seed may be right.
+        Two episodes of a row may have the same seed by chance. Carried episodes may have begun in any step, and rows
+        count them through the run, so that any seed may be right.
         """
         algorithm = self._config.algorithm
-        ends = [(episode.env, episode.seed) for episode in report.episodes]
-        if len(set(ends)) != len(ends):
-            raise wrong_message(sender, "it reported an episode twice", f"{len(ends)} reports of {len(set(ends))}")
         if algorithm.carry_episodes:
+            _check_carried(sender, report)
             return
+        ends = Counter((episode.env, episode.seed) for episode in report.episodes)
         most = algorithm.horizon + algorithm.filter_groups.max_num_gen_batches + 1  # episodes of a row in an epoch
         numbers = np.arange(most)[:, None]
         seeds = [
             episode_seeds(self._config.seed, step, epoch, envs // self._group_size, numbers)
             for epoch in range(algorithm.rollout_epochs)
         ]
-        known = {row: set(column) for row, column in zip(envs.tolist(), np.concatenate(seeds).T.tolist(), strict=True)}
+        known = {
+            row: Counter(column) for row, column in zip(envs.tolist(), np.concatenate(seeds).T.tolist(), strict=True)
+        }
         strange = {start.seed for start in report.starts} - set().union(*known.values())
         strange |= {seed for env, seed in ends if seed not in known[env]}
         if strange:
             cause = f"such as {min(strange)}; those of its rows follow from the run's seed and step {step}"
             raise wrong_message(sender, "it reported episodes of other seeds than its own", cause)
+        twice = [(env, seed) for (env, seed), count in ends.items() if count > known[env][seed]]
+        if twice:
+            env, seed = twice[0]
+            raise wrong_message(sender, "it reported an episode twice", f"that of row {env} with seed {seed}")
 
     def _check_counts(self, sender: str, report: Collected, num_rows: int) -> None:
         """Raise RunError unless every chunk step without a fault is learned from."""
@@ -191,6 +218,14 @@ class CollectedCheck:
         if not least <= sum(report.num_valid) <= most:
             what = f"it sent {sum(report.num_valid)} chunk steps to learn from, and had no fault"
             raise wrong_message(sender, what, f"at least {least} of {most} are needed")
+
+
+def _check_carried(sender: str, report: Collected) -> None:
+    """Raise RunError if several episodes were reported twice: one may share its seed with another by chance."""
+    num_doubles = len(report.episodes) - len({(episode.env, episode.seed) for episode in report.episodes})
+    if num_doubles > 1:
+        cause = f"{len(report.episodes)} reports of {len(report.episodes) - num_doubles}"
+        raise wrong_message(sender, "it reported episodes twice", cause)
 
 
 def check_episodes(

@@ -62,7 +62,11 @@ class StepTally:
         self._num_actions += actions.size
         self._instructions |= set(before.instructions)
         half = (self._high - self._low) / 2
-        share = np.abs(actions - (self._low + half)) / half if np.isfinite(half).all() else np.ones(1)  # unknown
+        if np.isfinite(half).all():
+            moves = half > 0  # a number with one allowed value has no range to use
+            share = np.abs(actions - (self._low + half))[..., moves] / half[moves]
+        else:
+            share = np.ones(1)  # unknown
         self._used = max(self._used, float(share.max(initial=0.0)))
         for i, row in enumerate(rows.tolist()):
             if not result.infra_fault[row]:
@@ -118,6 +122,7 @@ class StepTally:
 
     def drain(self) -> EnvTally:
         """Return the tally since the last call."""
+        rows = range(max(self._row_episodes, default=-1) + 1)  # a row without an episode has 0
         tally = EnvTally(
             num_chunk_steps=self._num_chunk_steps,
             num_paid=self._num_paid,
@@ -130,8 +135,8 @@ class StepTally:
             num_still=tuple(self._num_still.tolist()),
             reach=self._reach(),
             used=self._used,
-            row_episodes=tuple(self._row_episodes[row] for row in sorted(self._row_episodes)),
-            row_still=tuple(self._row_still[row] for row in sorted(self._row_episodes)),
+            row_episodes=tuple(self._row_episodes[row] for row in rows),
+            row_still=tuple(self._row_still[row] for row in rows),
         )
         self._start()
         return tally

@@ -128,8 +128,10 @@ class TrajectoryBuilder:
 
     @property
     def policy_version(self) -> int:
-        """Return the oldest policy version that chose an executed action."""
-        return int(self._arrays["policy_version"][self._arrays["step_valid"].any(-1)].min())
+        """Return the oldest policy version that chose an executed action; the newest that was asked, if none was."""
+        versions = self._arrays["policy_version"]
+        executed = versions[self._arrays["step_valid"].any(-1)]
+        return int(executed.min() if executed.size else versions.max())
 
     def shards(self, first_env: int, envs_per_rank: int, group_size: int) -> dict[int, Trajectory]:
         """Return shards by actor rank, for ranks with rows here; rank r owns `envs_per_rank` envs from r times that."""

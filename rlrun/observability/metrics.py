@@ -157,7 +157,8 @@ CATALOGUE = (
         *("rollout_logprob_gap_max", _L, "the same, of the farthest chunk step", "nat"),
         "below 1, divided by a rollout.temperature below 1",
     ),
-    Metric("rollout_logprob_gap_worker", _L, "rank of that chunk step's rollout worker", "rank", ""),
+    Metric("rollout_logprob_gap_worker", _L, "rank of the rollout worker of rollout_logprob_gap", "rank", ""),
+    Metric("rollout_logprob_gap_max_worker", _L, "rank of the rollout worker of rollout_logprob_gap_max", "rank", ""),
     Metric(
         *("rollout_draws", _L, "farthest rollout worker: mean of log-probability plus entropy, by its error"),
         *("standard deviations", "between -4 and 4; farther ones are not drawn from the policy"),

@@ -110,6 +110,9 @@ class HostBudget:
     saved_bytes: int  # copies of the training state that are written while training goes on
     algorithm_bytes: int  # state of the algorithm between steps, such as a replay buffer
     simulator_bytes: int  # env workers with their simulators
+    model_bytes: int = (
+        0  # what actor and rollout workers without accelerators hold: no activations, which are estimated
+    )
 
 
 @dataclass(frozen=True)
@@ -283,6 +286,7 @@ def _hosts(work: Workload, plan: Plan, weight_bytes: int) -> tuple[HostBudget, .
     envs = config.env.num_envs // config.env.num_workers
     simulator_bytes = work.simulator.resources.host_memory(config.env).of(envs, starts_of_worker(config))
     saved = _saved(config, plan, counts, kept)
+    models = _models(config, plan, counts)
     return tuple(
         HostBudget(
             nodes[node],
@@ -293,6 +297,7 @@ def _hosts(work: Workload, plan: Plan, weight_bytes: int) -> tuple[HostBudget, .
             saved[node],
             kept.get(node, 0),
             num_simulators(config) * simulators[node] * simulator_bytes,
+            models[node],
         )
         for node in dict.fromkeys([*peaks, *simulators])
     )
@@ -335,6 +340,20 @@ def _offloaded(work: Workload, plan: Plan) -> dict[str, int]:
     return found
 
 
+def _models(config: RunConfig, plan: Plan, counts: PolicyCounts) -> dict[str, int]:
+    """Map each node to what workers without accelerators hold there: training states, and weights that are not sent."""
+    actor = actor_memory(config, counts)
+    each = {
+        "actor": actor.resident_bytes + actor.gradients,
+        "rollout": (counts.num_parameters - counts.num_sent) * config.rollout.precision.num_bytes,
+    }
+    found: dict[str, int] = defaultdict(int)
+    for role, num_bytes in each.items():
+        for slot in plan.of(role):
+            found[slot.node] += 0 if slot.accelerators else num_bytes
+    return found
+
+
 def _saved(config: RunConfig, plan: Plan, counts: PolicyCounts, kept: Mapping[str, int]) -> dict[str, int]:
     """Map each node to the bytes of a checkpoint's copies there: of the training state, of the policy at rank 0, and of
     the algorithm's state."""
@@ -353,10 +372,19 @@ def _saved(config: RunConfig, plan: Plan, counts: PolicyCounts, kept: Mapping[st
 
 def _check_kept(host: HostBudget, algorithm: str) -> None:
     node = host.node
-    buffers = host.offloaded_bytes + host.weight_bytes + host.algorithm_bytes
+    buffers = host.offloaded_bytes + host.weight_bytes + host.algorithm_bytes + host.model_bytes
     short = buffers + host.saved_bytes + host.simulator_bytes - node.memory_bytes
     if short <= 0:
         return
+    if 2 * host.model_bytes > buffers + host.saved_bytes + host.simulator_bytes:
+        raise refused(
+            f"Node {node.name} has {short / GIGABYTE:.1f} GB too little memory for its actor and rollout workers.",
+            "actor.num_workers",
+            cause=f"Without accelerators their weights, optimizer states and gradients take "
+            f"{host.model_bytes / GIGABYTE:.1f} GB there; the node has {node.memory_bytes / GIGABYTE:.1f} GB.",
+            remedy="Put them on nodes with accelerators or more memory, train adapters (actor.lora), or take a smaller "
+            "policy.",
+        )
     if host.simulator_bytes > host.saved_bytes + buffers:
         raise refused(
             f"Node {node.name} has {short / GIGABYTE:.1f} GB too little memory for its simulators.",
@@ -402,7 +430,8 @@ def _check_kept(host: HostBudget, algorithm: str) -> None:
         f"Node {node.name} has {short / GIGABYTE:.1f} GB too little memory for weights on their way.",
         "weight_sync.transport",
         cause=f"The buffers of a policy version on its way to rollout workers take {host.weight_bytes / GIGABYTE:.1f} "
-        f"GB there; the node has {node.memory_bytes / GIGABYTE:.1f} GB.",
+        f"GB there, the workers themselves {host.model_bytes / GIGABYTE:.1f} GB; the node has "
+        f"{node.memory_bytes / GIGABYTE:.1f} GB.",
         remedy="Put fewer rollout workers on it, set rollout.precision=bf16, or choose a node with more memory.",
     )
 

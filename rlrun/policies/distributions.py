@@ -36,6 +36,14 @@ def entropy(logits: Tensor, temperature: float) -> Tensor:
     return -(logprobs.exp() * logprobs).sum(-1)
 
 
+def logprob_variance(logits: Tensor, temperature: float) -> Tensor:
+    """Return float32 [B, K]: the variance of the log-probability of a token that is drawn."""
+    logprobs = (logits.float() / temperature).log_softmax(-1)
+    probabilities = logprobs.exp()
+    mean = (probabilities * logprobs).sum(-1, keepdim=True)
+    return (probabilities * (logprobs - mean).square()).sum(-1)
+
+
 def uniforms(keys: np.ndarray, num_tokens: int) -> Tensor:
     """Return float64 [B, num_tokens] in [0, 1): row b depends on `keys[b]` (uint64) only."""
     return torch.from_numpy(_bits(keys, num_tokens) * 2.0**-53)
@@ -84,6 +92,9 @@ class Bins(ActionDistribution):
 
     def entropy(self) -> Tensor:
         return entropy(self.logits, self._temperature)
+
+    def logprob_variance(self) -> Tensor:
+        return logprob_variance(self.logits, self._temperature)
 
     def slice_rows(self, num_rows: int) -> Bins:
         return Bins(self.logits[:num_rows], self._temperature)

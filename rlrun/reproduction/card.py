@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlrun.config.schema import EnvConfig
 from rlrun.config.sealed import fault_of_seal
-from rlrun.edges.reports import EpisodeReport
+from rlrun.config.simulator_spec import simulator_spec
+from rlrun.edges.reports import EpisodeReport, task_labels
 from rlrun.reproduction.bisection import ERROR, ROUNDS, Search, Tried
 from rlrun.reproduction.conventions import Change
 from rlrun.reproduction.trials import words_of
@@ -32,9 +34,13 @@ def verdict_row(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def episode_rows(episodes: Sequence[EpisodeReport]) -> list[dict[str, Any]]:
-    """Return the episodes of a verdict in their order, as they stand on the card."""
-    return [{"seed": one.seed, "task": one.instruction, "success": one.success} for one in episodes]
+def episode_rows(episodes: Sequence[EpisodeReport], env: EnvConfig) -> list[dict[str, Any]]:
+    """Return the episodes of a verdict in `env` in their order, as they stand on the card."""
+    task = simulator_spec(env).evaluation.task
+    labels = task_labels((task(env, one.seed), one.instruction) for one in episodes)
+    return [
+        {"seed": one.seed, "task": label, "success": one.success} for one, label in zip(episodes, labels, strict=True)
+    ]
 
 
 def by_task(episodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -248,7 +248,7 @@ def _content(
     searches: Sequence[Search[Change]],
     trials: Trials,
 ) -> dict[str, Any]:
-    episodes = card.episode_rows(trials.episodes.get("", [])[: verdict.episodes])
+    episodes = card.episode_rows(trials.episodes.get("", [])[: verdict.episodes], config.env)
     return {
         "format": card.FORMAT,
         "made_by": f"rlrun {provenance.own_version()}",

@@ -175,7 +175,7 @@ class VlaEvalClient:
         formats = self._formats
         own_formats = {component.name: component.format for component in formats.components}
         pairs = [(name, self._declared[name], own_formats[name]) for name in own_formats if name in self._declared]
-        if formats.conventions.state not in _map(observed.get(STATE)).get("accepts", ()):
+        if formats.conventions.state not in (_map(observed.get(STATE)).get("accepts") or ()):
             pairs.append((STATE, _formats_of(observed).get(STATE, RAW), formats.conventions.state))
         notes = [
             f"the policy server declares {name} as {declared_format}, and this world has {wanted}: its actions or its "

@@ -28,6 +28,7 @@ def synchronous(run: Run) -> ExitStatus:
             batch = run.finish_collection(collection)
             metrics = run.update(batch)
             run.log(batch, metrics)
+            del batch  # its trajectories leave the object store before the next ones arrive
             run.evaluate_and_save_if_due()
         except RunError as failure:
             run.recover(failure)  # after a lost actor worker, back to the last checkpoint; raises other failures

@@ -12,7 +12,6 @@ from pathlib import Path
 from rlrun.config import provenance
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig
-from rlrun.config.simulator_spec import simulator_spec
 from rlrun.config.sources import computing_digest, world_digest
 from rlrun.data import checksums
 from rlrun.data.fit import World, compare
@@ -83,7 +82,7 @@ def demonstrations(session: Session) -> Path:
     config = session.config
     if config.demos.path is not None:
         return _existing(Path(config.demos.path), "demos.path", "dataset")  # its reader compares the checksums
-    folder = _cached(config, "demos", _content(config, ("env", "demos")))
+    folder = _cached(config, "demos", _content(session, ("env", "demos")))
     if not _is_cached(session, folder, "demonstrations"):
         with session.phase("demos", "env/demos", config.demos.num_episodes):
             _made_once(session, folder, lambda draft: session.controller.record_demos(str(draft)))
@@ -103,7 +102,7 @@ def first_policy(session: Session) -> Path:
         folder = session.run_dir / "first_policy"
         session.controller.begin_policy(str(folder))
         return folder
-    folder = _cached(config, "sft", _content(config, ("env", "demos", "policy", "sft", "seed", "actor")))
+    folder = _cached(config, "sft", _content(session, ("env", "demos", "policy", "sft", "seed", "actor")))
     if not _is_cached(session, folder, "policy"):
         dataset = demonstrations(session)
         _made_once(session, folder, lambda draft: imitate(session, dataset, draft))
@@ -130,14 +129,20 @@ def imitate(session: Session, dataset: Path, folder: Path) -> None:
     session.controller.export(str(folder))
 
 
-def _content(config: RunConfig, sections: tuple[str, ...]) -> dict:
-    """Return all inputs of demonstrations or of a policy after imitation: these sections, the dataset, all sources."""
+def _content(session: Session, sections: tuple[str, ...]) -> dict:
+    """Return all inputs of demonstrations or of a policy after imitation.
+
+    These are the sections, the dataset, all sources, and what the simulators say that they are: their versions, which
+    are those of their own interpreter, their renderer and their assets.
+    """
+    config = session.config
     tree = provenance.as_tree(config)
     keys = {name: tree[name] for name in sections}
     keys["demos"] = {name: value for name, value in tree["demos"].items() if name != "memory_gb"}
     if config.demos.path is not None:
         keys["dataset"] = dataset_digest(_existing(Path(config.demos.path), "demos.path", "dataset"))
-    return keys | {"world": world_digest(tree["env"]), "sources": computing_digest(config)}
+    worlds = sorted({tuple(sorted(fingerprint.items())) for fingerprint in session.controller.fingerprints()})
+    return keys | {"world": world_digest(tree["env"]), "worlds": worlds, "sources": computing_digest(config)}
 
 
 def fitting_cameras(session: Session, dataset: Path) -> tuple[str, ...]:
@@ -181,8 +186,7 @@ def _answers(session: Session, data: DatasetInfo) -> WorldSample | None:
 def _cached(config: RunConfig, kind: str, keys: dict) -> Path:
     """Return the cache folder whose name is derived from everything that its content depends on."""
     versions = provenance.origin()["packages"]
-    names = (*simulator_spec(config.env).process.packages, "torch", "rlrun")
-    text = json.dumps([keys, [versions.get(name) for name in names]], sort_keys=True)
+    text = json.dumps([keys, [versions.get(name) for name in ("torch", "rlrun")]], sort_keys=True)
     return Path(config.cache_dir) / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 

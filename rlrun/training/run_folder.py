@@ -208,12 +208,15 @@ def changed_course(checkpoint: Path, config: RunConfig, step: int) -> list[str]:
     """Return sentences on another batch, and on a learning rate that leaves its course. step: steps done."""
     was = _tree_of(checkpoint)
     now = provenance.as_tree(config)
-    return [*_of_batch(was, now), *_of_forward_pass(was, now), *_of_learning_rate(was, now, step)]
+    courses = _of_batch, _of_forward_pass, _of_replay
+    return [*(text for course in courses for text in course(was, now)), *_of_learning_rate(was, now, step)]
 
 
 def for_more_steps(command: str, config: RunConfig, step: int) -> str:
     """Return the command that trains twice as many steps; it keeps a learning rate that has fallen."""
     longer = f"{command} num_steps={2 * step}"
+    if config.max_minutes is not None:
+        longer += " max_minutes=null"  # the minutes that have passed count as well
     actor = config.actor
     if actor.lr_schedule is LrSchedule.constant:
         return f"for more steps: {longer}"
@@ -266,6 +269,17 @@ def _of_forward_pass(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
     if settings is not None:
         before, after = (f"{ranks * size} ({ranks} ranks x {size})" for ranks, size in settings)
         yield f"the chunk steps of a forward pass over all actor ranks were {before}, are {after}"
+
+
+def _of_replay(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    settings = _both(was, now, ("actor.num_workers",))
+    if settings is None or ALGORITHMS.get(selected(now, "algorithm.name")).is_on_policy:
+        return
+    (before,), (after,) = settings
+    if after < before:
+        yield f"of the replay buffers of {before} actor ranks, those of the first {after} go on; the others are left"
+    else:
+        yield f"{after - before} of {after} actor ranks begin with an empty replay buffer, and draw from few at first"
 
 
 def _of_learning_rate(was: Mapping[str, Any], now: Mapping[str, Any], step: int) -> Iterator[str]:

@@ -105,6 +105,8 @@ class StepChecks:
             peers = everyone.peers(rank)
             for camera in range(len(newest.num_still)):
                 moving = [step for step, one in own.tallies if _has_changed(one, camera)]
+                if not (peers or moving):
+                    continue  # there is nothing to compare with
                 since = max(moving, default=0) + 1
                 _, count = own.still(camera, since, self._step)
                 if peers:

@@ -67,9 +67,10 @@ class UpdateChecks:
                 cause = _ACTS_OTHERWISE
             yield "gap", f"{differs}, where at most {bound:g} is rounding: {cause}"
         elif not largest <= self._scale * _GAP_OF_ONE:
+            of_one = _rollout_worker(metrics.get("rollout_logprob_gap_max_worker", 0.0))
             yield (
                 "gap of one",
-                f"{worker} and the actor differ by {largest:.3g} in the log-probabilities of a single chunk step: an "
+                f"{of_one} and the actor differ by {largest:.3g} in the log-probabilities of a single chunk step: an "
                 "answer may have been changed, or exchanged",
             )
         elif self._is_exact and not is_alone and gap > max(_FARTHER * least, self._scale * _LEAST_FAR):

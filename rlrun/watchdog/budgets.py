@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
 import threading
@@ -17,6 +18,8 @@ from rlrun.config.provenance import as_tree
 from rlrun.config.schema import RunConfig
 from rlrun.system.telemetry import FIRST_TIME
 from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, transit
+
+logger = logging.getLogger(__name__)
 
 MAX_SAMPLES = 50
 QUANTILE = 0.95
@@ -278,12 +281,15 @@ class Budgets:
         return "; ".join([*rows, *([f"{num_others} other phases: alarm {self._floor_s:.0f} s"] if num_others else [])])
 
     def save(self) -> None:
-        """Write the last silences to the cache for the next run."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        """Write the last silences to the cache for the next run, which can do without them where that fails."""
         part = self._path.with_suffix(f".{os.getpid()}")
         kept = {key: samples.as_tree() for key, samples in self._samples.items()}
-        part.write_text(json.dumps(kept, indent=1, sort_keys=True))
-        part.replace(self._path)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(kept, indent=1, sort_keys=True))
+            part.replace(self._path)
+        except OSError as error:
+            logger.info("usual times are not kept for the next run: %s", error)
 
 
 def warning_after_s(usual_s: float | None, budget_s: float) -> float:

@@ -185,11 +185,6 @@ class Collector:
         """Let the next rollout epoch continue the running episodes."""
         self._running = (ledger, frames)
 
-    @property
-    def max_chunks(self) -> int:
-        """Return the chunk steps of the longest episode."""
-        return -(-self.config.env.max_control_steps // self.config.policy.num_action_chunks)
-
     def restart(self, ledger: EpisodeLedger, rows: np.ndarray, seeds: np.ndarray) -> Frames:
         """Begin the episodes of `seeds` in `rows`, one each. Returns their frames."""
         frames = self.reset(rows, seeds)
@@ -274,7 +269,7 @@ class RolloutEpoch:
             return self._ledger.reports
         if self._rule.one_episode:
             return self._ledger.reports
-        return self._ledger.countable(algorithm.horizon, self._collector.max_chunks)
+        return self._ledger.countable(algorithm.horizon, self._collector.config.chunks_of_episode)
 
 
 class EpisodeLedger:

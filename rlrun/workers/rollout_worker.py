@@ -71,7 +71,7 @@ class RolloutWorker:
         Raises RunError naming the worker at fault for observations or weights that cannot be right.
         """
         for observation in observations:
-            check_observation(observation, self.backend.num_proprio)
+            check_observation(observation, self.backend.num_proprio, self.config)
         self.incoming.arrived.require(self.policy_version, self.backend.held)
         self.telemetry.step = self.policy_version + 1
         began = time.monotonic()

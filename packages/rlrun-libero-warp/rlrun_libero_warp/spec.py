@@ -76,6 +76,6 @@ SPEC = SimulatorSpec(
         variables=(*opengl.VARIABLES, CACHE),
         environment=opengl.environment,
     ),
-    EvaluationSpec(splits=splits, perturbations=libero.perturbations),
+    EvaluationSpec(splits=splits, task=libero.task_name, perturbations=libero.perturbations),
     WireSpec(libero.conventions),
 )

@@ -119,6 +119,12 @@ class DemoFeatures:
         """Return the names of the cameras' features, as rlrun writes them."""
         return tuple(IMAGE_PREFIX + camera for camera in self.cameras)
 
+    @property
+    def vectors(self) -> dict[str, tuple[int, tuple[str, ...]]]:
+        """Return the sizes and names of the state, if there is one, and of the actions."""
+        state = {STATE: (self.num_proprio, self.proprio_names)} if self.num_proprio else {}
+        return state | {ACTION: (self.num_actions, self.action_names)}
+
     def to_info(self) -> dict[str, dict]:
         """Return the `features` of info.json."""
         axes = ["height", "width", "channels"]
@@ -126,11 +132,7 @@ class DemoFeatures:
             key: {"dtype": "image", "shape": [*size, 3], "names": axes}
             for key, size in zip(self.image_keys, self.camera_sizes, strict=True)
         }
-        vectors = {
-            STATE: (self.num_proprio, self.proprio_names),
-            ACTION: (self.num_actions, self.action_names),
-        }
-        for key, (size, names) in vectors.items():
+        for key, (size, names) in self.vectors.items():
             features[key] = {"dtype": "float32", "shape": [size], "names": list(names) or None}
         numbers = self.reward_columns | INDEX_COLUMNS
         return features | {k: {"dtype": kind, "shape": [1], "names": None} for k, kind in numbers.items()}

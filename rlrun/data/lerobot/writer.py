@@ -63,13 +63,14 @@ class DemoWriter:
         self._episodes: list[dict] = []
         self._tasks: dict[str, int] = {}
         self._num_frames = 0
-        self._vectors: dict[str, list[np.ndarray]] = {layout.STATE: [], layout.ACTION: []}
+        self._vectors: dict[str, list[np.ndarray]] = {key: [] for key in features.vectors}
         self._moments = {key: statistics.ImageMoments() for key in features.image_keys}
 
     def add(self, episode: Episode) -> int:
         """Append an episode. Returns its index. Raises ValueError naming an array that does not fit the features."""
         _check_episode(self.features, episode)
-        columns: dict[str, Any] = {layout.STATE: episode.proprio, layout.ACTION: episode.actions}
+        vectors = {layout.STATE: episode.proprio, layout.ACTION: episode.actions}
+        columns: dict[str, Any] = {key: vectors[key] for key in self.features.vectors}
         if self.features.has_rewards:
             columns[layout.FRAME_REWARD] = episode.rewards
             columns[layout.FRAME_DONE] = np.arange(len(episode.actions)) == len(episode.actions) - episode.is_terminated
@@ -179,7 +180,7 @@ class DemoWriter:
         fps = self.features.fps
         return {
             "codebase_version": layout.VERSION,
-            "robot_type": "R1Pro",
+            "robot_type": None,  # LeRobot takes any name or none
             "total_episodes": len(self._episodes),
             "total_frames": self._num_frames,
             "total_tasks": len(self._tasks),
@@ -228,8 +229,9 @@ def _schema(features: DemoFeatures) -> pa.Schema:
 
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the library `datasets` reads this as an Image
     fields = [(key, image) for key in features.image_keys]
-    sizes = {layout.STATE: features.num_proprio, layout.ACTION: features.num_actions}
-    fields += [(key, pa.list_(pa.float32(), size) if size > 1 else pa.float32()) for key, size in sizes.items()]
+    fields += [
+        (key, pa.list_(pa.float32(), size) if size > 1 else pa.float32()) for key, (size, _) in features.vectors.items()
+    ]
     numbers = features.reward_columns | layout.INDEX_COLUMNS
     fields += [(key, pa.type_for_alias(kind)) for key, kind in numbers.items()]
     return pa.schema(fields)

@@ -24,7 +24,7 @@ from rlrun.envs.libero.plus import Variant, Variants, arm_joints, camera_pose, v
 from rlrun.envs.libero.scenes import Scene, Task
 from rlrun.envs.libero.sensor_noise import SIZE as NOISE_SIZE
 from rlrun.envs.libero.sensor_noise import noisy
-from rlrun.envs.libero.shown import as_shown
+from rlrun.envs.libero.shown import as_shown, sentence
 from rlrun.envs.libero.spec import LiberoConfig, detail_of_pictures
 from rlrun.envs.libero.suite_env import SuiteEnv
 from rlrun.envs.libero.tasks import NUM_PROPRIO, axis_angle, check_renderer
@@ -86,7 +86,8 @@ class LiberoVectorEnv(SuiteEnv):
     def _describe(self, variants: Variants) -> None:
         """Add the variants to what this world says of itself."""
         own = {number: self._suite.described(number)["instruction"] for number in self._tasks}
-        texts = [variants.instruction(variant, own[variant.task]) for variant in variants.all()]
+        told = (variants.instruction(variant, own[variant.task]) for variant in variants.all())
+        texts = [sentence(text, self._settings.sentence) for text in told]
         self.spaces = replace(self.spaces, instructions=tuple(dict.fromkeys(texts)))
         self.fingerprint = {**self.fingerprint, "variants": variants.digest()}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlrun.config.faults import wrong_names
 from rlrun.config.schema import EnvConfig, RunConfig
-from rlrun.config.sections import NOT_NEGATIVE, Range, RemovedKey, Section, bounded, named
+from rlrun.config.sections import NOT_NEGATIVE, Range, RemovedKey, Section, bounded, for_demonstrations, named
 from rlrun.config.simulator_process import ProcessSpec
 from rlrun.config.simulator_spec import (
     GRIPPER_OPEN_01,
@@ -36,6 +36,8 @@ NUM_PUBLISHED = 50  # starts of each task
 # Control steps of an episode in OpenVLA's evaluation, by suite; a suite of LIBERO-PRO has those of its original
 PUBLISHED_STEPS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
 PUBLISHED_SETTLE_STEPS = 10
+PUBLISHED_HZ = 20
+_CONVENTIONS = ("idle_gripper", "turn", "colours", "crop", "state", "sentence")  # keys whose defaults are OpenVLA's
 PRO_SUITES = ("lan", "object", "swap", "task", "env")  # suffixes of LIBERO-PRO's suites
 # Of an env worker. Measured with Mesa for a scene of libero_goal: 0.68 GB of host memory, 0.52
 # GB of textures and meshes, 6 MB a row. A card was not measured: its share is estimated from its textures and meshes.
@@ -46,6 +48,7 @@ SCENE_BYTES = 700_000_000
 # of a card
 OPENGL_BYTES = 300_000_000
 DRAWN_SCENE_BYTES = 450_000_000
+ONE_SCENE = ("libero_goal", "libero_goal_lan", "libero_goal_task")  # suites whose tasks share a scene
 NUM_TASKS = {"libero_90": 90}  # of suites with other than ten
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 
@@ -140,7 +143,9 @@ class LiberoConfig(SuiteConfig):
     }
 
     pictures: Pictures = Pictures.exact
-    expert: str | None = None  # module:FUNCTION of expert(view) -> action, for rlrun.demos; None: no expert
+    expert: str | None = for_demonstrations(
+        None
+    )  # module:FUNCTION of expert(view) -> action, for rlrun.demos; None: no expert
     plus: list[str] = named([])  # LIBERO-Plus: camera, robot, noise, language, layout vary the tasks; empty: none does
     plus_levels: list[int] = bounded([], Range(1, 5))  # difficulty of these variants; empty: all
     plus_held_out: bool = True  # of five variants, one is for test and one for validation; False: each split has all
@@ -205,6 +210,13 @@ def checks(config: RunConfig) -> Iterator[RunError]:
                     value=getattr(own, name),
                     remedy=f"Name their kinds, as {own.key('plus')}=[camera], or leave the key out.",
                 )
+    if len(set(own.task_ids)) < len(own.task_ids):
+        yield RunError(
+            f"{own.key('task_ids')} names a task twice, so that its starts would be counted twice.",
+            key=own.key("task_ids"),
+            value=own.task_ids,
+            remedy=f"Name each task once: {own.key('task_ids')}={list(dict.fromkeys(own.task_ids))}.",
+        )
     for split, text in start_texts(own).items():
         try:
             start_range(text)
@@ -239,9 +251,9 @@ def splits(env: EnvConfig) -> Splits:
         shared = f"Training in this world has the test's variants ({kinds}, env.libero.plus_held_out=false)"
         return replace(found, trained_on_test=shared)
     return Splits(
-        f"{found.train} of three fifths of the variants ({kinds})",
-        f"{found.validation} of a fifth of them",
-        f"{found.test} of another fifth",
+        f"{found.train} of the variants ({kinds}) that are not held out",
+        f"{found.validation} of those that are held out for validation, about a fifth",
+        f"{found.test} of those that are held out for test, a quarter to a third",
         found.trained_on_test,
         found.deviations,
     )
@@ -281,11 +293,34 @@ def _deviations(env: EnvConfig, test: range | None) -> Iterator[str]:
     if own.settle_steps != PUBLISHED_SETTLE_STEPS:
         there = f"in OpenVLA's evaluation for {PUBLISHED_SETTLE_STEPS}"
         yield f"objects settle for {own.settle_steps} control steps, {there}"
+    if env.action_hz != PUBLISHED_HZ:
+        yield f"{env.action_hz:g} control steps a second, in LIBERO {PUBLISHED_HZ}"
+    for name in _CONVENTIONS:
+        value = getattr(own, name)
+        if value != getattr(SuiteConfig(), name):
+            word = value.value if isinstance(value, Enum) else f"{value:g}"
+            yield f"{own.key(name)}={word}, which is not the convention of OpenVLA's evaluation"
 
 
 def own_limit(env: EnvConfig) -> int | None:
     """Return the control steps of an episode in OpenVLA's evaluation of the suite; None: it has another suite."""
     return of_suite(PUBLISHED_STEPS, env.section(SuiteConfig).suite)
+
+
+def task_name(env: EnvConfig, seed: int) -> str:
+    """Return the name of the task that a reset seed chooses; "": of another suite than LIBERO's and LIBERO-PRO's.
+
+    Example: "libero_goal:7"
+    """
+    own = env.section(SuiteConfig)
+    if of_suite(PUBLISHED_STEPS, own.suite) is None:
+        return ""
+    tasks = own.task_ids or range(_num_tasks(own))
+    return f"{own.suite}:{tasks[seed % len(tasks)]}"
+
+
+def _num_tasks(own: SuiteConfig) -> int:
+    return len(own.task_ids) or of_suite(NUM_TASKS, own.suite) or 10
 
 
 def of_suite(values: Mapping[str, int], suite: str) -> int | None:
@@ -318,13 +353,14 @@ def parts_of_perturbations(env: EnvConfig) -> dict[str, EnvConfig]:
     worlds: dict[str, EnvConfig] = {}
     for axis in PLUS_AXES:
         worlds |= {f"plus_{axis}_{level}": _with_variants(env, own, axis, [level]) for level in PLUS_LEVELS}
-        worlds[f"plus_{axis}_held_out"] = _changed(_with_variants(env, own, axis), plus_held_out=True)
+        if axis not in own.plus or own.plus_held_out:  # else training had all variants, and none is held out
+            worlds[f"plus_{axis}_held_out"] = _changed(_with_variants(env, own, axis), plus_held_out=True)
     return worlds
 
 
 def _with_variants(env: EnvConfig, own: LiberoConfig, axis: str, levels: Sequence[int] = ()) -> EnvConfig:
     """Return the world of a category: as published with all its variants, or with those that training did not have."""
-    return _changed(env, plus=[axis], plus_levels=list(levels), plus_held_out=axis in own.plus)
+    return _changed(env, plus=[axis], plus_levels=list(levels), plus_held_out=axis in own.plus and own.plus_held_out)
 
 
 def _changed(env: EnvConfig, **settings: Any) -> EnvConfig:
@@ -346,13 +382,13 @@ def host_memory(env: EnvConfig) -> SimulatorMemory:
 
 
 def num_scenes(env: EnvConfig) -> int:
-    """Return how many scenes the tasks of a run have at most: all tasks of libero_goal share one.
+    """Return how many scenes the tasks of a run have at most: all tasks of libero_goal share one, in other words too.
 
     Each of LIBERO-Plus's variants that move objects has a scene of its own.
     """
     own = env.section(SuiteConfig)
-    num_tasks = len(own.task_ids) or NUM_TASKS.get(own.suite, 10)
-    num_shared = 1 if own.suite.startswith("libero_goal") else num_tasks
+    num_tasks = _num_tasks(own)
+    num_shared = 1 if own.suite in ONE_SCENE else num_tasks
     has_moved = isinstance(own, LiberoConfig) and "layout" in own.plus
     return num_shared + (NUM_MOVED * num_tasks if has_moved else 0)
 
@@ -366,8 +402,9 @@ def conventions(env: EnvConfig) -> Conventions:
         Component("rotation", 3, "axis_angle"),
         Component("gripper", 1, gripper),
     )
-    # fixtures stand where LIBERO's seed puts them; the state has robosuite's axis-angle, also of more than half a turn
-    same = {"seed": EVALUATION_SEED, "env_seed": EVALUATION_SEED, "quat_no_antipodal": True}
+    # fixtures stand where LIBERO's seed puts them; robosuite's axis-angle may be of more than half a turn
+    has_robosuites = own.state is StateForm.axis_angle
+    same = {"seed": EVALUATION_SEED, "env_seed": EVALUATION_SEED, "quat_no_antipodal": has_robosuites}
     same |= {"absolute_action": False, "num_steps_wait": own.settle_steps}
     return Conventions(actions, "eef_pos3_axisangle3_gripper2", {"robot0_eye_in_hand": "wrist"}, same)
 
@@ -393,6 +430,8 @@ SPEC = SimulatorSpec(
         variables=opengl.VARIABLES,
         environment=opengl.environment,
     ),
-    EvaluationSpec(splits=splits, perturbations=perturbations, parts_of_perturbations=parts_of_perturbations),
+    EvaluationSpec(
+        splits=splits, task=task_name, perturbations=perturbations, parts_of_perturbations=parts_of_perturbations
+    ),
     WireSpec(conventions),
 )

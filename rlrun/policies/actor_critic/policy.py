@@ -24,6 +24,7 @@ from rlrun.policies.actor_critic.spec import (
     MlpSettings,
 )
 from rlrun.policies.distributions import Bins, Gaussian, Squashed
+from rlrun.policies.folders import unfit
 from rlrun.policies.policy import Policy
 from rlrun.policies.upload import uploaded
 from rlrun.policies.weight_files import WeightFiles, write_weights
@@ -251,8 +252,12 @@ class ActorCriticPolicy(Policy):
 
     @classmethod
     def from_folder(cls, folder: Path, files: WeightFiles, run: RunConfig | None) -> Self:
+        config = ActorCriticConfig.load(folder)
+        wanted = None if run is None else getattr(run.policy.section(MlpSettings), "distribution", None)
+        if wanted is ActionKind.squashed and not config.is_squashed:  # which SAC and RLPD need
+            raise unfit(folder, "policy.mlp.distribution", wanted.value, ActionKind.normal.value)
         with torch.device("meta"):
-            return cls(ActorCritic(ActorCriticConfig.load(folder)))
+            return cls(ActorCritic(config))
 
     @classmethod
     def from_scratch(cls, config: RunConfig, spaces: Spaces) -> Self:

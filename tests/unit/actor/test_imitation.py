@@ -13,6 +13,7 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.process_group import Ranks
 from rlrun.actor.update_metrics import MetricSums
 from rlrun.actor.updates import update
+from rlrun.algorithms.spec import PPOConfig
 from rlrun.system.errors import RunError
 from tests.numerics import assert_moved_alike, norm_error
 from tests.unit.actor.rank_pool import RankPool
@@ -123,3 +124,16 @@ def test_beside_an_update_its_weighted_gradients_are_added(
         expected = alone[name] + 0.5 * imitated.get(name, 0.0)
         assert norm_error(gradient, expected, scale=1e-3) < 1e-5, name
     assert any(np.linalg.norm(imitated[name]) > 0.01 * np.linalg.norm(alone[name]) for name in imitated)
+
+
+def losses_beside_an_update(critic_warmup_steps: int) -> dict[str, float]:
+    config = tiny_config(micro_batch_size=3)
+    config.algorithm.update_epochs, config.algorithm.imitation_coef = 1, 1.0
+    config.algorithm.sections = {"ppo": PPOConfig(critic_warmup_steps=critic_warmup_steps)}
+    return update(learner(config), share(trajectory()), None, lambda num_updates, step: demonstrations())
+
+
+def test_demonstrations_are_not_read_while_the_critic_warms_up(one_rank: RankPool) -> None:
+    """Only the value head learns then, so that their gradients would be dropped."""
+    assert "imitation_loss" not in one_rank.run(losses_beside_an_update, 1)[0]
+    assert one_rank.run(losses_beside_an_update, 0)[0]["imitation_loss"] > 0

@@ -309,3 +309,22 @@ def test_advantages_and_returns_are_clipped_and_what_is_logged_is_not() -> None:
     assert torch.equal(batch.advantages, free.advantages.clamp(-0.5, 0.5))
     assert torch.equal(batch.returns, free.returns.clamp(-0.1, 0.1))
     assert torch.equal(batch.raw_advantages, free.raw_advantages)
+
+
+def test_with_late_actions_those_that_were_executed_count() -> None:
+    """Each action once and in order, as LateActions does: three chunks, of an episode that ends before the last one."""
+    delay = 1
+    numbers = np.arange(3 * C)
+    length = 3 * C - delay - 1  # control steps until the time limit
+    ran = numbers[:length]  # each action once, in order
+    step_valid = np.zeros((T, B, C), bool)
+    first = min(C - delay, length)
+    step_valid[0, :, :first] = True
+    step_valid[1] = True
+    step_valid[2, :, : length - first - C] = True
+    ended = np.zeros((T, B), bool)
+    ended[2] = True
+    seen = plain(step_valid=step_valid, truncated=ended)
+    found = module.executed_actions(seen, AlgorithmConfig(horizon=T), delay)
+    assert found[:3, 0].ravel().tolist() == np.isin(numbers, ran).tolist()
+    assert module.executed_actions(seen, AlgorithmConfig(horizon=T), 0) is seen.step_valid

@@ -46,3 +46,25 @@ def test_a_reference_in_computing_precision_answers_bit_for_bit(one_rank: RankPo
     assert dtypes == {torch.float32 if precision is Precision.fp32 else torch.bfloat16}
     assert torch.equal(before, again) and not torch.equal(before, changed)
     assert kept
+
+
+def with_statistics() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return a buffer at first, under the reference, and after the context."""
+    actor = learner(tiny_config())
+    buffer = torch.ones(3)
+    actor.sharded.module.register_buffer("observed", buffer)
+    reference = ReferenceWeights(actor.sharded)
+    actor.sharded.module.observed += 4.0
+    with reference.in_place():
+        inside = actor.sharded.module.observed.clone()
+    restored = ReferenceWeights(actor.sharded)
+    restored.restore(reference.tensors)
+    assert (
+        torch.equal(restored.buffers["observed"], torch.ones(3)) and restored.shards.keys() == reference.shards.keys()
+    )
+    return torch.ones(3), inside, actor.sharded.module.observed.clone()
+
+
+def test_the_reference_normalises_observations_as_the_first_policy_did(one_rank: RankPool) -> None:
+    first, inside, after = one_rank.run(with_statistics)[0]
+    assert torch.equal(first, inside) and torch.equal(after, first + 4.0)

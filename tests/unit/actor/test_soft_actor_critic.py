@@ -22,6 +22,7 @@ from rlrun.edges.spaces import Spaces
 from rlrun.edges.trajectories import Trajectory
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.policies.opening import open_to_shard
+from rlrun.system.errors import RunError
 from rlrun.system.telemetry import Telemetry
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
@@ -123,3 +124,20 @@ def test_a_rank_that_is_new_gets_the_critics_and_counts_of_the_others(
     one_rank.run(interrupted, folder, saved, "sac", "no_shard")
     (one, metrics), (other, _) = two_ranks.run(joined, folder, saved, "sac")
     assert one == other and metrics["num_optimizer_steps"] == 7
+
+
+def joined_by_other_critics(folder: str, saved: Path) -> str:
+    actor = learner(folder, "rlpd")  # its critics are three
+    try:
+        checkpoint.restore(actor, saved)
+        update(actor, collected(3))
+    except RunError as error:
+        return str(error)
+    return "it went on"
+
+
+def test_critics_of_other_sizes_are_refused(one_rank: RankPool, tmp_path: Path) -> None:
+    folder, saved = new_policy(tmp_path / "policy", "sac"), tmp_path / "step_2"
+    one_rank.run(interrupted, folder, saved, "sac", "no_shard")
+    told = one_rank.run(joined_by_other_critics, folder, saved)[0]
+    assert "holds other critics" in told and "has another size" in told and "checkpoint.resume" in told

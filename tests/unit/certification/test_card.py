@@ -229,3 +229,14 @@ def test_a_foreign_card_prints_no_control_codes_and_no_line_of_its_own(tmp_path,
     printed = capsys.readouterr().out
     assert "\x1b" not in printed and "\x07" not in printed
     assert sum(line.startswith("whole") for line in printed.splitlines()) == 1
+
+
+def test_tasks_that_share_a_sentence_are_two() -> None:
+    """libero_90 has "turn on the stove" in two scenes."""
+    rows = [
+        {"task": f"libero_90:{task}", "instruction": "turn on the stove", "success": task == 20}
+        for task in (20, 44) * 3
+    ]
+    rows.append({"task": "libero_90:44", "instruction": "turn the stove on", "success": False})  # told otherwise
+    found = {row["task"]: (row["successes"], row["episodes"]) for row in by_task(rows)}
+    assert found == {"turn on the stove (libero_90:20)": (3, 3), "turn on the stove (libero_90:44)": (0, 4)}

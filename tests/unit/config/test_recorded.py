@@ -335,3 +335,15 @@ def test_a_section_that_is_none_is_told_without_the_words_of_a_library(
     (tmp_path / "more" / "odd.yaml").write_text("# @package _global_\nactor:\n")
     for told in (refused(capsys, {}, "run=odd", f"--config-dir={tmp_path}"), refused(capsys, {}, "actor.lr=null")):
         assert "Invalid" not in told and "Merge error" not in told
+
+
+def test_the_policy_of_somebody_else_is_evaluated_in_its_world_of_libero(tmp_path: Path) -> None:
+    """Its starts are ranges, and its expert is left out: no policy needs one to act."""
+    (tmp_path / "config.json").write_text("{}")
+    file = tmp_path / POLICY_CONFIG
+    provenance.write_config(load(["run=libero_five_tasks"]), file)
+    file.write_text("\n".join(line for line in file.read_text().splitlines() if not line.startswith("#")) + "\n")
+    recorded = config_of_policy(tmp_path)
+    assert recorded is not None and recorded.remark is not None and "env.libero.expert" in recorded.remark
+    own = recorded.tree["env"]["libero"]
+    assert own["validation_starts"] == "40:50" and "expert" not in own

@@ -9,6 +9,7 @@ import pytest
 from rlrun.config.schema import RunConfig
 from rlrun.controller import startup as startup_module
 from rlrun.controller.recovery import Recovery
+from rlrun.edges.wrong_message import wrong_message
 from rlrun.system.errors import ExitStatus, RunError
 
 
@@ -216,3 +217,14 @@ def test_what_is_not_repeatable_after_a_replacement_is_said_once(carries, num_ro
         assert [note for note in recovery.notes if "bit for bit" in note] == told
     recovery.of.tell_inexact("running episodes were dropped")  # by the resume of the actor, for example
     assert sum("bit for bit" in note for note in recovery.notes) == 1
+
+
+def test_a_wrong_answer_drops_the_carried_episodes_of_those_whom_it_was_for():
+    config = RunConfig()
+    config.env.num_envs, config.env.num_workers, config.rollout.num_workers = 8, 2, 2
+    config.algorithm.carry_episodes = True
+    recovery = made(config)
+    recovery.of.replace(wrong_message("rollout/0", "it answers NaN", "in an action"))
+    assert (
+        "running episodes that it answered wrongly were dropped: the run does not go on bit for bit" in recovery.notes
+    )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rlrun import load_config
+from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.edges.actions import ActionChunk, AnswerCheck
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.observations import Observation, check_observation
@@ -133,17 +134,22 @@ OBSERVATIONS = {
     "final frames of another size": {"final_frames": frames(2, size=16)},
     "keys of too few rows": {"sampling_keys": np.zeros(2, np.uint64)},
     "keys of another type": {"sampling_keys": np.zeros(B, np.int64)},
+    "pictures of another size": {"frames": frames(size=16), "final_frames": None},
+    "another temperature": {"temperature": 0.5},
     "a temperature that is NaN": {"temperature": float("nan")},
     "a negative temperature": {"temperature": -1.0},
 }
 
 
+SEEN = RunConfig(env=EnvConfig(image_size=8))
+
+
 @pytest.mark.parametrize("name", OBSERVATIONS)
 def test_a_wrong_observation_is_a_fault_of_the_env_worker(name: str) -> None:
-    check_observation(question(), P)
-    check_observation(question(), 0)  # a policy that takes no proprioception
+    check_observation(question(), P, SEEN)
+    check_observation(question(), 0, SEEN)  # a policy that takes no proprioception
     with pytest.raises(RunError) as caught:
-        check_observation(question(**OBSERVATIONS[name]), P)
+        check_observation(question(**OBSERVATIONS[name]), P, SEEN)
     assert (caught.value.worker, caught.value.kind) == ("env/1", WRONG_MESSAGE)
 
 
@@ -322,8 +328,42 @@ def test_seeds_of_a_step_follow_from_its_rows_unless_episodes_are_carried() -> N
         with pytest.raises(RunError, match="env/1: it reported episodes of other seeds than its own"):
             CollectedCheck(CONFIG, 1, has_one_episode=False)(1, STEP, report)
     twice = dataclasses.replace(right, episodes=[*right.episodes, *right.episodes])
+    for config in (CONFIG, carrying):
+        with pytest.raises(RunError, match="env/1: it reported (an episode|episodes) twice"):
+            CollectedCheck(config, 1, has_one_episode=False)(1, STEP, twice)
+
+
+def test_episodes_of_a_row_may_share_a_seed_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds are 32-bit hashes: a row with many short episodes has two of one seed in some step."""
+
+    def few(seed: int, step: int, epoch: int, groups: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        return episode_seeds(seed, step, epoch, groups, numbers % 2)
+
+    monkeypatch.setattr("rlrun.edges.reports.episode_seeds", few)
+    seeds = few(CONFIG.seed, STEP, 0, np.array([B]), np.arange(T)[:, None]).ravel().tolist()
+    right = dataclasses.replace(
+        collected(B, range(T)), episodes=[episode(B, seed) for seed in seeds], starts=[EpisodeStart(seeds[0], "")]
+    )
+    CollectedCheck(CONFIG, 1, has_one_episode=False)(1, STEP, right)
+    many = dataclasses.replace(right, episodes=right.episodes * 10)
     with pytest.raises(RunError, match="env/1: it reported an episode twice"):
-        CollectedCheck(carrying, 1, has_one_episode=False)(1, STEP, twice)
+        CollectedCheck(CONFIG, 1, has_one_episode=False)(1, STEP, many)
+
+
+def test_a_return_of_rewards_that_are_all_the_limit() -> None:
+    """float32 rounds 0.1 up, and a return is the sum in float64."""
+    config = dataclasses.replace(CONFIG, env=dataclasses.replace(CONFIG.env, max_abs_reward=0.1))
+    right = collected(B, range(1))
+    paid = float(np.full(20, 0.1, np.float32).sum(dtype=np.float64))
+    assert paid > 20 * 0.1
+    for value, is_right in ((paid, True), (2.01, False)):
+        ended = dataclasses.replace(right.episodes[0], episode_return=value, num_control_steps=20)
+        report = dataclasses.replace(right, episodes=[ended])
+        if is_right:
+            CollectedCheck(config, 1, has_one_episode=False)(1, STEP, report)
+        else:
+            with pytest.raises(RunError, match="a return of 2.01"):
+                CollectedCheck(config, 1, has_one_episode=False)(1, STEP, report)
 
 
 def test_every_chunk_step_without_a_fault_is_sent() -> None:

@@ -158,3 +158,23 @@ def test_a_row_whose_robot_does_not_move_in_whole_episodes() -> None:
     found = tally.drain()
     assert (found.row_episodes, found.row_still) == ((1, 1, 1), (0, 1, 0))
     assert tally.drain().row_episodes == ()
+
+
+def test_rows_keep_their_numbers_where_one_had_no_episode_with_moves() -> None:
+    """Row 0 ends in its first chunk, and row 2 does not move."""
+    tally = StepTally(LOW, HIGH)
+    for t in range(4):
+        before = frames(t)
+        after = frames(t + 1)
+        before.proprio[2] = after.proprio[2] = 7.0
+        tally.add(ROWS, before, actions(0.1 * t), result(after, np.array([True, t == 3, t == 3])))
+    found = tally.drain()
+    assert (found.row_episodes, found.row_still) == ((0, 1, 1), (0, 0, 1))
+
+
+def test_a_number_with_one_allowed_value_has_no_range_to_use() -> None:
+    tally = StepTally(np.array([-1.0, 0.5], np.float32), np.array([1.0, 0.5], np.float32))
+    moves = actions(0.5)
+    moves[..., 0] = 1.0
+    tally.add(ROWS, frames(0), moves, result(frames(1)))
+    assert tally.drain().used == 1

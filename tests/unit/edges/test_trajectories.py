@@ -51,3 +51,9 @@ def test_pictures_are_copied_for_a_rank_only_where_they_are_cut() -> None:
 
     assert images(built(), NUM_ENVS) == [True]
     assert images(built(), NUM_ENVS // 2) == [False, False]
+
+
+def test_a_collection_in_which_every_row_broke_at_once_has_the_version_that_was_asked() -> None:
+    builder = built()
+    builder._arrays["step_valid"][...] = False
+    assert builder.policy_version == 7 and builder.num_control_steps == 0

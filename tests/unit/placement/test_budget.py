@@ -415,7 +415,7 @@ def test_a_node_without_room_for_weights_on_their_way_is_refused(monkeypatch: py
     config.weight_sync.transport = WeightTransport.collective
     config.rollout.backend = RolloutBackendKind.sglang  # its engine takes a version as a whole
     node = NodeInfo("n", "", 8, 70 * 10**9, ())
-    with pytest.raises(RunError, match=r"Node n has 53\.7 GB too little memory for weights on their way") as refused:
+    with pytest.raises(RunError, match=r"Node n has 174\.4 GB too little memory for weights on their way") as refused:
         sums_of(config, Inventory((node,)))
     assert "rollout.precision=bf16" in str(refused.value)
 
@@ -465,3 +465,18 @@ def test_a_second_simulator_for_evaluations_is_counted() -> None:
         cards = accelerators(Workload(config, counts_of(10**6)), plan(Workload(config), machines), machines)
         sizes.append(sum(need.num_bytes for card in cards for need in card.needs if need.part == "simulator"))
     assert sizes[1] == 2 * sizes[0]
+
+
+@pytest.mark.parametrize(("memory_bytes", "fits"), [(100 * 10**9, False), (300 * 10**9, True)])
+def test_a_host_without_accelerators_holds_the_models_as_well(memory_bytes: int, fits: bool) -> None:
+    """Weights, gradients and two moments of 7.5 billion numbers in fp32 are 120 GB."""
+    config = RunConfig()
+    config.actor.num_workers = config.rollout.num_workers = config.env.num_workers = 1
+    machine = Inventory((NodeInfo("n", "", 8, memory_bytes, ()),))
+    work = Workload(config, counts=counts_of(SEVEN_BILLION))
+    planned = plan(work, machine)
+    if fits:
+        assert hosts(work, planned, 0)[0].model_bytes > 100 * 10**9
+    else:
+        with pytest.raises(RunError, match="too little memory for its actor and rollout workers"):
+            hosts(work, planned, 0)

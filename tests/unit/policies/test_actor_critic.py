@@ -11,7 +11,7 @@ import torch
 from rlrun.config.schema import PolicyConfig, RunConfig
 from rlrun.edges.spaces import Spaces
 from rlrun.policies.actor_critic.policy import CLIP, ActorCriticPolicy, RunningStatistics
-from rlrun.policies.actor_critic.spec import CnnSettings, MlpSettings
+from rlrun.policies.actor_critic.spec import ActionKind, CnnSettings, MlpSettings
 from rlrun.policies.opening import open_policy, open_to_shard
 from rlrun.policies.weight_files import fill
 from rlrun.system.errors import RunError
@@ -142,3 +142,14 @@ def test_a_rank_opens_it_without_memory(tmp_path: Path) -> None:
     fill(opened.module, weights, "cpu")
     for name, tensor in saved.module.state_dict().items():
         assert torch.equal(opened.module.state_dict()[name], tensor)
+
+
+def test_a_policy_whose_actions_are_not_squashed_is_no_policy_for_sac(tmp_path: Path) -> None:
+    """SAC's log-densities would be those of other actions than the policy executes."""
+    run = RunConfig(policy=config(distribution=ActionKind.squashed))
+    for kind in ActionKind:
+        made(ARM, distribution=kind).save(tmp_path / kind.value)
+    assert open_to_shard(str(tmp_path / "squashed"), run)[0].config.is_squashed
+    with pytest.raises(RunError, match="does not fit the run") as caught:
+        open_to_shard(str(tmp_path / "normal"), run)
+    assert caught.value.key == "policy.mlp.distribution" and "distribution=normal" in str(caught.value.remedy)

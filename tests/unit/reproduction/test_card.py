@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlrun.config.schema import EnvConfig
 from rlrun.config.sealed import write_sealed
 from rlrun.reproduce import main
 from rlrun.reproduction import card
@@ -27,7 +28,7 @@ ELSEWHERE = {"won": 5, "lost": 0, "before": 7, "p": 1 / 2**5}
 
 
 def content() -> dict[str, Any]:
-    episodes = card.episode_rows([report(seed, success) for seed, success in enumerate(OUTCOMES)])
+    episodes = card.episode_rows([report(seed, success) for seed, success in enumerate(OUTCOMES)], EnvConfig())
     found = Tried((TURNED,), [True] * 12)
     search = Search(found, [], [*OUTCOMES, False, False], 12)
     return {

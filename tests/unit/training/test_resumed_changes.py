@@ -103,3 +103,18 @@ def test_the_command_for_more_steps_names_no_key_without_effect() -> None:
     config.algorithm.name, config.actor.lr_schedule = "grpo", LrSchedule.linear
     told = for_more_steps("go", config, 40)
     assert "actor.lr=" in told and "value_lr" not in told
+
+
+def test_replay_buffers_that_are_left_or_begin_empty_are_told(checkpoint: Path) -> None:
+    keys = ("run=halfcheetah_sac", "env.num_envs=4")
+    made_by(checkpoint, *keys, "actor.num_workers=2")
+    (fewer,) = [text for text in changed_course(checkpoint, load([*BASE, *keys]), 40) if "replay" in text]
+    assert "of the replay buffers of 2 actor ranks, those of the first 1 go on" in fewer
+    more = changed_course(checkpoint, load([*BASE, *keys, "actor.num_workers=4"]), 40)
+    assert any("2 of 4 actor ranks begin with an empty replay buffer" in text for text in more)
+
+
+def test_more_steps_of_a_run_that_its_minutes_ended() -> None:
+    """Its minutes are restored, so that the same limit would end it at once."""
+    assert " max_minutes=null" in for_more_steps("rlrun", load(["run=debug", "max_minutes=10"]), 3)
+    assert "max_minutes" not in for_more_steps("rlrun", load(["run=debug"]), 3)

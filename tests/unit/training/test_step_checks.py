@@ -68,7 +68,7 @@ def test_a_gap_beyond_rounding_names_the_rollout_worker(gap, precision, backend,
 
 
 def test_a_single_answer_that_differs() -> None:
-    (text,) = said(checks(), [report()], rollout_logprob_gap_max=5.0, rollout_logprob_gap_worker=1.0)
+    (text,) = said(checks(), [report()], rollout_logprob_gap_max=5.0, rollout_logprob_gap_max_worker=1.0)
     assert text.startswith("rollout/1") and "of a single chunk step" in text
 
 
@@ -562,3 +562,7 @@ def test_workers_with_a_fixed_start_of_their_own_are_not_told() -> None:
     for _ in range(60):
         fixed = [started(np.full((4, 3), rank, np.float32), 0) for rank in range(4)]
         assert [text for text in said(judge, fixed) if "begin" in text] == []
+
+
+def test_a_lone_camera_that_never_saw_the_robot_has_no_past_to_be_compared_with() -> None:
+    assert said(checks(), [cameras(4)], steps=50) == []

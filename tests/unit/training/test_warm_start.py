@@ -61,7 +61,10 @@ class Run:
         self.console = SimpleNamespace(note=self.notes.append)
         self.phase, self.progress = lambda *_: nullcontext(), lambda: None
         self.num_made = 0
-        self.controller = SimpleNamespace(record_demos=lambda draft: self.imitate(self, Path(), Path(draft)))
+        self.worlds = [{"mujoco": "3.3.7", "tasks": "1"}, {"mujoco": "3.3.7", "tasks": "1"}]  # of two env workers
+        self.controller = SimpleNamespace(
+            record_demos=lambda draft: self.imitate(self, Path(), Path(draft)), fingerprints=lambda: self.worlds
+        )
         monkeypatch.setattr(policy_folders, "imitate", self.imitate)
 
     def imitate(self, session: object, dataset: Path, draft: Path) -> None:
@@ -156,6 +159,18 @@ def test_an_edited_world_is_demonstrated_again(run: Run, tmp_path: Path, monkeyp
     assert policy_folders.demonstrations(run) == first
     (tmp_path / "my_edited_world.py").write_text("GRAVITY = 1.62")
     assert policy_folders.demonstrations(run) != first
+
+
+@pytest.mark.parametrize("other", [{"mujoco": "3.4.0", "tasks": "1"}, {"mujoco": "3.3.7", "tasks": "2"}])
+def test_other_assets_or_versions_of_the_env_workers_are_demonstrated_and_imitated_again(
+    run: Run, other: dict[str, str]
+) -> None:
+    """They are those of the env workers' own interpreter, which the driver does not have."""
+    first = first_policy(run), policy_folders.demonstrations(run)
+    run.worlds = run.worlds[:1]
+    assert (first_policy(run), policy_folders.demonstrations(run)) == first  # of fewer env workers
+    run.worlds = [other]
+    assert first_policy(run) != first[0] and policy_folders.demonstrations(run) != first[1]
 
 
 def test_edited_sources_imitate_and_demonstrate_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

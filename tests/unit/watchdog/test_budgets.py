@@ -213,3 +213,9 @@ def test_runs_with_other_node_groups_have_their_own_budgets(settings):
     kept.save()
     assert Budgets(load([*settings, "placement=dual_node"])).usual("env", "simulate", False) == 8.2
     assert Budgets(load([*settings, "placement=colocated"])).usual("env", "simulate", False) is None
+
+
+def test_a_full_or_missing_cache_costs_nothing_but_the_hint(tmp_path):
+    """The run is over and its policy written; the next one learns its budgets again."""
+    (tmp_path / "file").write_text("in the way")
+    Budgets(load([f"cache_dir={tmp_path / 'file'}"])).save()

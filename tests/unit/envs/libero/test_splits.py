@@ -7,10 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.config.loader import load
+from rlrun.config.loader import compose_only, load
+from rlrun.config.schema import EnvConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.edges.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS
+from rlrun.edges.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, Split
 from rlrun.envs.libero.libero_env import LiberoVectorEnv, make_libero
+from rlrun.envs.libero.spec import (
+    SPEC,
+    LiberoConfig,
+    num_scenes,
+    parts_of_perturbations,
+    perturbations,
+    start_ranges,
+)
 from rlrun.system.errors import RunError
 from tests.unit.envs.libero import small_suite
 
@@ -113,3 +122,70 @@ def test_suites_of_libero_pro_are_perturbed_worlds() -> None:
     assert {name: suite for name, suite in suites.items() if not name.startswith("plus_")} == {
         name: f"libero_goal_{name}" for name in ("lan", "object", "swap", "task", "env")
     }
+
+
+def declared(*keys: str) -> EnvConfig:
+    return load(["env=libero", "policy.kind=cnn", *keys]).env
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["idle_gripper=0.0", "turn=raw", "colours=bgr", "crop=0.5", "state=euler", "sentence=upper", "settle_steps=5"],
+)
+def test_a_card_names_each_convention_that_is_not_the_published_one(key: str) -> None:
+    published = simulator_spec(declared()).evaluation.splits(declared()).deviations
+    env = declared(f"env.libero.{key}")
+    (more,) = set(simulator_spec(env).evaluation.splits(env).deviations) - set(published)
+    assert key.partition("=")[0].partition("_")[0] in more
+    other = declared("env.action_hz=10")
+    assert "10 control steps a second" in " ".join(simulator_spec(other).evaluation.splits(other).deviations)
+
+
+def test_no_variant_is_called_held_out_where_training_had_all() -> None:
+    for keys, is_held_out in ((["plus_held_out=false"], False), ([], True)):
+        env = declared("env.libero.plus=[camera]", *(f"env.libero.{key}" for key in keys))
+        worlds = perturbations(env)
+        assert worlds["plus_camera"].section(LiberoConfig).plus_held_out is is_held_out
+        assert worlds["plus_robot"].section(LiberoConfig).plus_held_out is False  # as published
+        assert ("plus_camera_held_out" in parts_of_perturbations(env)) is is_held_out
+
+
+def test_a_task_is_named_once() -> None:
+    with pytest.raises(RunError, match="names a task twice") as caught:
+        declared("env.libero.task_ids=[7,1,7]")
+    assert "env.libero.task_ids=[7, 1]" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("suite", "count"),
+    [
+        ("libero_goal", 1),
+        ("libero_goal_lan", 1),
+        ("libero_goal_swap", 10),
+        ("libero_goal_object", 10),
+        ("libero_90", 90),
+    ],
+)
+def test_tasks_share_a_scene_where_only_their_words_or_goals_differ(suite: str, count: int) -> None:
+    assert num_scenes(declared(f"env.libero.suite={suite}")) == count
+
+
+def test_tasks_have_names_where_their_sentences_do_not_tell_them_apart() -> None:
+    task = SPEC.evaluation.task
+    assert [task(declared("env.libero.suite=libero_90"), seed) for seed in (20, 134)] == [
+        "libero_90:20",
+        "libero_90:44",
+    ]
+    assert task(declared("env.libero.suite=libero_goal_swap", "env.libero.task_ids=[4,7]"), 3) == "libero_goal_swap:7"
+    assert task(declared("env.libero.suite=my_own"), 3) == ""
+
+
+RECIPES = ("libero_simplevla_rl", "libero_rlinf", "libero_pi05", "libero_smolvla", "libero_gr00t", "libero_five_tasks")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_no_start_is_evaluated_twice(recipe: str) -> None:
+    config = compose_only([f"run={recipe}"])
+    own = config.env.section(LiberoConfig)
+    starts = start_ranges(own)[Split.validation]
+    assert starts is not None and config.evaluation.num_episodes == (len(own.task_ids) or 10) * len(starts)
