@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 from rlrun.config.faults import Faults, not_multiple
-from rlrun.config.registry import POLICIES, no_faults
+from rlrun.config.registry import ALGORITHMS, POLICIES, no_faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.sections import Section
 from rlrun.config.simulator_spec import PlannedSpaces
@@ -199,4 +199,12 @@ def check_head_sizes(config: RunConfig, section: str, sizes: TransformerSizes) -
             value=sizes.llm_hidden_size,
             cause=f"Rotary positions turn pairs; {sizes.llm_hidden_size} / {sizes.llm_num_heads} heads is odd.",
             remedy=f"Take {sizes.llm_hidden_size + sizes.llm_num_heads}.",
+        )
+    if not config.policy.value_hidden_sizes and ALGORITHMS.get(config.algorithm.name).has_critic:
+        yield RunError(
+            f"{config.algorithm.name} trains a value head, and this policy would have none.",
+            key="policy.value_hidden_sizes",
+            value=[],
+            cause="Without hidden layers there is no value head.",
+            remedy="Name a size, such as [64], or take an algorithm without a critic, such as algorithm.name=grpo.",
         )

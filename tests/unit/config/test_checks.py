@@ -126,6 +126,7 @@ def test_check_refuses(check: str, repository, monkeypatch) -> None:
         ),
         (["algorithm.name=grpo", "algorithm.carry_episodes=true"], "algorithm.carry_episodes"),
         (["policy=smolvla", "algorithm.entropy_coef=0.01"], "algorithm.entropy_coef"),
+        (["policy=smolvla", "policy.value_hidden_sizes=[]"], "policy.value_hidden_sizes"),
         (["env.image_size=72"], "env.image_size"),
         (["policy.openvla_oft.llm_num_heads=3"], "policy.openvla_oft.llm_hidden_size"),
         (["run=cartpole", "policy.mlp.hidden_sizes=[]"], "policy.mlp.hidden_sizes"),
