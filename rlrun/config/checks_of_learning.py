@@ -46,7 +46,8 @@ def late_episodes_can_end(config: RunConfig) -> Faults:
     """An episode that actions reach late ends within a rollout epoch, or goes on in the next one."""
     algorithm = config.algorithm
     without_delay = -(-config.env.max_control_steps // config.policy.num_action_chunks)
-    if algorithm.carry_episodes or not without_delay <= algorithm.horizon < config.chunks_of_episode:
+    has_whole = ALGORITHMS.get(algorithm.name).rollout(algorithm).one_episode  # which checks its horizon itself
+    if has_whole or algorithm.carry_episodes or not without_delay <= algorithm.horizon < config.chunks_of_episode:
         return
     yield RunError(
         "No episode of the longest length would end: its first chunk step is shortened by env.action_delay.",
