@@ -35,7 +35,8 @@ def policy() -> FlowPolicy:
 
 
 def config(*overrides: str) -> RunConfig:
-    return compose_only(["policy=smolvla", f"policy.num_action_chunks={C}", ON, *overrides])
+    keys = ["policy=smolvla", f"policy.num_action_chunks={C}", "evaluation.temperature=0", ON]
+    return compose_only([*keys, *overrides])
 
 
 class Clock:
@@ -70,7 +71,7 @@ def test_every_step_is_executed_at_its_own_time(
         begins = np.full(2, number == 0)
         keys = np.zeros(2, np.uint64)
         asked = Observation(0, frames, keys, 0.0, None, rows, begins, coming=late.coming(rows, 1))
-        check_observation(asked, 1)
+        check_observation(asked, 1, run)
         (chunk,) = continuation.act(ForwardBatch.of([asked]), policy_version=0)
         check(asked, chunk)
         frames = late.step(rows, chunk.actions, world.simulate, chunk.further).frames
@@ -137,6 +138,6 @@ def test_an_answer_without_further_actions_is_a_fault_of_the_rollout_worker() ->
     with pytest.raises(RunError, match="further actions"):
         check(continued, free)
     with pytest.raises(RunError, match="env/0: .*coming"):
-        check_observation(replace(continued, is_first=None), 1)
+        check_observation(replace(continued, is_first=None), 1, config())
     with pytest.raises(RunError, match="env/0: .*coming"):
-        check_observation(replace(asked, coming=np.full((2, 3, 1), np.nan, np.float32)), 1)
+        check_observation(replace(asked, coming=np.full((2, 3, 1), np.nan, np.float32)), 1, config())
