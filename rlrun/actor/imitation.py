@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rlrun.actor.learner import Learner
 
 
+LOSSES_OF_A_RANK = 2**24  # further than any run of a rank counts; draws are numbered below 2**32
 NUM_ROWS = 64  # of the batch
 
 
@@ -56,6 +57,7 @@ def imitate(learner: Learner, batches: Iterable[DemonstrationBatch]) -> dict[str
     Their num_nonfinite is the number of steps whose gradients were not finite, and which changed nothing. Raises
     RunError, on all ranks, if no step was finite: the policy is then as it began.
     """
+    _imitating(learner).num_losses += first_draw(learner.ranks.rank)
     metrics: dict[str, float] = {}
     num_steps = num_skipped = 0
     for batch in batches:
@@ -99,7 +101,7 @@ def add_imitation_gradients(learner: Learner, batch: DemonstrationBatch, coef: f
     loss go into `sums`.
     """
     if batch.draw is not None:
-        _imitating(learner).num_losses = batch.draw
+        _imitating(learner).num_losses = batch.draw + first_draw(learner.ranks.rank)
     valid = np.ones(batch.actions.shape[:2], bool) if batch.step_valid is None else batch.step_valid
     num_steps = float(learner.ranks.sum(torch.tensor([float(valid.sum())], dtype=torch.float64)).clamp(min=1))
     # one minibatch, since all ranks' rows together are the global batch
@@ -111,6 +113,11 @@ def add_imitation_gradients(learner: Learner, batch: DemonstrationBatch, coef: f
         counted = valid[at] & (np.arange(len(at)) < len(rows))[:, None]
         loss = _micro_loss(learner, batch, at, counted, sums)
         (loss * (coef * learner.ranks.world_size / num_steps)).backward()
+
+
+def first_draw(rank: int) -> int:
+    """Return the number of losses at which a rank begins, so that losses that draw by it draw apart on each rank."""
+    return rank * LOSSES_OF_A_RANK
 
 
 def _imitating(learner: Learner) -> ImitationPolicy:

@@ -118,7 +118,7 @@ class CriticTrainer:
                 cause=f"{len(state)} tensors were saved, {len(own)} are needed"
                 + (f"; {unfit[0]} has another size" if unfit else ""),
                 remedy="Take the num_critics, hidden_sizes, has_layer_norm and algorithm with which it was saved, or "
-                "begin anew from its policy (policy.path).",
+                "start a new run from its policy (policy.path).",
                 exit_status=ExitStatus.bad_input,
             )
         with torch.no_grad():

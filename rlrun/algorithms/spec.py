@@ -216,7 +216,7 @@ def _check_episodes(name: str, section: type[GroupSection], least: int) -> Calla
                 value=algorithm.horizon,
                 cause=f"{algorithm.horizon} chunks of {config.policy.num_action_chunks} control steps are {steps}, "
                 f"fewer than env.max_control_steps ({config.env.max_control_steps})"
-                + (f" and env.action_delay ({config.env.action_delay})." if config.env.action_delay else "."),
+                + (f" after env.action_delay ({config.env.action_delay})." if config.env.action_delay else "."),
                 remedy=f"Take at least {config.chunks_of_episode}.",
             )
         if algorithm.carry_episodes:

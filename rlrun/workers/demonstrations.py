@@ -18,8 +18,6 @@ from rlrun.data.lerobot.reader import dataset_errors
 from rlrun.policies.spec import PolicySpec
 from rlrun.system.errors import ExitStatus, RunError
 
-_BITS_OF_A_RANK = 24  # of the number of draws, which is below 2**31: ranks below 128 begin 2**24 losses apart
-
 
 def require_shown(config: RunConfig, spec: PolicySpec, demos: DemoDataset, folder: str) -> None:
     """Raise RunError if a dataset lacks observations of the policy: pictures, or the state."""
@@ -78,7 +76,7 @@ class Demonstrations:
         size = config.sft.batch_size
         count = len(self._demos)
         frames = random.choice(count, size, replace=size > count)
-        draw = (int(random.integers(2**31)) + (self._rank << _BITS_OF_A_RANK)) % 2**31  # ranks draw apart
+        draw = int(random.integers(2**31))
         batch = self.arrived(self.coming(frames[self._rank :: config.actor.num_workers]))
         return replace(batch, draw=draw)
 

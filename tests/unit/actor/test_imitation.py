@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from rlrun.actor.imitation import add_imitation_gradients, imitate, imitation_step
+from rlrun.actor.imitation import LOSSES_OF_A_RANK, add_imitation_gradients, imitate, imitation_step
 from rlrun.actor.learner import Learner
 from rlrun.actor.process_group import Ranks
 from rlrun.actor.update_metrics import MetricSums
@@ -137,3 +137,16 @@ def test_demonstrations_are_not_read_while_the_critic_warms_up(one_rank: RankPoo
     """Only the value head learns then, so that their gradients would be dropped."""
     assert "imitation_loss" not in one_rank.run(losses_beside_an_update, 1)[0]
     assert one_rank.run(losses_beside_an_update, 0)[0]["imitation_loss"] > 0
+
+
+def numbers_of_losses() -> tuple[int, int]:
+    """Return the numbers by which a loss would draw: after a warm start, and beside reinforcement learning."""
+    actor = learner(tiny_config())
+    imitate(actor, iter([]))
+    begun = actor.policy.num_losses
+    add_imitation_gradients(actor, dataclasses.replace(demonstrations(), draw=5), 1.0, MetricSums())
+    return begun, actor.policy.num_losses
+
+
+def test_ranks_draw_apart(two_ranks: RankPool) -> None:
+    assert two_ranks.run(numbers_of_losses) == [(0, 5), (LOSSES_OF_A_RANK, LOSSES_OF_A_RANK + 5)]

@@ -211,3 +211,15 @@ def test_a_policy_that_never_imitated_had_no_episodes_of_the_expert(run):
     assert history(run).origin == "a new policy"
     (run / "config.yaml").write_text(config + "policy: {kind: smolvla}\ndemos: {num_episodes: 128}\n")
     assert "128 episodes of rlrun's expert" in history(run).origin
+
+
+def test_a_moved_folder_of_scenes_and_another_expert_are_the_same_world(run):
+    """The fingerprint compares what the folder holds, and no policy acts by the expert."""
+    record = history(run)
+    recorded = rules.probes(record)
+    own = {"simulator": "libero", "libero": {"scenes": "/old", "expert": "a:b", "crop": 1.0}}
+    record.run.config["env"] = own
+    moved = own | {"libero": {"scenes": "/new", "expert": None, "crop": 1.0}}
+    assert rules.check_world(record, moved, record.world, recorded, recorded) == []
+    cropped = own | {"libero": own["libero"] | {"crop": 0.5}}
+    assert "crop" in rules.check_world(record, cropped, record.world, recorded, recorded)[0].sentence

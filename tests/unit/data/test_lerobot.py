@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -373,3 +374,13 @@ def test_a_bomb_of_pixels_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> Non
     bomb = image("PNG", (20_000, 10))
     with pytest.raises(ValueError, match="10 x 20000 pixels"):
         picture_size(bomb)
+
+
+def test_a_data_set_without_a_state_comes_back(tmp_path: Path) -> None:
+    features = replace(FEATURES, num_proprio=0)
+    with DemoWriter(tmp_path / "demos", features) as writer:
+        writer.add(replace(recorded(1), proprio=np.zeros((5, 0), np.float32)))
+        dataset = DemoDataset.load(writer.finish())
+    assert dataset.features == features and dataset.proprio.shape == (5, 0)
+    assert np.array_equal(dataset.actions, recorded(1).actions)
+    assert layout.STATE not in json.loads((tmp_path / "demos" / layout.INFO).read_text())["features"]

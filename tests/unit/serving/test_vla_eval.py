@@ -499,3 +499,18 @@ def test_choices_are_numbers_of_choices() -> None:
         assert acted(backend(address, 1, num_choices=2)).tolist() == [[[0, 1, 1]]] * 2
         with pytest.raises(RunError, match="-1 of the choices|chose 1 of the choices 0 to 0"):
             acted(backend(address, 1, num_choices=1))
+
+
+def test_a_world_that_shortens_rotations_itself_does_not_ask_for_robosuites() -> None:
+    """Else a client would turn other numbers of the state, which are no axis-angle."""
+    for form, asks in (("axis_angle", True), ("short_axis_angle", False), ("fingers_first", False)):
+        env = load(["env=libero", "policy.kind=cnn", f"env.libero.state={form}"]).env
+        assert simulator_spec(env).wire.conventions(env).parameters["quat_no_antipodal"] is asks
+
+
+def test_a_server_that_declares_nothing_accepted_is_told_and_not_a_crash() -> None:
+    spec = {"state": {"accepts": None, "format": "eef_pos3_quat4", "dims": 8, "name": "state"}}
+    with serving(answers(np.zeros(7), greeting=hello(action_spec={}, observation_spec=spec))) as address:
+        client = connected(address, libero_formats())
+        client.close()
+    assert any("state as eef_pos3_quat4" in note for note in client.notes)
