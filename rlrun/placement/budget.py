@@ -110,9 +110,7 @@ class HostBudget:
     saved_bytes: int  # copies of the training state that are written while training goes on
     algorithm_bytes: int  # state of the algorithm between steps, such as a replay buffer
     simulator_bytes: int  # env workers with their simulators
-    model_bytes: int = (
-        0  # what actor and rollout workers without accelerators hold: no activations, which are estimated
-    )
+    model_bytes: int = 0  # what workers without accelerators hold, apart from activations
 
 
 @dataclass(frozen=True)

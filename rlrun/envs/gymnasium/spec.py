@@ -46,9 +46,7 @@ class GymnasiumConfig(Section):
     is_observed_as_pixels: bool = False  # observe one rendered frame of env.image_size instead of the observation
     success: SuccessRule | None = None  # last or any step with success counts; None: any, the last where it ends there
     success_return: float | None = bounded(None, FINITE)  # return of a solved episode; None: the environment decides
-    expert: str | None = for_demonstrations(
-        None
-    )  # module:FUNCTION of expert(env, observation) -> action, for rlrun.demos; None: no expert
+    expert: str | None = for_demonstrations(None)  # module:FUNCTION of expert(env, observation) -> action; None: none
     has_whole_seeds: bool = False  # reset(seed=…) gets numbers beyond 2^32 in training, as in runs before this key
     has_shadows: bool = False  # of MuJoCo's lights; without them software draws four times as fast or more
 

@@ -143,9 +143,7 @@ class LiberoConfig(SuiteConfig):
     }
 
     pictures: Pictures = Pictures.exact
-    expert: str | None = for_demonstrations(
-        None
-    )  # module:FUNCTION of expert(view) -> action, for rlrun.demos; None: no expert
+    expert: str | None = for_demonstrations(None)  # module:FUNCTION of expert(view) -> action, for demos; None: none
     plus: list[str] = named([])  # LIBERO-Plus: camera, robot, noise, language, layout vary the tasks; empty: none does
     plus_levels: list[int] = bounded([], Range(1, 5))  # difficulty of these variants; empty: all
     plus_held_out: bool = True  # of five variants, one is for test and one for validation; False: each split has all
@@ -382,7 +380,8 @@ def host_memory(env: EnvConfig) -> SimulatorMemory:
 
 
 def num_scenes(env: EnvConfig) -> int:
-    """Return how many scenes the tasks of a run have at most: all tasks of libero_goal share one, in other words too.
+    """Return how many scenes the tasks of a run have at most: those of libero_goal, and of the suites that change
+    its sentences or goals alone, share one.
 
     Each of LIBERO-Plus's variants that move objects has a scene of its own.
     """
