@@ -10,7 +10,7 @@ import numpy as np
 from rlrun.edges.frames import ChunkResult, Frames
 from rlrun.edges.reports import EnvTally
 
-_LINES = 4  # one of so many lines is checked for noise
+_LINES = 4  # of a picture, which are looked at first: all others only where these are suspicious
 _ROUGHEST = 48.0  # mean difference of neighbouring pixels, 0..255; random bytes have 85, usual pictures 2 to 4
 
 
@@ -68,8 +68,10 @@ class StepTally:
         else:
             share = np.ones(1)  # unknown
         self._used = max(self._used, float(share.max(initial=0.0)))
+        is_sound = ~result.infra_fault[rows]
+        self._num_odd += int((_are_odd(result.frames.images, rows) & is_sound).sum())
         for i, row in enumerate(rows.tolist()):
-            if not result.infra_fault[row]:
+            if is_sound[i]:
                 self._add_row(row, before.proprio[i], before.images[i], actions[i], result)
             elif row in self._running:
                 self._end(row)
@@ -89,7 +91,6 @@ class StepTally:
         running.last = now.copy()
         running.actions = actions.copy()
         self._add_reach(running.first, now)
-        self._num_odd += bool(len(shown)) and (_is_blank(shown) or _is_noisy(shown))
         if result.ended[row]:
             self._end(row)
         elif has_new_actions or not np.array_equal(start, now):
@@ -97,7 +98,7 @@ class StepTally:
             running.num_moves += 1
             running.has_moved |= not np.array_equal(start, now)
             if len(seen):
-                is_frozen = (seen == shown).all(axis=(1, 2, 3))
+                is_frozen = _are_equal(seen, shown)
                 if running.num_moves > 1:  # the picture of a reset may be true, and that of each chunk an old one
                     running.changed |= ~is_frozen
                 self._num_frozen = self._num_frozen + is_frozen if self._num_frozen.size else is_frozen.astype(int)
@@ -149,16 +150,39 @@ class StepTally:
         return float((self._farthest / np.maximum(width, 1e-30)).max()) if width.any() else 1.0
 
 
-def _is_blank(images: np.ndarray) -> bool:
-    """Return whether all pixels of all cameras are equal. images: uint8 [N, H, W, 3]."""
-    return bool(images.min() == images.max())
+def _are_odd(images: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return whether the pictures of rows are blank or noise, bool [R]. images: uint8 [B, N, H, W, 3]; rows: int [R]."""
+    if not len(rows) or not images[0].size:
+        return np.zeros(len(rows), bool)
+    lines = images[rows, :, :: _stride(images)]
+    is_odd = _are_blank(lines) | _are_noisy(lines)
+    if is_odd.any():
+        is_odd[is_odd] = _are_blank(images[rows[is_odd]]) | _are_noisy(images[rows[is_odd]])
+    return is_odd
 
 
-def _is_noisy(images: np.ndarray) -> bool:
-    """Return whether the pixels of a camera are unlike their neighbours. images: uint8 [N, H, W, 3]."""
-    lines = images[:, ::_LINES].astype(np.int16)
-    across = np.abs(lines[:, :, 1:] - lines[:, :, :-1])
-    if not across.size:
-        return False
-    sums = across.sum(axis=(1, 2, 3))  # in a third of the time of the mean
-    return bool(sums.max() > _ROUGHEST * across[0].size)
+def _are_blank(images: np.ndarray) -> np.ndarray:
+    """Return whether all pixels of all cameras are equal, bool [R]. images: uint8 [R, N, H, W, 3]."""
+    pixels = images.reshape(len(images), -1)
+    return pixels.min(axis=1) == pixels.max(axis=1)
+
+
+def _are_noisy(images: np.ndarray) -> np.ndarray:
+    """Return whether the pixels of a camera are unlike their neighbours, bool [R]. images: uint8 [R, N, H, W, 3]."""
+    across = np.abs(np.diff(images.astype(np.int16), axis=3))
+    sums = across.sum(axis=(2, 3, 4))  # in a third of the time of the mean
+    return sums.max(axis=1) > _ROUGHEST * across[0, 0].size
+
+
+def _are_equal(seen: np.ndarray, shown: np.ndarray) -> np.ndarray:
+    """Return whether each camera shows what it showed, bool [N]. seen, shown: uint8 [N, H, W, 3]."""
+    stride = _stride(seen)
+    is_equal = (seen[:, ::stride] == shown[:, ::stride]).all(axis=(1, 2, 3))
+    if is_equal.any():
+        is_equal &= (seen == shown).all(axis=(1, 2, 3))
+    return is_equal
+
+
+def _stride(images: np.ndarray) -> int:
+    """Return the distance of the lines that are looked at first. images: uint8 [..., H, W, 3]."""
+    return max(1, images.shape[-3] // _LINES)
