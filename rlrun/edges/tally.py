@@ -151,7 +151,7 @@ class StepTally:
 
 
 def _are_odd(images: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return whether the pictures of rows are blank or noise, bool [R]. images: uint8 [B, N, H, W, 3]; rows: int [R]."""
+    """Return whether pictures of rows are blank or noise, bool [R]. images: uint8 [B, N, H, W, 3]; rows: int [R]."""
     if not len(rows) or not images[0].size:
         return np.zeros(len(rows), bool)
     lines = images[rows, :, :: _stride(images)]

@@ -57,6 +57,7 @@ def steps(folder: Path) -> list[int]:
     return [line["step"] for line in read_json_lines(folder / METRICS)]
 
 
+@pytest.mark.long
 def test_the_second_run_in_a_folder_is_refused_and_the_first_goes_on(start, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     first = start("num_steps=100000")

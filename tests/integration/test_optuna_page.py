@@ -17,6 +17,7 @@ SMALL = [
 
 
 @pytest.mark.integration
+@pytest.mark.long
 def test_the_page_searches(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (repository / "docs/howto/optuna.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(.*?)```", page, re.S)

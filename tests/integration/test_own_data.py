@@ -64,6 +64,7 @@ def test_its_cameras_come_in_the_worlds_order(tmp_path: Path) -> None:
     assert "cameras: pixels.side → observation.images.side" in again.stdout + again.stderr
 
 
+@pytest.mark.long
 def test_actions_of_another_unit_are_refused_before_imitation(tmp_path: Path) -> None:
     found = train(tmp_path, "small", f"demos.path={dataset(tmp_path / 'set', 100.0)}")
     assert found.returncode == 5 and "lie outside of -1 to 1" in found.stderr and "Traceback" not in found.stderr

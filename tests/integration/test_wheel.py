@@ -92,6 +92,7 @@ def test_the_wheel_holds_everything_and_shows_absolute_links(outside: Path) -> N
     assert "](docs/" not in text and "](https://code.example/rlrun/raw/v" in text
 
 
+@pytest.mark.long
 def test_a_project_trains_on_ray_and_its_checks_pass(stranger: Stranger) -> None:
     assert f"  {stranger.outside}/venv/" in stranger.rlrun("train", "--info")  # no other rlrun
     assert "own_world.py" in stranger.rlrun("init", "project")

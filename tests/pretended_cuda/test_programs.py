@@ -66,7 +66,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pretended")
 
 
-LONG = {name: [pytest.mark.long] for name in PROGRAMS if any(word in name for word in ("Flow", "DSRL", "by the actor"))}
+LONG = {
+    name: [pytest.mark.long]
+    for name in PROGRAMS
+    if any(word in name for word in ("KL", "Flow", "DSRL", "by the actor"))
+}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, [])) for name in PROGRAMS])

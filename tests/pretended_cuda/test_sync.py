@@ -82,6 +82,7 @@ def test_the_cpu_computes_no_weights(on_cuda: Run, tmp_path: Path, way: str) -> 
     assert found == {}
 
 
+@pytest.mark.long
 def test_a_merge_on_the_cpu_is_found(on_cuda: Run, tmp_path: Path) -> None:
     status, _, found = on_cuda(arithmetic_of_syncs, words(tmp_path, "merged, in turns"), True)
     assert status == 0 and "aten.addmm.default" in found

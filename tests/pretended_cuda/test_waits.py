@@ -34,6 +34,7 @@ def measured_with_a_new_item() -> list[str]:
         return waits.measured()
 
 
+@pytest.mark.long
 def test_a_new_item_is_found_with_its_line(on_cuda: Run) -> None:
     (found,) = on_cuda(measured_with_a_new_item)
     source, first = inspect.getsourcelines(measured_with_a_new_item)

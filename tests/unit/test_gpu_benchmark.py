@@ -14,7 +14,8 @@ from rlrun.policies.counting import count
 from rlrun.system.errors import ExitStatus
 
 
-@pytest.mark.parametrize("lora", [pytest.param(0, marks=pytest.mark.long), 4])
+@pytest.mark.long
+@pytest.mark.parametrize("lora", [0, 4])
 def test_every_line(capsys: pytest.CaptureFixture[str], lora: int) -> None:
     work = workload("libero", lora, micro_batch=1, batches=(1, 2), is_small=True)
     report = gpu_7b.Report(is_json=True)
@@ -38,6 +39,7 @@ def test_every_line(capsys: pytest.CaptureFixture[str], lora: int) -> None:
     assert 0 <= numbers["log-probabilities"]["gap"] < 0.05
 
 
+@pytest.mark.long
 def test_the_language_model_is_counted_at_the_depth_that_is_measured() -> None:
     whole, half = (gpu_7b.counted(workload("libero", 0, 1, num_layers=layers), layers) for layers in (4, 2))
     made = policy(workload("libero", 0, 1, num_layers=2)).module

@@ -286,6 +286,7 @@ def test_a_wrong_kernel_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernels.attention_row(kernels.AttentionKernel.sdpa, "alike").result(CARD).outcome == Outcome.off.value
 
 
+@pytest.mark.long
 def test_parts_need_no_package_that_a_machine_with_torch_alone_lacks() -> None:
     code = f"""
 import importlib, sys

@@ -79,7 +79,7 @@ def measured(folder: Path, lora: int = 0, **actor: object) -> tuple[tuple[int, i
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in (FULL, ADAPTED) else pytest.mark.long) for name in CONFIGURATIONS],
+    [pytest.param(name, marks=() if name == FULL else pytest.mark.long) for name in CONFIGURATIONS],
 )
 def test_within_a_tenth(two_ranks: RankPool, folder: Path, name: str) -> None:
     actor = dict(CONFIGURATIONS[name])

@@ -123,13 +123,13 @@ def test_a_search_of_plans_reads_no_package_metadata_for_each(monkeypatch: pytes
 
 
 def test_a_run_that_fits_a_lab_takes_the_ranks_that_divide_its_counts() -> None:
-    found = planned("libero_pi05", "4 RTX 4090 + 2 A6000")
+    found = planned("libero_pi05", "4 RTX 4090 + 2 A6000", "env.num_workers=4")
     assert found.config.actor.num_workers == 4
     assert any(sentence.startswith("4 of 6 accelerators train") for sentence in found.choices)
     with pytest.raises(RunError, match="8 actor ranks do not fit on 6 accelerators") as refused:
-        planned("libero_pi05", "4 RTX 4090 + 2 A6000", "actor.num_workers=8")
+        planned("libero_pi05", "4 RTX 4090 + 2 A6000", "actor.num_workers=8", "env.num_envs=32")
     assert changes_of(refused.value)[0] == "actor.num_workers=auto"
-    assert "days; learns the same" in str(refused.value.remedy)
+    assert "hours; learns the same" in str(refused.value.remedy)
 
 
 def test_without_a_count_there_is_no_verdict_on_accelerators(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def test_counts_of_changed_sources_or_sizes_are_others(wide: RunConfig, tmp_path
     assert counts_of.digest(other) != after
 
 
+@pytest.mark.long
 def test_a_policy_that_reads_numbers_is_not_counted(wide: RunConfig, tmp_path: Path, caplog) -> None:
     """On cores it runs all the same: the plan says what it does not know."""
     (tmp_path / "wide_policy.py").write_text(GUEST.replace("return mean\n", "return mean * mean.max().item()\n"))

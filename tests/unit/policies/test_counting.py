@@ -124,7 +124,12 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
+RELATED = ("pi0", "small, bins", "cnn")  # each has another one of its network in `make test`
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in RELATED else ()) for name in SMALL]
+)
 def test_operations_are_those_of_real_tensors(name: str) -> None:
     """A forward pass to learn, by torch's counter; attention by plain products, which that counter sees on a CPU."""
     config = load(SMALL[name])

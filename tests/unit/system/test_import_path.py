@@ -48,7 +48,11 @@ PATHS = (ROOT, f".:{ROOT}", f"{ROOT}:", f":{ROOT}")
 
 @pytest.mark.parametrize(
     ("program", "path"),
-    [*(("command", path) for path in PATHS), *((program, PATHS[1]) for program in ("module", "doctor"))],
+    [
+        ("command", PATHS[0]),
+        *(pytest.param("command", path, marks=pytest.mark.long) for path in PATHS[1:]),
+        *((program, PATHS[1]) for program in ("module", "doctor")),
+    ],
 )
 def test_no_module_of_the_working_folder_replaces_a_package(folder: Path, program: str, path: str) -> None:
     words = ["--cfg", "job"] if program == "doctor" else ["checkpoint=."]

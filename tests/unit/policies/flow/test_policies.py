@@ -59,6 +59,12 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+# Where what is tested is code of all flow policies, one of them is enough for `make test`.
+one_kind = pytest.mark.parametrize(
+    "kind", ["smolvla", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("pi0", "pi05", "gr00t"))]
+)
+
+
 @pytest.fixture(scope="module")
 def policy(kind: str) -> FlowPolicy:
     return new_policy(kind)
@@ -232,6 +238,7 @@ def test_what_cannot_be_is_refused(kind: str, override: str, key: str) -> None:
     assert key in str(refused.value)
 
 
+@one_kind
 def test_imitation_learns_the_demonstrated_action(kind: str) -> None:
     """One demonstration, over and over: the flow from a fixed noise ends at it."""
     learned = new_policy(kind)
@@ -262,6 +269,7 @@ def test_the_planned_size_of_a_new_policy_is_its_own(kind: str, policy: FlowPoli
     assert planned == pytest.approx(sum(x.numel() for x in policy.module.parameters()), rel=0.05)
 
 
+@one_kind
 def test_the_counts_follow_the_flow_steps(kind: str) -> None:
     """Flow-SDE evaluates the expert once to learn, Flow-Noise at every step."""
     steps = f"{section(kind)}.num_flow_steps=4"
@@ -271,6 +279,7 @@ def test_the_counts_follow_the_flow_steps(kind: str) -> None:
     assert of_sde.update.saved_bytes < of_noise.update.saved_bytes
 
 
+@one_kind
 def test_a_critic_on_the_expert_is_counted_as_one_more_pass(kind: str) -> None:
     choice = f"{section(kind)}.critic_input"
     on_prefix, on_expert = (count(config(kind, f"{choice}={read}")) for read in ("prefix", "expert"))
@@ -278,7 +287,18 @@ def test_a_critic_on_the_expert_is_counted_as_one_more_pass(kind: str) -> None:
     assert on_expert.update.saved_bytes > on_prefix.update.saved_bytes
 
 
-@pytest.mark.parametrize("sampling", ["flow_sde", "flow_noise", "dsrl", "nft"])
+SAMPLINGS = ("flow_sde", "flow_noise", "dsrl", "nft")
+PAIRS = {*(("smolvla", sampling) for sampling in SAMPLINGS), ("pi05", "dsrl"), ("gr00t", "dsrl")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sampling"),
+    [
+        pytest.param(kind, sampling, marks=() if (kind, sampling) in PAIRS else pytest.mark.long)
+        for kind in ("smolvla", "pi0", "pi05", "gr00t")
+        for sampling in SAMPLINGS
+    ],
+)
 def test_the_plan_knows_the_bytes_of_a_choice(kind: str, sampling: str) -> None:
     algorithm = sampling if sampling in ("dsrl", "nft") else "ppo"
     own = (f"{section(kind)}.sampling={sampling}", f"algorithm.name={algorithm}", "algorithm.horizon=22")
