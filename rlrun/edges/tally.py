@@ -70,15 +70,23 @@ class StepTally:
         self._used = max(self._used, float(share.max(initial=0.0)))
         is_sound = ~result.infra_fault[rows]
         self._num_odd += int((_are_odd(result.frames.images, rows) & is_sound).sum())
+        has_moved = (before.proprio != result.frames.proprio[rows]).any(axis=1)
+        firsts = []
         for i, row in enumerate(rows.tolist()):
             if is_sound[i]:
-                self._add_row(row, before.proprio[i], before.images[i], actions[i], result)
+                firsts.append(
+                    self._add_row(row, before.proprio[i], before.images[i], actions[i], bool(has_moved[i]), result)
+                )
             elif row in self._running:
                 self._end(row)
+        if firsts:
+            self._add_reach(np.array(firsts), result.frames.proprio[rows[is_sound]])
 
-    def _add_row(self, row: int, start: np.ndarray, seen: np.ndarray, actions: np.ndarray, result: ChunkResult) -> None:
+    def _add_row(
+        self, row: int, start: np.ndarray, seen: np.ndarray, actions: np.ndarray, has_moved: bool, result: ChunkResult
+    ) -> np.ndarray:
         """Count one chunk of a row. Before it: start, float32 [P], and seen, uint8 [N, H, W, 3]; actions: float32
-        [C, A]."""
+        [C, A]. has_moved: whether the state is another one than before. Returns the first state of the episode, [P]."""
         now = result.frames.proprio[row]
         shown = result.frames.images[row]
         running = self._running.get(row)
@@ -90,25 +98,30 @@ class StepTally:
             running = self._running[row] = _Running(start.copy(), now, actions, 0, False, np.zeros(len(seen), bool))
         running.last = now.copy()
         running.actions = actions.copy()
-        self._add_reach(running.first, now)
         if result.ended[row]:
             self._end(row)
-        elif has_new_actions or not np.array_equal(start, now):
+        elif has_new_actions or has_moved:
             self._num_moves += 1
             running.num_moves += 1
-            running.has_moved |= not np.array_equal(start, now)
+            running.has_moved |= has_moved
             if len(seen):
                 is_frozen = _are_equal(seen, shown)
                 if running.num_moves > 1:  # the picture of a reset may be true, and that of each chunk an old one
                     running.changed |= ~is_frozen
                 self._num_frozen = self._num_frozen + is_frozen if self._num_frozen.size else is_frozen.astype(int)
+        return running.first
 
-    def _add_reach(self, first: np.ndarray, now: np.ndarray) -> None:
-        """Add how far the state, float32 [P], came from the start of its episode."""
-        low, high = self._range or (first, first)
-        self._range = np.minimum(np.minimum(low, first), now), np.maximum(np.maximum(high, first), now)
+    def _add_reach(self, firsts: np.ndarray, now: np.ndarray) -> None:
+        """Add how far the states, float32 [R, P], came from those at the start of their episodes."""
+        states = np.concatenate([firsts, now])
+        low = states.min(axis=0)
+        high = states.max(axis=0)
+        if self._range is not None:
+            low = np.minimum(self._range[0], low)
+            high = np.maximum(self._range[1], high)
+        self._range = low, high
         if now.size:
-            self._farthest = np.maximum(self._farthest, np.abs(now - first))
+            self._farthest = np.maximum(self._farthest, np.abs(now - firsts).max(axis=0))
 
     def _end(self, row: int) -> None:
         """Count the running episode of a row, which is over, if its robot moved in two chunks or more."""
