@@ -17,12 +17,14 @@ from rlrun.system.errors import ExitStatus
 def main(config: RunConfig) -> ExitStatus:
     from rlrun.cluster.launch import Machines
     from rlrun.training.evaluation import evaluate_alone
-    from rlrun.training.policy_folders import policy_folder
+    from rlrun.training.policy_folders import newer_checkpoint, policy_folder
     from rlrun.training.session import open_session
 
-    policy = config.evaluation.server or str(policy_folder(config))
+    folder = None if config.evaluation.server else policy_folder(config)
     with open_session(config, Machines(config), ["env", "rollout"], is_evaluation=True) as session:
-        evaluate_alone(session, policy)
+        if folder is not None and (newer := newer_checkpoint(folder)) is not None:
+            session.console.warning(f"training went on after {folder} was written: checkpoint={newer} is newer")
+        evaluate_alone(session, config.evaluation.server or str(folder))
     return ExitStatus.ok
 
 

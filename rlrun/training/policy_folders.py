@@ -10,10 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlrun.config import provenance
+from rlrun.config.recorded import read_config
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig
 from rlrun.config.sources import computing_digest, world_digest
-from rlrun.data import checksums
+from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.fit import World, compare
 from rlrun.data.fit_replay import MAX_STARTS, MIN_STARTS, replayed_actions
 from rlrun.data.lerobot import dataset_digest
@@ -75,6 +76,16 @@ def policy_folder(config: RunConfig) -> Path:
         remedy="Name a run folder that ended, a checkpoint folder, or an exported policy folder.",
         exit_status=ExitStatus.bad_input,
     )
+
+
+def newer_checkpoint(policy: Path) -> Path | None:
+    """Return the last checkpoint of the run that exported the folder `policy` when it ended, if it went on since."""
+    recorded = policy / provenance.POLICY_CONFIG
+    newest = checkpoint_folder.latest(policy.parent / provenance.CHECKPOINTS)
+    if policy.name != "policy" or newest is None or not recorded.is_file():
+        return None
+    num_steps = read_config(recorded).tree.get("num_steps")
+    return newest if isinstance(num_steps, int) and (checkpoint_folder.step_of(newest) or 0) > num_steps else None
 
 
 def demonstrations(session: Session) -> Path:

@@ -7,10 +7,12 @@ import pytest
 
 from rlrun.certification import rules
 from rlrun.certification.history import History
+from rlrun.data.checkpoint_folder import COMPLETE
 from rlrun.edges.reports import EpisodeReport
 from rlrun.edges.starts import TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, EpisodeStart, Split, split_of
 from rlrun.observability.records import Purpose, record_evaluation, record_starts, summarize_evaluation
 from rlrun.system.errors import RunError
+from rlrun.training.policy_folders import newer_checkpoint
 
 ENV = {"simulator": "embedded", "renderer": "egl", "num_envs": 16, "sections": {}}
 
@@ -77,6 +79,12 @@ def test_a_run_that_went_on_has_the_policy_of_its_last_end(run, planned: int, st
     for place in (run, run / "policy"):
         found = History.of(place)
         assert found is not None and found.step == step and found.run.num_steps == 3
+    assert newer_checkpoint(run / "policy") is None, "there are no checkpoints"
+    newest = run / "checkpoints" / "step_00000003"
+    (newest / "policy").mkdir(parents=True)
+    (newest / COMPLETE).write_text("")
+    assert newer_checkpoint(run / "policy") == (newest if planned < 3 else None)
+    assert newer_checkpoint(newest / "policy") is None
 
 
 def test_a_policy_that_was_moved_out_of_its_run_has_no_record(run, tmp_path):
