@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from rlrun.placement.node_environment import markdown_table, setting, variables
+from rlrun.plan import main
 
 ROOT = Path(__file__).parents[3]
 INVENTORY = "inventory=configs/inventory_example.yaml"
@@ -19,19 +23,26 @@ INVENTORY = "inventory=configs/inventory_example.yaml"
 BEHAVIOR = ("run=behavior_ppo_openvla_oft", "+placement=dual_node", INVENTORY)
 
 
-def run_plan(*arguments: str, columns: int | None = 160) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "rlrun.plan", *arguments]
-    environment = {"PATH": "/usr/bin:/bin"} | ({} if columns is None else {"COLUMNS": str(columns)})
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        timeout=240,  # the first one counts the policy
-        check=False,
-    )
+@dataclass(frozen=True)
+class Ended:
+    """How the command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run_plan(*arguments: str, columns: int = 160) -> Ended:
+    """Run the command in this process."""
+    printed = io.StringIO()
+    told = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(told):
+        patch.chdir(ROOT)
+        patch.setenv("COLUMNS", str(columns))
+        patch.setattr(sys, "excepthook", sys.excepthook)  # which a command replaces
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+    return Ended(int(ended.value.code or 0), printed.getvalue(), told.getvalue())
 
 
 def test_the_verdict_comes_first() -> None:
@@ -57,7 +68,17 @@ def test_it_is_short_and_whole_at_80_columns_and_has_details_on_request() -> Non
 
 
 def test_a_log_has_room_for_the_tables() -> None:
-    assert "placement.roles.actor: 0-7" in run_plan(*BEHAVIOR, "details=true", columns=None).stdout
+    command = [sys.executable, "-m", "rlrun.plan", *BEHAVIOR, "details=true"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin"},
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert "placement.roles.actor: 0-7" in done.stdout
 
 
 def test_dual_node_is_printed() -> None:
