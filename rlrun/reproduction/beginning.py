@@ -27,6 +27,7 @@ from rlrun.system.local_files import read_json
 FIXED = ("cluster.kind=local", "logging.verbosity=quiet", "logging.tensorboard=false", "logging.video_episodes=0")
 CAMERAS = ("agentview", "robot0_eye_in_hand")  # in the order of all families
 OFFICIAL_CHUNK = 8  # of OpenVLA-OFT and SimpleVLA-RL on LIBERO, whose folders do not say it
+GR00T_STEPS = 8  # of a chunk that LeRobot executes on LIBERO at most, whatever the folder says
 SERVERS = ("ws://", "wss://")
 SUITE = "env.libero.suite"
 TASKS = "env.libero.task_ids"
@@ -212,8 +213,10 @@ def _derived(folder: Path, kind: str, described: Mapping[str, Any], suite: str) 
         yield "env.libero.cameras", f"[{','.join(CAMERAS[: len(pictures)])}]"
         yield "env.image_size", str(pictures[0]["shape"][-1])
         yield "policy.use_proprio", str("observation.state" in features).lower()
-    if described.get("n_action_steps"):
-        yield "policy.num_action_chunks", str(described["n_action_steps"])
+    num_steps = described.get("n_action_steps")
+    if num_steps:
+        is_of_libero = kind == "gr00t" and described.get("embodiment_tag") == "libero_sim"
+        yield "policy.num_action_chunks", str(min(num_steps, GR00T_STEPS) if is_of_libero else num_steps)
     for name in ("num_steps", "num_inference_steps", "num_inference_timesteps"):
         if described.get(name):
             yield f"policy.{kind}.num_flow_steps", str(described[name])

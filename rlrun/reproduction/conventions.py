@@ -14,7 +14,7 @@ import yaml
 
 from rlrun.config.schema import RunConfig
 from rlrun.policies.spec import CONFIG_FILE
-from rlrun.reproduction.families import FAMILIES, LIMIT, OWN, STATE_IN_PROMPT, STOP, Family
+from rlrun.reproduction.families import CHUNK, FAMILIES, LIMIT, OWN, STATE_IN_PROMPT, STOP, Family
 
 SCALINGS = ("MEAN_STD", "MIN_MAX", "QUANTILES")  # LeRobot's names
 STATES = ("axis_angle", "short_axis_angle", "euler", "fingers_first", "one_finger", "zeros")
@@ -179,9 +179,11 @@ def _limits(subject: Subject) -> list[str]:
 
 
 def _chunks(subject: Subject) -> list[str]:
-    """Return half of the control steps of a chunk, and one; a policy behind a server may send more."""
+    """Return half of the control steps of a chunk, one, and the family's; a policy behind a server may send more."""
     used = subject.config.policy.num_action_chunks
-    return [str(steps) for steps in sorted({max(1, used // 2), 1} - {used}, reverse=True)]
+    known = subject.family.values.get(CHUNK)
+    published = {min(used, int(known.value))} if known is not None else set()
+    return [str(steps) for steps in sorted({max(1, used // 2), 1} | published - {used}, reverse=True)]
 
 
 def _policy_key(name: str) -> Place:
@@ -214,7 +216,7 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(STATE_IN_PROMPT, _policy_key("state_in_prompt"), _all("none", "real", "padded")),
     Convention("picture: centre crop", _at("env.libero.crop"), _all("1.0", "0.9")),
     Convention("sentence", _at("env.libero.sentence"), _all("published", "capital", "upper", "underscores")),
-    Convention("control steps of a chunk", _at(STEPS_IN_CHUNK), _chunks),
+    Convention(CHUNK, _at(STEPS_IN_CHUNK), _chunks),
     Convention("settle steps", _at("env.libero.settle_steps"), _all("10", "0", "5", "20")),
     Convention("gripper while settling", _at("env.libero.idle_gripper"), _all("-1.0", "0.0")),
     Convention(LIMIT, _at("env.max_control_steps"), _limits),

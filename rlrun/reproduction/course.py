@@ -19,8 +19,6 @@ from rlrun.config.sealed import author_of, write_sealed
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.envs.libero.scenes import Suite
 from rlrun.envs.libero.spec import SuiteConfig, has_variants, start_range
-from rlrun.policies.flow.spec import FlowSettings
-from rlrun.policies.spec import policy_spec
 from rlrun.reproduction import card
 from rlrun.reproduction.beginning import Beginning, beginning, policy_in
 from rlrun.reproduction.bisection import Bisection, Search, fewest_starts
@@ -29,7 +27,7 @@ from rlrun.reproduction.families import OF_FAMILY
 from rlrun.reproduction.folders import changes_between
 from rlrun.reproduction.page import PAGE, page
 from rlrun.reproduction.trials import Trials, words_of
-from rlrun.reproduction.verdict import MARGIN, Outcome, Verdict, judge, looks_within
+from rlrun.reproduction.verdict import MARGIN, Outcome, Verdict, agreeing_margin, judge, looks_within
 from rlrun.system.errors import ExitStatus, RunError, indent
 from rlrun.training.run_folder import new_folder
 
@@ -47,6 +45,11 @@ def reproduce(options: argparse.Namespace) -> ExitStatus:
     most = min(options.episodes, num_starts or options.episodes)
     if most < options.episodes:
         print(f"{most} starts differ, and a repeated one may only repeat its outcome: {most} episodes are run at most.")
+    if published is not None and (wanted := agreeing_margin(published, most)) > _margin(options):
+        print(
+            f"{100 * published:.0f} % cannot agree within {most} episodes: its interval is wider than --margin allows. "
+            f"--margin {wanted:.2f} or more --episodes would do."
+        )
     conventions = table(subject)
     print("\n".join(lines_of(conventions)), flush=True)
     verdict = _measure(trials, published, most, _margin(options))
@@ -119,8 +122,7 @@ def distinct_starts(subject: Subject) -> int | None:
     """
     config = subject.config
     own = config.env.section(SuiteConfig)
-    settings = policy_spec(config).section
-    draws = config.evaluation.temperature > 0 or (settings is not None and issubclass(settings, FlowSettings))
+    draws = config.evaluation.temperature > 0  # at 0 a flow begins with one noise for all chunks, too
     if (draws and not subject.is_served) or has_variants(own):
         return None
     wanted = start_range(own.validation_starts)

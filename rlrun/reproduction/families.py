@@ -77,10 +77,10 @@ OPENVLA = (
     | _known("openvla_utils.py", {CROP: "true", SENTENCE: "published", FORMAT: "bf16", STATE: "axis_angle"})
     | _known("modeling_prismatic.py", {BOUNDS: "q99", TEMPERATURE: "0.0", STOP: "true"})
 )
-LEROBOT = (
-    _known("libero.py", {**SETTLED, CAMERAS: BOTH_CAMERAS, GRIPPER: "false"})
+LEROBOT = (  # before 0.6 the pictures have the size of libero.py, whatever configs.py says
+    _known("libero.py", {**SETTLED, CAMERAS: BOTH_CAMERAS, GRIPPER: "false", SIZE: "256"})
     | _known("env_processor.py", {TURNED: "rotated", STATE: "axis_angle", SENTENCE: "published"})
-    | _known("configs.py", {RATE: "20", SIZE: "256"})
+    | _known("configs.py", {RATE: "20"})
 )
 LEROBOT_LIMITS = _limits(280, 280, 300, 520)
 OWN = Family("rlrun", values=_known("", {STARTS: PUBLISHED_STARTS}))  # a policy without a record
@@ -108,7 +108,7 @@ FAMILIES: tuple[Family, ...] = (
         | _known("action_utils.py", {GRIPPER: "true"})
         | _known("openvla_oft_action_model.py", {CROP: "false", STOP: "false", SENTENCE: "published", BOUNDS: "q99"})
         | _known("libero_10_openvlaoft_eval.yaml", {TEMPERATURE: "1.6"}),
-        {**_limits(240, 240, 320, 512, ninety=512)},
+        _limits(512, 512, 512, 520, ninety=512),  # of the configurations of its evaluations; libero_env's are shorter
         _by_suite(0.9869, 0.9960, 0.9809, 0.9345),
         "RLinf/RLinf",
     ),
@@ -149,7 +149,7 @@ FAMILIES: tuple[Family, ...] = (
         | _known("env_processor.py", {TURNED: "rotated", STATE: "axis_angle"})
         | _known("configuration_groot.py", {CHUNK: "8", FLOW_STEPS: "4"})
         | _known("flow_matching_action_head.py", {SAMPLING: ODE})
-        | _known("configs.py", {RATE: "20", SIZE: "256"}),
+        | _known("configs.py", {RATE: "20"}),  # its pictures of 360 pixels come to the folder's size by its processor
         LEROBOT_LIMITS,
         _by_suite(0.95, 1.00, 0.98, 0.93),
         "huggingface/lerobot",
@@ -177,8 +177,10 @@ FAMILIES: tuple[Family, ...] = (
             "main.py",
             {TURNED: "rotated", **SETTLED, CHUNK: "5", SIZE: "224"},
         )
-        | _known("libero_policy.py", {CAMERAS: BOTH_CAMERAS, GRIPPER: "false", SENTENCE: "published"})
-        | _known("pi0.py", {FLOW_STEPS: "10", SAMPLING: ODE, STATE: "zeros", STATE_IN_PROMPT: "none"})
+        | _known(
+            "libero_policy.py", {CAMERAS: BOTH_CAMERAS, STATE: "axis_angle", GRIPPER: "false", SENTENCE: "published"}
+        )
+        | _known("pi0.py", {FLOW_STEPS: "10", SAMPLING: ODE, STATE_IN_PROMPT: "none"})
         | _known("pi0_config.py", {FORMAT: "bf16"}),
         OPENVLA_LIMITS,
         _by_suite(0.988, 0.982, 0.980, 0.924),
@@ -211,6 +213,7 @@ FAMILIES: tuple[Family, ...] = (
             "benchmark.py",
             {**SETTLED, SIZE: "256"},  # the state is as each server asks for it: quat_no_antipodal
         )
+        | _known("predict.py", {CHUNK: "1"})  # whose servers keep the rest of a chunk
         | _known("utils.py", {TURNED: "rotated"}),
         OPENVLA_LIMITS,
         repository="allenai/vla-evaluation-harness",

@@ -67,6 +67,13 @@ def judge(outcomes: list[bool], published: float | None, most: int, margin: floa
     return Verdict(outcome, successes, episodes, low, high, published)
 
 
+def agreeing_margin(published: float, most: int) -> float:
+    """Return the least margin, in hundredths, at which `most` episodes of exactly the published rate agree."""
+    outcomes = [i < round(published * most) for i in range(most)]
+    margins = (hundredths / 100 for hundredths in range(round(100 * MARGIN), 101))
+    return next(margin for margin in margins if judge(outcomes, published, most, margin).outcome is Outcome.agrees)
+
+
 @cache
 def exact_interval(successes: int, episodes: int, confidence: float) -> tuple[float, float]:
     """Return Clopper and Pearson's interval of a success probability, each bound in 0..1.

@@ -126,7 +126,7 @@ def test_an_official_folder_of_openvla_is_evaluated_as_its_recipe_does(
     ("names", "family", "state", "in_prompt"),
     [
         ((), "openpi pi0", StateForm.axis_angle, None),
-        (("time_mlp_in.weight",), "openpi pi0.5", StateForm.zeros, StateInPrompt.none),
+        (("time_mlp_in.weight",), "openpi pi0.5", StateForm.axis_angle, StateInPrompt.none),
     ],
 )
 def test_the_tensors_of_openpi_say_which_of_its_policies_a_folder_holds(
@@ -137,6 +137,19 @@ def test_the_tensors_of_openpi_say_which_of_its_policies_a_folder_holds(
     assert subject.family.name == family
     assert subject.config.env.section(SuiteConfig).state is state
     assert subject.config.policy.section(PiSettings).state_in_prompt is in_prompt
+
+
+@pytest.mark.parametrize(("tag", "steps"), [("libero_sim", 8), ("new_embodiment", 40)])
+def test_gr00t_executes_as_many_steps_of_a_chunk_as_lerobot(tag: str, steps: int, tmp_path: Path) -> None:
+    described = {"type": "groot", "model_version": "n1.7", "embodiment_tag": tag, "n_action_steps": 40}
+    subject = unchanged(official(tmp_path / "policy", described, "one"), tmp_path)
+    assert subject.config.policy.num_action_chunks == steps
+
+
+def test_a_server_of_vla_eval_is_asked_for_one_action(tmp_path: Path) -> None:
+    begin = beginning(parser().parse_intermixed_args(["ws://127.0.0.1:8000/vla-eval", "--suite", "libero_goal"]))
+    subject = begin.subject(Trials(begin.overrides, begin.recorded, begin.policy, tmp_path))
+    assert subject.config.policy.num_action_chunks == 1
 
 
 @pytest.mark.parametrize("family", ["LeRobot GR00T N1.7", "Isaac-GR00T N1.7"])
@@ -208,7 +221,8 @@ def test_a_policy_of_another_world_is_refused(tmp_path: Path, monkeypatch: pytes
     [
         (("run=libero_small", "policy.kind=cnn", "evaluation.temperature=0"), 10),
         (("run=libero_small", "policy.kind=cnn", "evaluation.temperature=1"), None),
-        (("run=libero_small", "evaluation.temperature=0"), None),  # a flow begins with drawn noise
+        (("run=libero_small", "evaluation.temperature=0"), 10),  # a flow begins with the same noise
+        (("run=libero_small", "evaluation.temperature=1"), None),
         (("run=libero_small", "policy.kind=cnn", "evaluation.temperature=0", "env.libero.plus=[camera]"), None),
     ],
 )

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from rlrun.reproduction.verdict import Outcome, exact_interval, judge, looks_within, paired_p_value
+from rlrun.reproduction.verdict import Outcome, agreeing_margin, exact_interval, judge, looks_within, paired_p_value
 
 
 def course(rate: float, published: float, most: int, seed: int) -> tuple[Outcome, int]:
@@ -53,6 +53,11 @@ def test_a_rate_far_from_the_published_one_does_not_agree_because_few_episodes_a
 def test_without_a_published_number_all_episodes_are_measured() -> None:
     assert judge([True] * 20, None, 500).outcome is Outcome.undecided
     assert judge([True] * 500, None, 500).outcome is Outcome.measured
+
+
+@pytest.mark.parametrize(("published", "most", "margin"), [(0.97, 500, 0.05), (0.5, 500, 0.06), (0.5, 50, 0.18)])
+def test_the_least_margin_at_which_a_true_number_agrees(published: float, most: int, margin: float) -> None:
+    assert agreeing_margin(published, most) == margin
 
 
 def test_the_last_look_is_after_the_largest_number_of_episodes() -> None:
