@@ -141,9 +141,14 @@ def latest(root: Path) -> Path | None:
 
 def best(root: Path) -> Path | None:
     """Return the checkpoint that `mark_best` marked, or None if it is no longer complete."""
-    marker = root / BEST
-    name = marker.read_text(errors="replace").strip() if marker.is_file() else ""
+    name = _best_name(root)
     return root / name if _NAME.fullmatch(name) and is_complete(root / name) else None
+
+
+def _best_name(root: Path) -> str:
+    """Return the name that stands in the marker; "" without one."""
+    marker = root / BEST
+    return marker.read_text(errors="replace").strip() if marker.is_file() else ""
 
 
 def _is_readable_version(folder: Path) -> bool:
@@ -163,8 +168,8 @@ def mark_best(folder: Path) -> None:
 
 
 def unmark_best(folder: Path) -> None:
-    """Let no checkpoint be the best one if that is `folder`."""
-    if best(folder.parent) == folder:
+    """Let no checkpoint be the best one if that is `folder`, which may be incomplete."""
+    if _best_name(folder.parent) == folder.name:
         (folder.parent / BEST).unlink()
 
 
@@ -177,6 +182,8 @@ def set_later_aside(checkpoint: Path, place: Path) -> list[Path]:
     later = [folder for folder in list_all(checkpoint.parent) if (step_of(folder) or 0) > step]
     if later:
         place.mkdir(parents=True, exist_ok=True)
+    for folder in later:
+        unmark_best(folder)
     return [folder.rename(place / folder.name) for folder in later]
 
 

@@ -26,6 +26,7 @@ from rlrun.observability.run_files import (
     STARTS,
     JsonLines,
     read_json_lines,
+    without_void,
 )
 from rlrun.observability.timeline import seconds_by_phase
 from rlrun.system.local_files import read_json, read_yaml
@@ -282,9 +283,9 @@ def read_world(run_dir: Path) -> list[dict[str, str]]:
 
 
 def read_evaluations(run_dir: Path) -> list[EvaluationRecord]:
-    """Read the evaluations in order of steps; of a step that was evaluated twice, the later one."""
-    by_step = {line["step"]: _evaluation(line) for line in read_json_lines(run_dir / EVALUATIONS)}
-    return [by_step[step] for step in sorted(by_step)]
+    """Read the evaluations in order of steps, without void ones; of a step that was evaluated twice, the later one."""
+    lines = without_void(read_json_lines(run_dir / EVALUATIONS))
+    return list({line["step"]: _evaluation(line) for line in lines}.values())
 
 
 def _evaluation(line: dict[str, Any]) -> EvaluationRecord:
@@ -388,6 +389,9 @@ def read_run(folder: Path) -> RunRecord:
     record.provenance = _read_mapping(record, run_files.PROVENANCE)
     record.metrics = run_files.read_metrics(folder)
     record.evaluations = read_evaluations(folder)
+    if record.metrics:  # evaluations of later steps are void: the run returned to a checkpoint before them
+        last_step = int(record.metrics[-1]["step"])
+        record.evaluations = [evaluation for evaluation in record.evaluations if evaluation.step <= last_step]
     record.notes = list(run_files.read_json_lines(folder / run_files.NOTES))
     for episode in run_files.read_json_lines(folder / run_files.EPISODES, holding='"infra_fault": true'):
         record.num_faulty_episodes += 1

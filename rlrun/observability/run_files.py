@@ -7,7 +7,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -112,11 +112,25 @@ def last_object(lines: Sequence[str]) -> dict[str, Any] | None:
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """Return one dict per training step, in order. A step that was repeated after a resume has its later values."""
+    """Return one dict per training step, in order, without steps that a return to an earlier checkpoint made void."""
     by_step: dict[int, dict[str, Any]] = {}
-    for record in read_json_lines(run_dir / METRICS):
+    for record in without_void(read_json_lines(run_dir / METRICS)):
         by_step.setdefault(int(record["step"]), {}).update(record)
-    return [by_step[step] for step in sorted(by_step)]
+    return list(by_step.values())
+
+
+def without_void(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return records in order of steps: where a later one has a smaller step, the run returned to before it.
+
+    What was recorded of that step and those after it is void.
+    """
+    valid: list[dict[str, Any]] = []
+    for record in records:
+        step = int(record["step"])
+        if valid and step < int(valid[-1]["step"]):
+            valid = [earlier for earlier in valid if int(earlier["step"]) < step]
+        valid.append(record)
+    return valid
 
 
 class _LogFile(logging.StreamHandler[TextIO]):

@@ -50,13 +50,17 @@ def open_policy(
     device: torch.device | str,
     run: RunConfig | None = None,
     spec: PolicySpec | None = None,
+    progress: Callable[[], None] = lambda: None,
 ) -> Policy:
     """Open a policy folder, rlrun's or an official one; nothing is downloaded, and no code from the folder runs.
 
     run: the run that uses the policy; the two must agree. spec: the kind; None: that of the run, or without a run the
-    installed one that recognizes the folder. Raises RunError that names what is missing or does not fit.
+    installed one that recognizes the folder. progress: called for each tensor that is read. Raises RunError that names
+    what is missing or does not fit.
     """
-    return _filled(*open_unfilled(folder, run, spec), dtype, device)
+    policy, weights = open_unfilled(folder, run, spec)
+    weights.progress = progress
+    return _filled(policy, weights, dtype, device)
 
 
 def open_to_shard(folder: str | Path, run: RunConfig) -> tuple[Policy, StoredWeights]:

@@ -388,6 +388,7 @@ class StoredWeights:
         self._new_parts = new_parts
         self._unread = unread
         self.seed = seed
+        self.progress: Callable[[], None] = lambda: None  # called for each tensor: a cold disk takes minutes
 
     def in_order(self) -> Iterator[str]:
         """Yield every name once, file by file."""
@@ -396,6 +397,7 @@ class StoredWeights:
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
         """Return rows start..stop of the first axis. Raises RunError if a file is damaged, or a number not finite."""
+        self.progress()
         if name not in self._new_parts:
             tensor = self._files.read(name, start, stop)
             if name not in self._unread:

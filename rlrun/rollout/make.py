@@ -19,7 +19,8 @@ def make_backend(
 ) -> RolloutBackend:
     """Make the backend of `rollout.backend`, on an accelerator if this process has one. Weights must be applied later.
 
-    progress: called at signs of progress while an engine starts, which takes minutes, or a policy server is awaited.
+    progress: called at signs of progress while weights are read or an engine starts, which takes minutes, or while a
+    policy server is awaited.
     is_base_on_device: whether the weights under adapters are kept there too, see `RunConfig.are_adapters_apart`; False:
     in host memory. world: of the simulators, for a policy server (`evaluation.server`).
     """
@@ -42,7 +43,7 @@ def make_backend(
     from rlrun.rollout.hf import HFBackend
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    policy = open_policy(policy_folder, torch_dtype(config.rollout.precision), device, config)
+    policy = open_policy(policy_folder, torch_dtype(config.rollout.precision), device, config, progress=progress)
     policy.use_attention(config.policy.attention, config.rollout.precision)
     prepare_blocks(policy, chosen_backend(config.policy.compile_backend, device, is_learner=False))
     adapted = adapted_weights(policy, config, device if is_base_on_device else torch.device("cpu"))

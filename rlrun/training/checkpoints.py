@@ -121,8 +121,14 @@ class Checkpoints:
         wanted = self._session.config.checkpoint.resume
         if wanted is None:
             return None
+        own = self._session.run_dir / CHECKPOINTS
+        is_own = own.resolve() in (Path(wanted).resolve(), Path(wanted).resolve().parent)
+        if wanted != "auto" and not is_own and (newest := checkpoint_folder.latest(own)) is not None:
+            # the same command again, as after a requeue, would lose what it has trained
+            self._session.console.warning(f"checkpoint.resume={wanted} began this run, which goes on from {newest}")
+            wanted = "auto"
         if wanted == "auto":
-            return self.latest_valid(self._session.run_dir / CHECKPOINTS)
+            return self.latest_valid(own)
         if checkpoint_folder.is_checkpoint(Path(wanted)):
             with self._session.phase("verify checkpoints"):
                 self._session.controller.verify_checkpoint(wanted)
@@ -168,6 +174,11 @@ class Checkpoints:
         progress = Progress.read(self._session.controller.restore(str(checkpoint)), checkpoint)
         self.newest = checkpoint
         self._state = asdict(progress)
+        root = self._session.run_dir / CHECKPOINTS
+        top = checkpoint_folder.folder_of_step(root, max(0, progress.best_version))
+        is_own = checkpoint.parent.resolve() == root.resolve()
+        if is_own and checkpoint_folder.best(root) is None and checkpoint_folder.is_complete(top):
+            checkpoint_folder.mark_best(top)  # a better one of later steps was set aside
         return progress
 
     def save(self, progress: Progress) -> Path:

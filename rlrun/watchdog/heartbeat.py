@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 
 from rlrun.observability.run_files import BOARD, JsonLines, log_name
 from rlrun.system.status import WorkerStatus
@@ -18,6 +19,7 @@ from rlrun.system.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
+_OWN = Path(__file__).parents[1]
 MAX_BYTES = 4 * 1024 * 1024  # then the file becomes the ".1" of a new one
 
 
@@ -69,9 +71,19 @@ class Heartbeat:
             logger.warning("thread %s ended: %s", name, failed.exc_value)
             return
         text = "".join(traceback.format_exception(failed.exc_type, failed.exc_value, failed.exc_traceback))
+        if self._telemetry.worker.startswith("driver/") and not _is_of_rlrun(failed.exc_traceback):
+            logger.warning("thread %s ended, which a callback or a library had started: %s", name, text)
+            return
         self._telemetry.fail(f"thread {name}:\n{text}")
         logger.error("thread %s died: %s", name, text)
         self._hook(failed)
+
+
+def _is_of_rlrun(trace: TracebackType | None) -> bool:
+    """Return whether the function of a thread is one of rlrun, by the first frame outside the module threading."""
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace))
+    first = next((file for file in files if file != threading.__file__), "")
+    return Path(first).is_relative_to(_OWN)
 
 
 def status_record(status: WorkerStatus) -> dict:

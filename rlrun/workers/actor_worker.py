@@ -99,7 +99,9 @@ class ActorWorker:
             if self._learner is None:
                 limit_s = self.config.cluster.start_deadline_s
                 await_room(self.device, room_bytes, limit_s, partial(self.telemetry.count, "looks"))
-            self._begin(*open_to_shard(policy_folder, self.config))
+            policy, weights = open_to_shard(policy_folder, self.config)
+            weights.progress = partial(self.telemetry.count, "tensors_read")
+            self._begin(policy, weights)
             self.outgoing.load(self.learner.weight_layout, self.learner.named_weights)
 
     def begin_policy(self, spaces: Spaces, folder: str) -> None:

@@ -76,9 +76,12 @@ for file in $(ls -tr "$logs/status"); do
 done
 
 # 75: saved after a signal. A job that still runs received a warning (time limit, preemption) and is requeued. A
-# cancelled job no longer runs, and is not requeued. (squeue prints one line for each component of the job.)
+# cancelled job no longer runs, and is not requeued. (squeue prints one line for each component of the job.) One task of an
+# array has the number of the whole array as its own, so that a task is named by array and index.
+job="${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID:-}}"
+job="${job:-$SLURM_JOB_ID}"
 echo "attempt ${SLURM_RESTART_COUNT:-0} ended with status $status"
-if [ "$status" -eq 75 ] && [ "$(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID" | sort -u)" = RUNNING ]; then
-    scontrol requeue "$SLURM_JOB_ID"
+if [ "$status" -eq 75 ] && [ "$(squeue --noheader --format=%T --jobs="$job" | sort -u)" = RUNNING ]; then
+    scontrol requeue "$job"
 fi
 exit "$status"

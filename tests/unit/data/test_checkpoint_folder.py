@@ -93,6 +93,8 @@ def test_a_run_that_returns_to_a_checkpoint_goes_on_from_there(tmp_path: Path) -
     assert latest(root) == root / "step_00000020" and best(root) is None
     assert set_later_aside(root / "step_00000020", tmp_path / "again") == []
     assert not (tmp_path / "again").exists()
+    make(root, 40)
+    assert best(root) is None, "it is another checkpoint than the best one of this step"
 
 
 def test_a_best_marker_with_a_wrong_name_is_ignored(tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ def test_the_command_takes_runs_and_folders_of_runs(
 def evaluated(folder: Path, lr: float, successes: int, of: int = 64, step: int = 1) -> Path:
     """A run folder whose last evaluation succeeds on the first `successes` seeds."""
     run(folder, 0, lr, [0.5])
+    with (folder / "metrics.jsonl").open("a") as lines:
+        lines.write(json.dumps({"step": step}) + "\n")
     reports = [EpisodeReport(0, seed, seed < successes, 0.0, 1.0, 5, True, False, False, "go") for seed in range(of)]
     record_evaluation(folder, summarize_evaluation(step, reports))
     return folder

@@ -40,6 +40,20 @@ def test_the_latest_evaluation_of_a_step_counts(tmp_path: Path, episode: Callabl
     assert [(record.step, record.successes) for record in read_evaluations(tmp_path)] == [(0, 0), (10, 0)]
 
 
+def test_steps_after_a_checkpoint_that_the_run_returned_to_are_void(
+    tmp_path: Path, episode: Callable[..., EpisodeReport]
+) -> None:
+    lines = JsonLines(tmp_path / "metrics.jsonl")
+    for attempt, step in ((1, 1), (1, 2), (1, 3), (1, 4), (2, 3), (2, 3)):
+        lines.write({"step": step, "attempt": attempt})
+    lines.close()
+    for step in (0, 2, 4):
+        record_evaluation(tmp_path, summarize_evaluation(step, [episode()]))
+    found = read_run(tmp_path)
+    assert [(line["step"], line["attempt"]) for line in found.metrics] == [(1, 1), (2, 1), (3, 2)]
+    assert [record.step for record in found.evaluations] == [0, 2] and found.num_steps == 3
+
+
 def test_episodes_carry_their_step(tmp_path: Path, episode: Callable[..., EpisodeReport]) -> None:
     record_episodes(tmp_path, 3, [episode(seed=1), episode(seed=2, success=False)])
     found = [(line["step"], line["seed"], line["success"]) for line in read_json_lines(tmp_path / "episodes.jsonl")]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from rlrun.observability.run_files import BOARD, read_json_lines
 from rlrun.system.telemetry import Telemetry
 from rlrun.watchdog.heartbeat import Heartbeat
+from rlrun.watchdog.heartbeat import __file__ as heartbeat_file
 
 
 @pytest.fixture
@@ -58,6 +60,23 @@ def test_a_sample_is_the_longest_since_the_last_one(clock):
             clock[0] += seconds
         told.append(telemetry.status().silences["simulate"])
     assert told == [(1, 0.5), (2, 90.0), (2, 90.0), (2, 90.0), (3, 1.5), (3, 1.5)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(("of", "is_fault"), [("rlrun/watchdog/heartbeat.py", True), ("callbacks.py", False)])
+def test_a_thread_that_a_callback_started_is_no_fault_of_the_driver(tmp_path, of: str, is_fault: bool):
+    telemetry = Telemetry("driver/0")
+    heartbeat = Heartbeat(telemetry, tmp_path, 60.0)
+    called = {}
+    file = Path(heartbeat_file).parents[2] / of
+    exec(compile("def upload(): raise ConnectionError('no route')", file, "exec"), called)
+    try:
+        thread = threading.Thread(target=called["upload"])
+        thread.start()
+        thread.join(timeout=60)
+    finally:
+        heartbeat.close()
+    assert ("no route" in telemetry.failure) is is_fault
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -47,7 +47,11 @@ def test_a_saved_policy_computes_the_same(tmp_path: Path, spaces: Spaces, kind: 
     policy.observe(frames(spaces, 1)[2], lambda x: x)
     assert policy.module.statistics is None or float(policy.module.statistics.count) == B
     policy.save(tmp_path)
-    again = open_policy(tmp_path, torch.float32, "cpu", RunConfig(policy=config(kind)))
+    read: list[None] = []
+    again = open_policy(
+        tmp_path, torch.float32, "cpu", RunConfig(policy=config(kind)), progress=lambda: read.append(None)
+    )
+    assert len(read) == len(again.module.state_dict()), "each tensor is a sign of progress"
     keys = np.arange(B, dtype=np.uint64)
     (ours, values), (theirs, same_values) = (p(*frames(spaces), temperature=1.0) for p in (policy, again))
     tokens = ours.sample(keys).detach()

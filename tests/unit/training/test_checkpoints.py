@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlrun.config.recorded import CHECKPOINTS
-from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step
+from rlrun.data.checkpoint_folder import COMPLETE, FORMAT, best, folder_of_step, latest, mark_best
 from rlrun.system.errors import RunError
 from rlrun.training.checkpoints import Checkpoints, Progress
 
@@ -37,6 +37,7 @@ class Controller:
         self.events: list[str] = []
         self.watched: list[str] = []  # what the disk is watched for
         self.is_written = False
+        self.stored: dict = {}  # the counters in each checkpoint
         self.failure: RunError | None = None
 
     def begin_save(self, root: str, driver_state: dict, is_best: bool) -> str:
@@ -51,12 +52,26 @@ class Controller:
         if self.failure is not None:
             raise self.failure
 
+    def restore(self, folder: str) -> dict:
+        return self.stored
+
+    def verify_checkpoint(self, folder: str) -> None:
+        self.events.append("verify")
+
+    def latest_checkpoint(self, root: str, at_most: str | None) -> tuple[str, list[str]]:
+        return str(latest(Path(root))), []
+
     def try_disk(self, folder: str, num_bytes: int) -> float:
         return 0.0
 
     def save(self, root: str, driver_state: dict, is_best: bool) -> str:
         self.events.append(f"save {driver_state['step']}")
         return str(folder_of_step(Path(root), driver_state["step"]))
+
+
+def resuming(checkpoint: Path) -> SimpleNamespace:
+    """Return what is read of the configuration of a run that resumes."""
+    return SimpleNamespace(checkpoint=SimpleNamespace(resume=str(checkpoint)))
 
 
 @pytest.fixture
@@ -73,12 +88,43 @@ def checkpoints(tmp_path: Path, controller: Controller) -> Checkpoints:
         stop=SimpleNamespace(saving=nullcontext),
         disk=SimpleNamespace(watched=partial(watched, controller), check_write=lambda *_: None),
         watchdog=SimpleNamespace(budgets=SimpleNamespace(usual=lambda *_: None)),
+        console=SimpleNamespace(warning=controller.events.append),
+        config=resuming(tmp_path / CHECKPOINTS / "step_00000004"),
     )
     return Checkpoints(session, lambda step, folder: controller.events.append(f"saved {step}"))
 
 
 def at(step: int) -> Progress:
     return Progress(step=step, policy_version=step, base_policy="nowhere")
+
+
+def complete(root: Path, step: int) -> Path:
+    folder = folder_of_step(root, step)
+    folder.mkdir(parents=True)
+    (folder / COMPLETE).write_text(f"{FORMAT}\n")
+    return folder
+
+
+def test_a_return_to_an_older_checkpoint_makes_the_best_one_before_it_the_best(
+    checkpoints: Checkpoints, controller: Controller, tmp_path: Path
+) -> None:
+    second, fourth, sixth = (complete(tmp_path / CHECKPOINTS, step) for step in (2, 4, 6))
+    mark_best(sixth)
+    assert checkpoints.to_resume() == fourth
+    controller.stored = asdict(at(4)) | {"best_version": 2, "best_success_rate": 0.5}
+    checkpoints.restore(fourth)
+    assert best(tmp_path / CHECKPOINTS) == second
+
+
+def test_a_repeated_command_goes_on_from_what_it_has_trained(
+    checkpoints: Checkpoints, controller: Controller, tmp_path: Path
+) -> None:
+    elsewhere = complete(tmp_path / "other" / CHECKPOINTS, 4)
+    checkpoints._session.config = resuming(elsewhere)
+    assert checkpoints.to_resume() == elsewhere
+    newest = complete(tmp_path / CHECKPOINTS, 8)
+    assert checkpoints.to_resume() == newest
+    assert controller.events[-1] == f"checkpoint.resume={elsewhere} began this run, which goes on from {newest}"
 
 
 def test_training_goes_on_until_a_checkpoint_is_written(checkpoints: Checkpoints, controller: Controller) -> None:
