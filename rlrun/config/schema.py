@@ -444,7 +444,7 @@ class CheckpointConfig(Section):
     is_best_kept: bool = True  # also save at once after the best evaluation so far; with every_steps=0 only mark it
     best_on: SelectionStarts = SelectionStarts.validation  # by whose success rate the best one is chosen
     is_asynchronous: bool = False  # copy the state to host memory, and write it while training goes on
-    resume: str | None = "auto"  # "auto": newest whole one in the run folder; or a path; None: start anew
+    resume: str | None = "auto"  # "auto": newest whole one in the run folder; or a path to begin with; None: start anew
     verify: bool = True  # compare checksums of checkpoints and policies before use; False: only names and sizes
 
 
