@@ -36,7 +36,7 @@ _REPEAT_WARNING_SHARE = 0.5  # a warning is repeated when the remaining time has
 OUTLIER_SHARE = 0.1  # of the median of the peers
 OUTLIER_BYTES = 500e6  # a smaller difference is noise of allocators
 STRAGGLER_WINDOW_S = 60.0
-STRAGGLER_FACTOR = 3.0  # of the peers' median time for a unit of work
+STRAGGLER_FACTOR = 3.0  # of the peers' median times for a unit of work and for a call
 _MIN_BUSY_SHARE = 0.3  # of the window; a slow worker that is rarely busy delays no other
 _REPEAT_WARNING_S = 600.0  # between two sentences on one worker
 _NUM_FIRST_MINUTES = 3  # minutes of a worker that later ones are compared with
@@ -309,7 +309,7 @@ class Stragglers:
 
     def _text(self, role: str, worker: str, took: Mapping[str, _Work], window_s: float) -> str | None:
         """Return a sentence if a worker is slow. took: work of the workers of its role."""
-        peers = [work.us_per_unit for peer, work in took.items() if peer != worker]
+        peers = [work for peer, work in took.items() if peer != worker]
         return _straggler_text(worker, _UNIT_NAMES[role], took[worker], peers, self._first_minutes(worker), window_s)
 
     def _took(self, role: str, before: dict[str, tuple[int, _Work]]) -> Iterator[tuple[str, _Work]]:
@@ -321,30 +321,36 @@ class Stragglers:
 
 
 def _straggler_text(
-    worker: str, unit: str, own: _Work, peers: list[float], first: list[_Work], window_s: float
+    worker: str, unit: str, own: _Work, peers: list[_Work], first: list[_Work], window_s: float
 ) -> str | None:
-    """Return a sentence if the time for a unit of work is unusual. peers: microseconds for a unit.
-
-    A call with few units takes as long as a full one on a GPU, and towards the end of an epoch few episodes go on. So
-    a worker has grown slower only if a call takes longer, too.
-    """
-    mine = own.us_per_unit
-    here = f"{worker} takes {mine / 1000:.3g} ms for a {unit}"
-    if peers and mine >= STRAGGLER_FACTOR * max(usual := statistics.median(peers), 1.0):
+    """Return a sentence if a worker is slow. peers: work of the others. first: its own in its first minutes."""
+    here = f"{worker} takes {own.us_per_unit / 1000:.3g} ms for a {unit}"
+    if peers and _is_slow(own, peers):
         return (
-            f"{here}, its peers {usual / 1000:.3g} ms, in the last {window_s:.0f} s: they wait for it; compare its "
-            "node (clocks, load, GPU) with theirs"
+            f"{here}, its peers {_usual_us(peers) / 1000:.3g} ms, in the last {window_s:.0f} s: they wait for it; "
+            "compare its node (clocks, load, GPU) with theirs"
         )
-    if len(first) < _NUM_FIRST_MINUTES:
-        return None
-    usual = statistics.median(work.us_per_unit for work in first)
-    of_call = statistics.median(work.us_per_call for work in first)
-    if mine >= STRAGGLER_FACTOR * max(usual, 1.0) and own.us_per_call >= STRAGGLER_FACTOR * max(of_call, 1.0):
+    if len(first) >= _NUM_FIRST_MINUTES and _is_slow(own, first):
         return (
-            f"{here} in the last {window_s:.0f} s, and took {usual / 1000:.3g} ms in its first minutes: it grows "
-            "slower; look at its memory, and at the load and clocks of its node"
+            f"{here} in the last {window_s:.0f} s, and took {_usual_us(first) / 1000:.3g} ms in its first minutes: it "
+            "grows slower; look at its memory, and at the load and clocks of its node"
         )
     return None
+
+
+def _is_slow(own: _Work, others: list[_Work]) -> bool:
+    """Return whether a unit of work takes much longer than usual, and a call does, too.
+
+    A call with few units takes as long as a full one on a GPU, and towards the end of an epoch few episodes go on.
+    """
+    of_call = statistics.median(work.us_per_call for work in others)
+    is_slow_call = own.us_per_call >= STRAGGLER_FACTOR * max(of_call, 1.0)
+    return is_slow_call and own.us_per_unit >= STRAGGLER_FACTOR * max(_usual_us(others), 1.0)
+
+
+def _usual_us(others: list[_Work]) -> float:
+    """Return the median time for a unit of work, in microseconds."""
+    return statistics.median(work.us_per_unit for work in others)
 
 
 def _work_done(status: WorkerStatus) -> _Work:
