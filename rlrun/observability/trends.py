@@ -79,7 +79,7 @@ class MemoryGrowth:
         self._lock = threading.Lock()
         self._workers: dict[str, _MemorySeries] = {}
         self._free: dict[str, int] = {}  # host -> least since the last step, bytes
-        self._latest_free: dict[str, int] = {}  # host -> least in the last step with a status
+        self._latest_free: dict[str, int] = {}  # host of a worker -> least in the last step with a status of that host
         self._told_s: dict[str, float] = {}  # host -> time that was left at its last warning
 
     def put(self, statuses: Iterable[WorkerStatus]) -> None:
@@ -90,9 +90,9 @@ class MemoryGrowth:
                 if worker is None or (worker.pid, worker.host) != (status.pid, status.host):
                     worker = self._workers[status.worker] = _MemorySeries(status.pid, status.host)
                 worker.peak = max(worker.peak, status.host_memory_bytes)
-                self._free[status.host] = min(
-                    self._free.get(status.host, status.host_free_bytes), status.host_free_bytes
-                )
+                if status.host_free_bytes:  # 0: it could not be read
+                    least = self._free.get(status.host, status.host_free_bytes)
+                    self._free[status.host] = min(least, status.host_free_bytes)
 
     def end_step(self, step: int) -> dict[str, float]:
         """Return, in MB, the most memory of a worker of each role since the last step, and the least that was free.
@@ -109,7 +109,9 @@ class MemoryGrowth:
                 worker.peak = 0
                 key = f"memory_{name.partition('/')[0]}"
                 metrics[key] = max(metrics.get(key, 0.0), worker.latest / 1e6)
-            self._latest_free = self._free or self._latest_free
+            hosts = {worker.host for worker in self._workers.values()}
+            known = self._latest_free | self._free
+            self._latest_free = {host: free for host, free in known.items() if host in hosts}
             self._free = {}
             if self._latest_free:
                 metrics["memory_free"] = min(self._latest_free.values()) / 1e6
@@ -128,7 +130,9 @@ class MemoryGrowth:
                 if slope > 0:
                     growing[worker.host][worker.pid] = (slope, worker.points[-1][0] - worker.points[0][0], name)
             sentences = [
-                self._sentence(host, list(rates.values()), step_s, num_steps - step) for host, rates in growing.items()
+                self._sentence(host, list(rates.values()), step_s, num_steps - step)
+                for host, rates in growing.items()
+                if host in self._latest_free
             ]
         return [sentence for sentence in sentences if sentence]
 
@@ -138,8 +142,10 @@ class MemoryGrowth:
         ]
         slope, num_seen, worker = max(growing)
         total = sum(each for each, _, _ in growing)
-        left = self._latest_free.get(host, 0) / total  # steps
+        left = self._latest_free[host] / total  # steps
         left_s = left * step_s
+        if host in self._told_s:  # the last warning was wrong, or memory was freed since
+            self._told_s[host] = max(self._told_s[host], _REPEAT_WARNING_SHARE * left_s)
         is_far = left > min(steps_left, _REACH * num_seen)
         if is_far or left_s > _REPEAT_WARNING_SHARE * self._told_s.get(host, float("inf")):
             return ""
