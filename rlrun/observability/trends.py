@@ -211,6 +211,7 @@ def free_memory(statuses: Sequence[WorkerStatus]) -> str:
 def outlier_workers(statuses: Sequence[WorkerStatus]) -> list[str]:
     """Return a sentence about each worker whose free device memory or used host memory differs from its role's.
 
+    Of two workers that differ, neither is the usual one: one sentence has both numbers.
     Ranks of one FSDP group do the same work. A rank that differs offloads state that the others keep, shares its
     accelerator with a leftover process, or has read more than its part.
     """
@@ -229,11 +230,15 @@ def _outliers(peers: Sequence[WorkerStatus], amounts: Sequence[float], what: str
     if len(amounts) < max(2, len(peers)):
         return []
     usual = median(amounts)
-    return [
-        f"{status.worker} on {status.host}: {_gb(amount)} GB {what}, {_gb(usual)} GB on most of its peers"
+    odd = [
+        (f"{status.worker} on {status.host}", _gb(amount))
         for status, amount in zip(peers, amounts, strict=True)
         if abs(amount - usual) > max(OUTLIER_BYTES, OUTLIER_SHARE * usual)
     ]
+    if len(peers) == 2 and odd:
+        (one, ones), (other, others) = odd
+        return [f"{one} and {other} differ: {ones} and {others} GB {what}"]
+    return [f"{name}: {amount} GB {what}, {_gb(usual)} GB on most of its peers" for name, amount in odd]
 
 
 def _gb(num_bytes: float) -> str:
