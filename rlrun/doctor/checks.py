@@ -249,7 +249,7 @@ CHECKS = (
     Check(
         "inputs",
         "the nodes that read them",
-        "one is missing, or differs between nodes",
+        "one is missing, or a policy, dataset or checkpoint differs between nodes",
         cross_node_checks.inputs,
         _inputs,
     ),

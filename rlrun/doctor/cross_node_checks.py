@@ -103,15 +103,16 @@ def fit(cluster: ClusterState) -> Iterator[Finding]:
 
 
 def inputs(cluster: ClusterState) -> Iterator[Finding]:
-    """Check that policy, dataset, checkpoint and interpreter exist, and are equal, on the nodes that read them."""
+    """Check that policy, dataset and checkpoint exist and are equal, and that interpreters exist, where needed."""
     for key in dict.fromkeys(wanted.key for node in cluster.facts.nodes for wanted in node.inputs):
         copies = {node.node: wanted for node in cluster.facts.nodes for wanted in node.inputs if wanted.key == key}
         there = {node: facts for node, facts in copies.items() if facts.num_files}
         for node in [node for node in copies if node not in there]:
             path = copies[node].path
             source = next((f"rsync -a {peer}:{path}/ {path}/" for peer in there), f"{key}=<another path>")
-            yield Finding("inputs", Status.failed, node, f"{key}: there is nothing at {path}", source)
-        odd, _ = _odd({node: facts.digest for node, facts in there.items()})
+            fix = f"{key}=<the path of a Python on this node>" if copies[node].is_interpreter else source
+            yield Finding("inputs", Status.failed, node, f"{key}: there is nothing at {path}", fix)
+        odd, _ = _odd({node: facts.digest for node, facts in there.items() if not facts.is_interpreter})
         for node in odd:
             peer = next(peer for peer in there if peer not in odd)
             cause = (

@@ -162,7 +162,7 @@ def with_package(error: str, is_late: bool = False, is_started: bool = True) -> 
     """The healthy cluster with bitsandbytes on the second node."""
     made = config()
     made.actor.optimizer = OptimizerKind.adamw_8bit
-    (request,) = needed_packages(made, {"actor": 1}, ())
+    (request,) = needed_packages(made, {"actor": 1}, {})
     cluster = with_node("peer", lambda node: {"packages": (PackageFacts(request, error, is_late, is_started),)})
     return dataclasses.replace(cluster, config=made)
 

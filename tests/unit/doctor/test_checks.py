@@ -710,6 +710,22 @@ def test_missing_inputs_everywhere_have_no_peer_to_copy_from() -> None:
     assert [f.where for f in found] == ["train", "peer"] and all("policy.path=" in f.fix for f in found)
 
 
+def test_interpreters_of_nodes_may_differ_and_are_not_copied() -> None:
+    key = "placement.nodes.sim.python"
+    found = {"train": InputFacts(key, "/opt/python", 1, 6 * 10**6, "abc", is_interpreter=True)}
+    for other, num_faults in (({"digest": "def"}, 0), ({"num_files": 0}, 1)):
+        found["peer"] = dataclasses.replace(found["train"], **other)
+        cluster = healthy()
+        nodes = tuple(dataclasses.replace(node, inputs=(found[node.node],)) for node in cluster.facts.nodes)
+        faults = list(
+            cross_node_checks.inputs(
+                dataclasses.replace(cluster, facts=dataclasses.replace(cluster.facts, nodes=nodes))
+            )
+        )
+        assert [one.where for one in faults] == ["peer"] * num_faults
+        assert [one.fix for one in faults] == [f"{key}=<the path of a Python on this node>"] * num_faults
+
+
 @pytest.mark.parametrize("purpose", ["temp", "shared memory"])
 def test_a_single_machine_gets_only_a_warning(purpose: str) -> None:
     cluster = with_folder("train", purpose, total_bytes=10 * 10**6, free_bytes=0)
