@@ -187,6 +187,11 @@ def with_versions(name: str, **versions: str) -> ClusterState:
     return with_node(name, lambda node: {"versions": {**node.versions, **new}})
 
 
+def without_version(name: str, package: str) -> ClusterState:
+    """The healthy cluster without a package on one node."""
+    return with_node(name, lambda node: {"versions": {k: v for k, v in node.versions.items() if k != package}})
+
+
 def with_links(change: Callable[[LinkFacts], dict[str, Any]]) -> ClusterState:
     """The healthy cluster with other facts of its links."""
     cluster = healthy()

@@ -42,6 +42,7 @@ from tests.unit.doctor.healthy import (
     with_simulator,
     with_spaces,
     with_versions,
+    without_version,
 )
 
 
@@ -695,10 +696,25 @@ def test_proxies_that_exclude_the_nodes_pass() -> None:
 
 
 def test_a_node_without_workers_that_need_torch_may_lack_it() -> None:
-    cluster = with_node("peer", lambda node: {"versions": {k: v for k, v in node.versions.items() if k != "torch"}})
+    cluster = without_version("peer", "torch")
     jobs = tuple(dataclasses.replace(j, workers={"env": 2}) if j.node == "peer" else j for j in cluster.requests)
     findings = run_checks(dataclasses.replace(cluster, requests=jobs), [])
     assert not [f for f in findings if f.check == "versions" and f.status is Status.failed]
+
+
+@pytest.mark.parametrize("package", ["torch", "ray", "transformers"])
+def test_a_package_that_the_workers_need_is_missing(package: str) -> None:
+    (found,) = failures(run_checks(without_version("peer", package), []))
+    assert (found.check, found.where) == ("versions", "peer")
+    assert found.cause == f"{package} is not installed, and the workers there need it"
+    assert found.fix.startswith(f"pip install '{package}==") and "missing" not in found.fix
+
+
+@pytest.mark.parametrize("package", ["sglang", "warp-lang"])
+def test_a_package_that_only_one_node_has_has_no_other_version(package: str) -> None:
+    for node in ("train", "peer"):
+        found = list(cross_node_checks.versions(with_versions(node, **{package: "0.5.6"})))
+        assert found == []
 
 
 def test_missing_inputs_everywhere_have_no_peer_to_copy_from() -> None:
