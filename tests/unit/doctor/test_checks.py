@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from rlrun.config.schema import WeightTransport
 from rlrun.data.fit import World, compare
 from rlrun.data.lerobot.reader import DatasetInfo
-from rlrun.doctor import cross_node_checks
+from rlrun.doctor import cross_node_checks, node_checks
 from rlrun.doctor.check import ClusterState, Finding, Status, failures
 from rlrun.doctor.checks import check_names, markdown_table, own_checks, run_checks
 from rlrun.doctor.cross_node_checks import matrix
@@ -693,6 +695,38 @@ def test_renderer_and_its_time_are_reported() -> None:
 def test_proxies_that_exclude_the_nodes_pass() -> None:
     excluded = with_environment("peer", http_proxy="http://proxy:3128", no_proxy="localhost,10.77.0.0/24")
     assert not [f for f in run_checks(excluded, []) if f.check == "environment" and f.status is not Status.ok]
+
+
+def test_the_share_of_a_slurm_job_is_no_harmful_variable() -> None:
+    def warned(**variables: str) -> list[Status]:
+        found = run_checks(with_environment("peer", **variables), ["placement"])
+        return [one.status for one in found if one.check == "environment" and "CUDA_VISIBLE_DEVICES" in one.cause]
+
+    assert warned(CUDA_VISIBLE_DEVICES="1", SLURM_JOB_ID="4711") == []
+    assert warned(CUDA_VISIBLE_DEVICES="1") == warned(CUDA_VISIBLE_DEVICES="") == [WARNING]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("node1", "127.0.0.1 localhost node1\n::1 localhost node1 ip6\n", "127.0.0.1 localhost\n::1 localhost ip6\n"),
+        (
+            "node1.lab.org",
+            "127.0.0.1\tlocalhost\n127.0.1.1\tnode1.lab.org node1\n10.0.0.9 node1xlab.org\n",
+            "127.0.0.1\tlocalhost\n127.0.1.1 node1\n10.0.0.9 node1xlab.org\n",
+        ),
+        ("node1", "127.0.0.1 localhost\n127.0.1.1 node10 node1-b\n", "127.0.0.1 localhost\n127.0.1.1 node10 node1-b\n"),
+    ],
+)
+def test_the_remedy_for_a_host_name_of_loopback_keeps_other_names(
+    name: str, before: str, after: str, tmp_path: Path
+) -> None:
+    facts = {"host_name": name, "host_addresses": ("127.0.1.1",)}
+    (found,) = node_checks.host_name(with_node("peer", lambda node: facts))
+    hosts = tmp_path / "hosts"
+    hosts.write_text(before)
+    subprocess.run(found.fix.replace("/etc/hosts", str(hosts)), shell=True, check=True)
+    assert hosts.read_text() == f"{after}10.77.0.2 {name}\n"
 
 
 def test_a_node_without_workers_that_need_torch_may_lack_it() -> None:
