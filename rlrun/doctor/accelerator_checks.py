@@ -79,9 +79,11 @@ def _not_listed(node: NodeFacts, is_used: bool) -> Finding:
 
 
 def _torch_support(node: NodeFacts) -> Iterator[Finding]:
+    if "torch" not in node.versions:
+        return  # the check of versions tells it
     cuda = node.versions.get("torch CUDA")
     if cuda is None:
-        cause = f"torch {node.versions.get('torch', 'is missing')} was built without CUDA"
+        cause = f"torch {node.versions['torch']} was built without CUDA"
         drivers = [gpu.driver for gpu in node.gpus] or [""]
         yield Finding("accelerators", Status.failed, node.node, cause, _torch_for(node, drivers[0]))
         return
@@ -99,9 +101,9 @@ def _torch_for(node: NodeFacts, driver: str) -> str:
         index = index_for(driver)
     except ValueError as error:
         return str(error)
-    version = node.versions.get("torch", "").partition("+")[0]
+    version = node.versions["torch"].partition("+")[0]
     place = "" if index is None else f"--index-url {index} "
-    return f"pip install --force-reinstall {place}torch{f'=={version}' if version else ''}"
+    return f"pip install --force-reinstall {place}torch=={version}"
 
 
 def accelerator_memory(cluster: ClusterState) -> Iterator[Finding]:

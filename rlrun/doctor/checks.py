@@ -234,8 +234,8 @@ CHECKS = (
     Check(
         "versions",
         "every node; torch and transformers where models run",
-        "rlrun, ray, torch or transformers differ, or another package differs in its minor version; warns about "
-        "smaller differences, and about versions that rlrun does not run with",
+        "rlrun, ray, torch or transformers differ or are missing, or another package differs in its minor version; "
+        "warns about smaller differences, and about versions that rlrun does not run with",
         cross_node_checks.versions,
         _versions,
     ),
@@ -249,7 +249,7 @@ CHECKS = (
     Check(
         "inputs",
         "the nodes that read them",
-        "one is missing, or differs between nodes",
+        "one is missing, or a policy, dataset or checkpoint differs between nodes",
         cross_node_checks.inputs,
         _inputs,
     ),

@@ -15,6 +15,7 @@ from rlrun.doctor.facts import LinkFacts, NodeFacts, PairFacts
 
 MAX_SKEW_S = 5.0  # above it the nodes' timelines do not align, and certificates begin to fail
 STRICT = ("rlrun", "rlrun sources", "ray", "torch", "transformers")  # pickled objects and collectives cross nodes
+NEEDED = ("rlrun", "ray", "torch", "transformers")  # the check of optional packages tells of missing other ones
 LEARNERS_ONLY = ("torch", "torch CUDA", "transformers", "sglang")  # a simulation node needs none of them
 STORE = "store"
 FREE_PORT = "any port"
@@ -27,14 +28,30 @@ def versions(cluster: ClusterState) -> Iterator[Finding]:
     for package in dict.fromkeys(name for node in nodes for name in node.versions):
         if package == "rlrun sources" and any(_differs(node.versions, "rlrun", nodes[0].versions) for node in nodes):
             continue  # the different version is reported already
-        installed = {node.node: node.versions.get(package, "missing") for node in _users(cluster, package)}
+        installed = _installed(cluster, package)
         odd, usual = _odd(installed)
         for node in odd:
             version = installed[node]
             status = Status.failed if package in STRICT or not _same_minor(version, usual) else Status.warning
             cause = f"{package} is {version}, elsewhere {usual}"
             yield Finding("versions", status, node, cause, _to_equal(package, usual), version)
+    yield from _missing(cluster)
     yield from _unfit(cluster)
+
+
+def _installed(cluster: ClusterState, package: str) -> dict[str, str]:
+    """Return the versions of a package on the nodes whose workers need it and that have it, by node."""
+    return {node.node: node.versions[package] for node in _users(cluster, package) if package in node.versions}
+
+
+def _missing(cluster: ClusterState) -> Iterator[Finding]:
+    """Report the packages that a node's workers need and that it lacks."""
+    for package in NEEDED:
+        _, usual = _odd(_installed(cluster, package))
+        for node in _users(cluster, package):
+            if package not in node.versions and cluster.request(node.node).workers:
+                cause = f"{package} is not installed, and the workers there need it"
+                yield Finding("versions", Status.failed, node.node, cause, _to_equal(package, usual))
 
 
 def _users(cluster: ClusterState, package: str) -> tuple[NodeFacts, ...]:
@@ -46,10 +63,12 @@ def _users(cluster: ClusterState, package: str) -> tuple[NodeFacts, ...]:
 
 
 def _to_equal(package: str, version: str) -> str:
-    """Return the remedy by which a node gets the version of a package that the other nodes have."""
+    """Return the remedy by which a node gets the version of a package that the other nodes have; "": none has it."""
     if package.startswith("rlrun"):
         return "install the same commit of rlrun there"
-    return f"use Python {version}" if package.startswith("python") else f"pip install '{package}=={version}'"
+    if package == "python":
+        return f"use Python {version}"
+    return f"pip install '{package}=={version}'" if version else f"pip install {package}"
 
 
 def _unfit(cluster: ClusterState) -> Iterator[Finding]:
@@ -103,15 +122,16 @@ def fit(cluster: ClusterState) -> Iterator[Finding]:
 
 
 def inputs(cluster: ClusterState) -> Iterator[Finding]:
-    """Check that policy, dataset, checkpoint and interpreter exist, and are equal, on the nodes that read them."""
+    """Check that policy, dataset and checkpoint exist and are equal, and that interpreters exist, where needed."""
     for key in dict.fromkeys(wanted.key for node in cluster.facts.nodes for wanted in node.inputs):
         copies = {node.node: wanted for node in cluster.facts.nodes for wanted in node.inputs if wanted.key == key}
         there = {node: facts for node, facts in copies.items() if facts.num_files}
         for node in [node for node in copies if node not in there]:
             path = copies[node].path
             source = next((f"rsync -a {peer}:{path}/ {path}/" for peer in there), f"{key}=<another path>")
-            yield Finding("inputs", Status.failed, node, f"{key}: there is nothing at {path}", source)
-        odd, _ = _odd({node: facts.digest for node, facts in there.items()})
+            fix = f"{key}=<the path of a Python on this node>" if copies[node].is_interpreter else source
+            yield Finding("inputs", Status.failed, node, f"{key}: there is nothing at {path}", fix)
+        odd, _ = _odd({node: facts.digest for node, facts in there.items() if not facts.is_interpreter})
         for node in odd:
             peer = next(peer for peer in there if peer not in odd)
             cause = (

@@ -209,9 +209,9 @@ def _input(wanted: Input) -> InputFacts:
     for file in files:
         digest.update(f"{file.relative_to(path)} {file.stat().st_size}\n".encode())
         digest.update(_edges(file))
-    return InputFacts(
-        wanted.key, wanted.path, len(files), sum(file.stat().st_size for file in files), digest.hexdigest()[:12]
-    )
+    num_bytes = sum(file.stat().st_size for file in files)
+    short = digest.hexdigest()[:12]
+    return InputFacts(wanted.key, wanted.path, len(files), num_bytes, short, wanted.is_interpreter)
 
 
 def _edges(path: Path) -> bytes:

@@ -68,11 +68,18 @@ def host_name(cluster: ClusterState) -> Iterator[Finding]:
             node.node,
             f"{node.host_name} {means}: rlrun binds Gloo and NCCL to {cluster.interface(node)} instead, but other "
             "nodes cannot reach a program that advertises its host name",
-            f"sed -i 's/^127.*{node.host_name}$/{node.address} {node.host_name}/' /etc/hosts"
-            if is_loopback
-            else f"echo '{node.address} {node.host_name}' >> /etc/hosts",
+            _to_resolve(node, is_loopback),
             ", ".join(node.host_addresses),
         )
+
+
+def _to_resolve(node: NodeFacts, is_loopback: bool) -> str:
+    """Return the command by which /etc/hosts gives the host name the node's address, and no address of loopback."""
+    add = f"echo '{node.address} {node.host_name}' >> /etc/hosts"
+    if not is_loopback:
+        return add
+    name = node.host_name.replace(".", r"\.")
+    return rf"sed -i -E '/^(127\.|::1)/s/\s{name}(\s|$)/\1/g' /etc/hosts; {add}"
 
 
 def optional_packages(cluster: ClusterState) -> Iterator[Finding]:
@@ -256,7 +263,9 @@ def _folders_of_shell(node: NodeFacts) -> Iterator[tuple[str, str]]:
 
 def _devices(node: NodeFacts) -> Iterator[tuple[str, str]]:
     visible = node.environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and node.gpus and len(visible.split(",")) < len(node.gpus):
+    if visible is None or "SLURM_JOB_ID" in node.environment:
+        return  # SLURM sets it to the job's share of the node
+    if len([number for number in visible.split(",") if number]) < len(node.gpus):
         yield (
             f"CUDA_VISIBLE_DEVICES={visible!r} hides some of {len(node.gpus)} GPUs, which get no workers",
             "unset CUDA_VISIBLE_DEVICES to use all of them",

@@ -32,6 +32,7 @@ class Input:
 
     key: str
     path: str
+    is_interpreter: bool = False  # a Python, which need not be the same on all nodes
 
 
 @dataclass(frozen=True)
@@ -90,14 +91,23 @@ def _assignment(
     workers = {role: sum(slot.role == role for slot in slots) for role in ("actor", "rollout", "env")}
     workers = {role: count for role, count in workers.items() if count}
     interface = next((slot.interface for slot in slots), _interfaces(config).get(node.name))
-    interpreters = dict.fromkeys(slot.interpreter for slot in slots if slot.interpreter)
-    inputs = [Input("placement.nodes.*.python", path) for path in interpreters]
+    interpreters = _interpreters(plan, node.name)
+    inputs = [Input(key, path, is_interpreter=True) for path, key in interpreters.items()]
     inputs += _inputs(config, workers)
     folders = _folders(config, node)
     packages = needed_packages(config, workers, interpreters)
     worlds = (_simulator(config, slots), _ports(config, slots), packages)
     jobs = (workers, interface, folders, tuple(inputs), is_thorough, writes_markers, *worlds)
     return NodeRequest(node.name, node.address, *jobs)
+
+
+def _interpreters(plan: Plan | None, node: str) -> dict[str, str]:
+    """Map the interpreters of a node's simulators to the configuration keys that name them."""
+    if plan is None:
+        return {}
+    groups = {planned.node.name: planned.group for planned in plan.nodes}
+    slots = [slot for slot in plan.slots if slot.node == node]
+    return {slot.interpreter: f"placement.nodes.{groups[node]}.python" for slot in slots if slot.interpreter}
 
 
 def _simulator(config: RunConfig, slots: list[Slot]) -> SimulatorRequest | None:
@@ -155,7 +165,7 @@ def _inputs(config: RunConfig, workers: Mapping[str, int]) -> list[Input]:
     elif config.policy.path is not None and ({"actor", "rollout"} & set(workers)):
         wanted.append(Input("policy.path", str(Path(config.policy.path).absolute())))
     if config.rollout.sglang.python is not None and "rollout" in workers:
-        wanted.append(Input("rollout.sglang.python", config.rollout.sglang.python))
+        wanted.append(Input("rollout.sglang.python", config.rollout.sglang.python, is_interpreter=True))
     if "actor" in workers:
         if config.demos.path is not None and config.policy.path is None:
             wanted.append(Input("demos.path", str(Path(config.demos.path).absolute())))

@@ -53,11 +53,11 @@ class PackageFacts:
 
 
 def needed_packages(
-    config: RunConfig, workers: Mapping[str, int], interpreters: Iterable[str]
+    config: RunConfig, workers: Mapping[str, int], interpreters: Mapping[str, str]
 ) -> tuple[PackageRequest, ...]:
     """Return the requests of a node.
 
-    workers: role -> number of its workers there. interpreters: of its simulators.
+    workers: role -> number of its workers there. interpreters: of its simulators -> configuration key that names it.
     """
     roles = {role for role, count in workers.items() if count}
     return (*_of_trainer(config, roles), *_of_sglang(config, roles), *_of_simulators(interpreters))
@@ -82,10 +82,10 @@ def _of_sglang(config: RunConfig, roles: set[str]) -> Iterator[PackageRequest]:
         yield PackageRequest("sglang", "rollout.sglang.python", "import sglang", python, fix)
 
 
-def _of_simulators(interpreters: Iterable[str]) -> Iterator[PackageRequest]:
-    for python in interpreters:
+def _of_simulators(interpreters: Mapping[str, str]) -> Iterator[PackageRequest]:
+    for python, key in interpreters.items():
         fix = f"{python} -m pip install numpy, or name the simulator's interpreter as python: of its node group"
-        yield PackageRequest("numpy", "placement.nodes.*.python", "import numpy", python, fix)
+        yield PackageRequest("numpy", key, "import numpy", python, fix)
 
 
 def driver_packages(config: RunConfig) -> tuple[PackageRequest, ...]:

@@ -119,6 +119,7 @@ class Dashboard:
         self._run_dir = run_dir
         self._started_s = time.monotonic()
         self._step = 0
+        self._trained_s: float | None = None  # time of all training steps, over all attempts; None: not known yet
         self._step_ends: deque[float] = deque(maxlen=ETA_STEPS + 1)
         self._bars: dict[str, _Bar] = {}
         self._workers: dict[str, _WorkerState] = {}
@@ -164,6 +165,7 @@ class Dashboard:
         if not self._step_ends:
             self._step_ends.append(now - metrics.get("step_s", now - self._started_s))
         self._step = step
+        self._trained_s = metrics.get("elapsed_s", self._trained_s)
         self._step_ends.append(now)
         fresh = {phase: bar for phase, bar in self._bars.items() if bar.is_fresh}
         self._bars = {phase: _Bar(0, bar.total, now, now, is_fresh=False) for phase, bar in fresh.items()}
@@ -183,20 +185,23 @@ class Dashboard:
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append(f" {self._config.name}", "bold")
         text.append(f"  step {self._step}/{self._config.num_steps}", "bold cyan")
-        text.append(f"  elapsed {duration(elapsed_s)}  left {self._left(elapsed_s)}")
+        text.append(f"  elapsed {duration(elapsed_s)}  left {self._left()}")
         text.append(f"  {self._run_dir}", "dim")
         return text
 
-    def _left(self, elapsed_s: float) -> str:
-        """Describe the remaining time: the smaller of the estimate by the last steps and the time limit."""
-        limits = []
-        if len(self._step_ends) > 1:
-            pace_s = (self._step_ends[-1] - self._step_ends[0]) / (len(self._step_ends) - 1)
-            running_s = time.monotonic() - self._step_ends[-1]
-            limits.append(pace_s * (self._config.num_steps - self._step) - min(running_s, pace_s))
-        if self._config.max_minutes is not None:
-            limits.append(60 * self._config.max_minutes - elapsed_s)
-        return duration(max(0.0, min(limits))) if limits else "known after the first step"
+    def _left(self) -> str:
+        """Describe the remaining time: the smaller of the estimate by the last steps and the time limit.
+
+        The limit counts the time of training steps; of the present step, at most that of the last ones.
+        """
+        if len(self._step_ends) < 2:
+            return "known after the first step"
+        pace_s = (self._step_ends[-1] - self._step_ends[0]) / (len(self._step_ends) - 1)
+        left_s = pace_s * (self._config.num_steps - self._step)
+        if self._config.max_minutes is not None and self._trained_s is not None:
+            left_s = min(left_s, 60 * self._config.max_minutes - self._trained_s)
+        running_s = time.monotonic() - self._step_ends[-1]
+        return duration(max(0.0, left_s - min(running_s, pace_s)))
 
     def _bar_lines(self, width: int) -> list[RenderableType]:
         lines: list[RenderableType] = []

@@ -36,7 +36,7 @@ _REPEAT_WARNING_SHARE = 0.5  # a warning is repeated when the remaining time has
 OUTLIER_SHARE = 0.1  # of the median of the peers
 OUTLIER_BYTES = 500e6  # a smaller difference is noise of allocators
 STRAGGLER_WINDOW_S = 60.0
-STRAGGLER_FACTOR = 3.0  # of the peers' median time for a unit of work
+STRAGGLER_FACTOR = 3.0  # of the peers' median times for a unit of work and for a call
 _MIN_BUSY_SHARE = 0.3  # of the window; a slow worker that is rarely busy delays no other
 _REPEAT_WARNING_S = 600.0  # between two sentences on one worker
 _NUM_FIRST_MINUTES = 3  # minutes of a worker that later ones are compared with
@@ -79,7 +79,7 @@ class MemoryGrowth:
         self._lock = threading.Lock()
         self._workers: dict[str, _MemorySeries] = {}
         self._free: dict[str, int] = {}  # host -> least since the last step, bytes
-        self._latest_free: dict[str, int] = {}  # host -> least in the last step with a status
+        self._latest_free: dict[str, int] = {}  # host of a worker -> least in the last step with a status of that host
         self._told_s: dict[str, float] = {}  # host -> time that was left at its last warning
 
     def put(self, statuses: Iterable[WorkerStatus]) -> None:
@@ -90,9 +90,9 @@ class MemoryGrowth:
                 if worker is None or (worker.pid, worker.host) != (status.pid, status.host):
                     worker = self._workers[status.worker] = _MemorySeries(status.pid, status.host)
                 worker.peak = max(worker.peak, status.host_memory_bytes)
-                self._free[status.host] = min(
-                    self._free.get(status.host, status.host_free_bytes), status.host_free_bytes
-                )
+                if status.host_free_bytes:  # 0: it could not be read
+                    least = self._free.get(status.host, status.host_free_bytes)
+                    self._free[status.host] = min(least, status.host_free_bytes)
 
     def end_step(self, step: int) -> dict[str, float]:
         """Return, in MB, the most memory of a worker of each role since the last step, and the least that was free.
@@ -109,7 +109,9 @@ class MemoryGrowth:
                 worker.peak = 0
                 key = f"memory_{name.partition('/')[0]}"
                 metrics[key] = max(metrics.get(key, 0.0), worker.latest / 1e6)
-            self._latest_free = self._free or self._latest_free
+            hosts = {worker.host for worker in self._workers.values()}
+            known = self._latest_free | self._free
+            self._latest_free = {host: free for host, free in known.items() if host in hosts}
             self._free = {}
             if self._latest_free:
                 metrics["memory_free"] = min(self._latest_free.values()) / 1e6
@@ -128,7 +130,9 @@ class MemoryGrowth:
                 if slope > 0:
                     growing[worker.host][worker.pid] = (slope, worker.points[-1][0] - worker.points[0][0], name)
             sentences = [
-                self._sentence(host, list(rates.values()), step_s, num_steps - step) for host, rates in growing.items()
+                self._sentence(host, list(rates.values()), step_s, num_steps - step)
+                for host, rates in growing.items()
+                if host in self._latest_free
             ]
         return [sentence for sentence in sentences if sentence]
 
@@ -138,8 +142,10 @@ class MemoryGrowth:
         ]
         slope, num_seen, worker = max(growing)
         total = sum(each for each, _, _ in growing)
-        left = self._latest_free.get(host, 0) / total  # steps
+        left = self._latest_free[host] / total  # steps
         left_s = left * step_s
+        if host in self._told_s:  # the last warning was wrong, or memory was freed since
+            self._told_s[host] = max(self._told_s[host], _REPEAT_WARNING_SHARE * left_s)
         is_far = left > min(steps_left, _REACH * num_seen)
         if is_far or left_s > _REPEAT_WARNING_SHARE * self._told_s.get(host, float("inf")):
             return ""
@@ -205,6 +211,7 @@ def free_memory(statuses: Sequence[WorkerStatus]) -> str:
 def outlier_workers(statuses: Sequence[WorkerStatus]) -> list[str]:
     """Return a sentence about each worker whose free device memory or used host memory differs from its role's.
 
+    Of two workers that differ, neither is the usual one: one sentence has both numbers.
     Ranks of one FSDP group do the same work. A rank that differs offloads state that the others keep, shares its
     accelerator with a leftover process, or has read more than its part.
     """
@@ -223,11 +230,15 @@ def _outliers(peers: Sequence[WorkerStatus], amounts: Sequence[float], what: str
     if len(amounts) < max(2, len(peers)):
         return []
     usual = median(amounts)
-    return [
-        f"{status.worker} on {status.host}: {_gb(amount)} GB {what}, {_gb(usual)} GB on most of its peers"
+    odd = [
+        (f"{status.worker} on {status.host}", _gb(amount))
         for status, amount in zip(peers, amounts, strict=True)
         if abs(amount - usual) > max(OUTLIER_BYTES, OUTLIER_SHARE * usual)
     ]
+    if len(peers) == 2 and odd:
+        (one, ones), (other, others) = odd
+        return [f"{one} and {other} differ: {ones} and {others} GB {what}"]
+    return [f"{name}: {amount} GB {what}, {_gb(usual)} GB on most of its peers" for name, amount in odd]
 
 
 def _gb(num_bytes: float) -> str:
@@ -309,7 +320,7 @@ class Stragglers:
 
     def _text(self, role: str, worker: str, took: Mapping[str, _Work], window_s: float) -> str | None:
         """Return a sentence if a worker is slow. took: work of the workers of its role."""
-        peers = [work.us_per_unit for peer, work in took.items() if peer != worker]
+        peers = [work for peer, work in took.items() if peer != worker]
         return _straggler_text(worker, _UNIT_NAMES[role], took[worker], peers, self._first_minutes(worker), window_s)
 
     def _took(self, role: str, before: dict[str, tuple[int, _Work]]) -> Iterator[tuple[str, _Work]]:
@@ -321,30 +332,36 @@ class Stragglers:
 
 
 def _straggler_text(
-    worker: str, unit: str, own: _Work, peers: list[float], first: list[_Work], window_s: float
+    worker: str, unit: str, own: _Work, peers: list[_Work], first: list[_Work], window_s: float
 ) -> str | None:
-    """Return a sentence if the time for a unit of work is unusual. peers: microseconds for a unit.
-
-    A call with few units takes as long as a full one on a GPU, and towards the end of an epoch few episodes go on. So
-    a worker has grown slower only if a call takes longer, too.
-    """
-    mine = own.us_per_unit
-    here = f"{worker} takes {mine / 1000:.3g} ms for a {unit}"
-    if peers and mine >= STRAGGLER_FACTOR * max(usual := statistics.median(peers), 1.0):
+    """Return a sentence if a worker is slow. peers: work of the others. first: its own in its first minutes."""
+    here = f"{worker} takes {own.us_per_unit / 1000:.3g} ms for a {unit}"
+    if peers and _is_slow(own, peers):
         return (
-            f"{here}, its peers {usual / 1000:.3g} ms, in the last {window_s:.0f} s: they wait for it; compare its "
-            "node (clocks, load, GPU) with theirs"
+            f"{here}, its peers {_usual_us(peers) / 1000:.3g} ms, in the last {window_s:.0f} s: they wait for it; "
+            "compare its node (clocks, load, GPU) with theirs"
         )
-    if len(first) < _NUM_FIRST_MINUTES:
-        return None
-    usual = statistics.median(work.us_per_unit for work in first)
-    of_call = statistics.median(work.us_per_call for work in first)
-    if mine >= STRAGGLER_FACTOR * max(usual, 1.0) and own.us_per_call >= STRAGGLER_FACTOR * max(of_call, 1.0):
+    if len(first) >= _NUM_FIRST_MINUTES and _is_slow(own, first):
         return (
-            f"{here} in the last {window_s:.0f} s, and took {usual / 1000:.3g} ms in its first minutes: it grows "
-            "slower; look at its memory, and at the load and clocks of its node"
+            f"{here} in the last {window_s:.0f} s, and took {_usual_us(first) / 1000:.3g} ms in its first minutes: it "
+            "grows slower; look at its memory, and at the load and clocks of its node"
         )
     return None
+
+
+def _is_slow(own: _Work, others: list[_Work]) -> bool:
+    """Return whether a unit of work takes much longer than usual, and a call does, too.
+
+    A call with few units takes as long as a full one on a GPU, and towards the end of an epoch few episodes go on.
+    """
+    of_call = statistics.median(work.us_per_call for work in others)
+    is_slow_call = own.us_per_call >= STRAGGLER_FACTOR * max(of_call, 1.0)
+    return is_slow_call and own.us_per_unit >= STRAGGLER_FACTOR * max(_usual_us(others), 1.0)
+
+
+def _usual_us(others: list[_Work]) -> float:
+    """Return the median time for a unit of work, in microseconds."""
+    return statistics.median(work.us_per_unit for work in others)
 
 
 def _work_done(status: WorkerStatus) -> _Work:

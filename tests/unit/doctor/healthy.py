@@ -162,7 +162,7 @@ def with_package(error: str, is_late: bool = False, is_started: bool = True) -> 
     """The healthy cluster with bitsandbytes on the second node."""
     made = config()
     made.actor.optimizer = OptimizerKind.adamw_8bit
-    (request,) = needed_packages(made, {"actor": 1}, ())
+    (request,) = needed_packages(made, {"actor": 1}, {})
     cluster = with_node("peer", lambda node: {"packages": (PackageFacts(request, error, is_late, is_started),)})
     return dataclasses.replace(cluster, config=made)
 
@@ -185,6 +185,11 @@ def with_versions(name: str, **versions: str) -> ClusterState:
     """The healthy cluster with other versions on one node; "_" in a name stands for a space."""
     new = {package.replace("_", " "): version for package, version in versions.items()}
     return with_node(name, lambda node: {"versions": {**node.versions, **new}})
+
+
+def without_version(name: str, package: str) -> ClusterState:
+    """The healthy cluster without a package on one node."""
+    return with_node(name, lambda node: {"versions": {k: v for k, v in node.versions.items() if k != package}})
 
 
 def with_links(change: Callable[[LinkFacts], dict[str, Any]]) -> ClusterState:

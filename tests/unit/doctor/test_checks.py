@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from rlrun.config.schema import WeightTransport
 from rlrun.data.fit import World, compare
 from rlrun.data.lerobot.reader import DatasetInfo
-from rlrun.doctor import cross_node_checks
+from rlrun.doctor import cross_node_checks, node_checks
 from rlrun.doctor.check import ClusterState, Finding, Status, failures
 from rlrun.doctor.checks import check_names, markdown_table, own_checks, run_checks
 from rlrun.doctor.cross_node_checks import matrix
@@ -42,6 +44,7 @@ from tests.unit.doctor.healthy import (
     with_simulator,
     with_spaces,
     with_versions,
+    without_version,
 )
 
 
@@ -694,11 +697,58 @@ def test_proxies_that_exclude_the_nodes_pass() -> None:
     assert not [f for f in run_checks(excluded, []) if f.check == "environment" and f.status is not Status.ok]
 
 
+def test_the_share_of_a_slurm_job_is_no_harmful_variable() -> None:
+    def warned(**variables: str) -> list[Status]:
+        found = run_checks(with_environment("peer", **variables), ["placement"])
+        return [one.status for one in found if one.check == "environment" and "CUDA_VISIBLE_DEVICES" in one.cause]
+
+    assert warned(CUDA_VISIBLE_DEVICES="1", SLURM_JOB_ID="4711") == []
+    assert warned(CUDA_VISIBLE_DEVICES="1") == warned(CUDA_VISIBLE_DEVICES="") == [WARNING]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("node1", "127.0.0.1 localhost node1\n::1 localhost node1 ip6\n", "127.0.0.1 localhost\n::1 localhost ip6\n"),
+        (
+            "node1.lab.org",
+            "127.0.0.1\tlocalhost\n127.0.1.1\tnode1.lab.org node1\n10.0.0.9 node1xlab.org\n",
+            "127.0.0.1\tlocalhost\n127.0.1.1 node1\n10.0.0.9 node1xlab.org\n",
+        ),
+        ("node1", "127.0.0.1 localhost\n127.0.1.1 node10 node1-b\n", "127.0.0.1 localhost\n127.0.1.1 node10 node1-b\n"),
+    ],
+)
+def test_the_remedy_for_a_host_name_of_loopback_keeps_other_names(
+    name: str, before: str, after: str, tmp_path: Path
+) -> None:
+    facts = {"host_name": name, "host_addresses": ("127.0.1.1",)}
+    (found,) = node_checks.host_name(with_node("peer", lambda node: facts))
+    hosts = tmp_path / "hosts"
+    hosts.write_text(before)
+    subprocess.run(found.fix.replace("/etc/hosts", str(hosts)), shell=True, check=True)
+    assert hosts.read_text() == f"{after}10.77.0.2 {name}\n"
+
+
 def test_a_node_without_workers_that_need_torch_may_lack_it() -> None:
-    cluster = with_node("peer", lambda node: {"versions": {k: v for k, v in node.versions.items() if k != "torch"}})
+    cluster = without_version("peer", "torch")
     jobs = tuple(dataclasses.replace(j, workers={"env": 2}) if j.node == "peer" else j for j in cluster.requests)
     findings = run_checks(dataclasses.replace(cluster, requests=jobs), [])
     assert not [f for f in findings if f.check == "versions" and f.status is Status.failed]
+
+
+@pytest.mark.parametrize("package", ["torch", "ray", "transformers"])
+def test_a_package_that_the_workers_need_is_missing(package: str) -> None:
+    (found,) = failures(run_checks(without_version("peer", package), []))
+    assert (found.check, found.where) == ("versions", "peer")
+    assert found.cause == f"{package} is not installed, and the workers there need it"
+    assert found.fix.startswith(f"pip install '{package}==") and "missing" not in found.fix
+
+
+@pytest.mark.parametrize("package", ["sglang", "warp-lang"])
+def test_a_package_that_only_one_node_has_has_no_other_version(package: str) -> None:
+    for node in ("train", "peer"):
+        found = list(cross_node_checks.versions(with_versions(node, **{package: "0.5.6"})))
+        assert found == []
 
 
 def test_missing_inputs_everywhere_have_no_peer_to_copy_from() -> None:
@@ -708,6 +758,22 @@ def test_missing_inputs_everywhere_have_no_peer_to_copy_from() -> None:
     facts = dataclasses.replace(cluster.facts, nodes=nodes)
     found = failures(run_checks(dataclasses.replace(cluster, facts=facts), []))
     assert [f.where for f in found] == ["train", "peer"] and all("policy.path=" in f.fix for f in found)
+
+
+def test_interpreters_of_nodes_may_differ_and_are_not_copied() -> None:
+    key = "placement.nodes.sim.python"
+    found = {"train": InputFacts(key, "/opt/python", 1, 6 * 10**6, "abc", is_interpreter=True)}
+    for other, num_faults in (({"digest": "def"}, 0), ({"num_files": 0}, 1)):
+        found["peer"] = dataclasses.replace(found["train"], **other)
+        cluster = healthy()
+        nodes = tuple(dataclasses.replace(node, inputs=(found[node.node],)) for node in cluster.facts.nodes)
+        faults = list(
+            cross_node_checks.inputs(
+                dataclasses.replace(cluster, facts=dataclasses.replace(cluster.facts, nodes=nodes))
+            )
+        )
+        assert [one.where for one in faults] == ["peer"] * num_faults
+        assert [one.fix for one in faults] == [f"{key}=<the path of a Python on this node>"] * num_faults
 
 
 @pytest.mark.parametrize("purpose", ["temp", "shared memory"])

@@ -16,7 +16,7 @@ ALL = {"actor": 1, "rollout": 1, "env": 1}
 
 
 def names(config: RunConfig, workers: dict[str, int]) -> list[str]:
-    return [request.package for request in needed_packages(config, workers, ())]
+    return [request.package for request in needed_packages(config, workers, {})]
 
 
 def test_nothing_is_opened_that_nothing_needs() -> None:

@@ -65,6 +65,20 @@ def inventory(num_nodes: int, num_gpus: int) -> Inventory:
     )
 
 
+def test_interpreters_are_asked_for_by_the_key_of_their_node_group() -> None:
+    groups = "{train: {names: train-0}, old: {names: sim-0, python: /opt/old}, new: {names: sim-1, python: /opt/new}}"
+    on_train = "{on: train, accelerators: 0-1}"
+    roles = f"{{actor: {on_train}, rollout: {on_train}, env: {{on: [old, new], accelerators: all}}}}"
+    counts = ["actor.num_workers=2", "rollout.num_workers=2", "env.num_workers=4", "env.num_envs=16"]
+    config = load(["run=turning_on_radio", *counts, f"placement.nodes={groups}", f"placement.roles={roles}"])
+    machines = inventory(3, 2)
+    requests = node_requests(config, machines, plan(Workload(config), machines), is_thorough=True)
+    found = {one.path: one.key for request in requests for one in request.inputs if one.is_interpreter}
+    keys = {"/opt/old": "placement.nodes.old.python", "/opt/new": "placement.nodes.new.python"}
+    packages = {one.python: one.key for request in requests for one in request.packages if one.package == "numpy"}
+    assert found == packages == keys
+
+
 @functools.cache
 def configured(placement: str | None, transport: str) -> RunConfig:
     chosen = [f"+placement={placement}", "rollout.num_workers=8", "env.num_workers=16"] if placement else []

@@ -93,6 +93,30 @@ def test_a_young_run_s_caches_are_no_leak() -> None:
     assert told(lambda step: 300 + 60 * math.log(step), 400, last=1_000_000) == {}
 
 
+def test_a_node_that_was_not_asked_in_a_step_is_not_full() -> None:
+    growth, found = MemoryGrowth(), []
+    for step in range(1, 161):
+        growth.put([status("driver/0", 100, free_mb=500)])
+        if step % 4:
+            growth.put([status("env/1", 300 + 35 * step, 8000 - 35 * step, "sim"), status("env/2", 300, 0, "other")])
+        metrics = growth.end_step(step)
+        found += growth.warnings(step, 100_000, 2.0)
+        assert metrics["memory_free"] == 500
+    assert len(found) == 2 and all("node sim will be full" in text for text in found), found
+    growth.put([status("env/1", 300), status("env/2", 300), status("driver/0", 100)])
+    assert growth.end_step(161)["memory_free"] == 8000, "the hosts without workers are forgotten"
+
+
+def test_a_warning_that_was_wrong_does_not_silence_later_ones() -> None:
+    growth, found = MemoryGrowth(), []
+    for step in range(1, 161):
+        free_mb = 1 if step == 30 else 8000 - 45 * step
+        growth.put([status("env/1", 300 + 45 * step, free_mb)])
+        growth.end_step(step)
+        found += [step for _ in growth.warnings(step, 100_000, 2.0)]
+    assert 30 in found and [step for step in found if step > 30] != [], found
+
+
 def test_a_slow_leak_is_told_once_it_was_seen_for_a_while() -> None:
     found = told(lambda step: 300 + 5 * step, 120, last=1_000_000)
     assert 80 < min(found) < 120 and "1600 steps" in found[min(found)][0]

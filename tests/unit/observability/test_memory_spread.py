@@ -33,6 +33,11 @@ def test_a_rank_that_offloads_alone_is_reported() -> None:
     assert "72.0 GB free device memory, 60.0 GB" in told[0] and "34.0 GB host memory in use, 4.0 GB" in told[1]
 
 
+def test_two_ranks_that_differ_are_told_once_with_both_numbers() -> None:
+    told = outlier_workers([status("actor/0", 20, 60), status("actor/1", 10, 60)])
+    assert told == ["actor/0 on n0 and actor/1 on n0 differ: 20.0 and 10.0 GB host memory in use"]
+
+
 def test_a_worker_measures_its_node() -> None:
     here = Telemetry("env/0").status()
     assert here.host_free_bytes > 0 and here.device_free_bytes is None

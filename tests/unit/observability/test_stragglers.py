@@ -69,6 +69,19 @@ def test_answers_for_fewer_episodes_are_no_slower_worker() -> None:
         assert list(stragglers.sentences([status], float(second))) == []
 
 
+def test_few_episodes_at_the_end_of_an_evaluation_are_no_slower_worker() -> None:
+    """Every call of both workers takes a second, and one of them answers for one episode that goes on alone."""
+    stragglers = Stragglers()
+    for second in range(200):
+        calls = {"rollout/0": min(second, 140), "rollout/1": second}
+        rows = {"rollout/0": 16 * calls["rollout/0"], "rollout/1": 16 * min(second, 120) + max(0, second - 120)}
+        found = []
+        for worker, count in calls.items():
+            counters = {"acted_us": count * 10**6, "chunks": rows[worker], "answers": count}
+            found.append(WorkerStatus(worker, "vm", 1, "act", 0.0, counters))
+        assert list(stragglers.sentences(found, float(second))) == []
+
+
 def test_a_new_process_begins_anew() -> None:
     stragglers, slow = Stragglers(), {"env/0": 50.0, "env/1": 2050.0}
     found = [

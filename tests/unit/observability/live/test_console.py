@@ -71,7 +71,13 @@ def test_time_left_follows_the_pace_and_the_limit(config: RunConfig, tmp_path: P
     assert "known after the first step" in text(dashboard)
     dashboard.set_step(10, {"step_s": 60.0})
     assert "left 10:00" in text(dashboard) or "left 9:59" in text(dashboard)
-    config.max_minutes = 2.0
+
+
+def test_the_time_limit_counts_training_steps_of_all_attempts(config: RunConfig, tmp_path: Path) -> None:
+    config.max_minutes = 60.0
+    dashboard = Dashboard(config, tmp_path)
+    assert "known after the first step" in text(dashboard), "the run may be a resumed one"
+    dashboard.set_step(10, {"step_s": 60.0, "elapsed_s": 58 * 60.0})
     assert "left 2:00" in text(dashboard) or "left 1:59" in text(dashboard)
 
 
