@@ -13,6 +13,7 @@ from rlrun.config.simulator_process import ProcessSpec
 from rlrun.system.errors import RunError
 
 GRIPPER_OPEN_01 = "open_01"  # 1 open, 0 closed: vla-eval has no name for it
+WRIST = "wrist"  # vla-eval's name of the camera at a hand, whose picture a benchmark sends only if it is asked for
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,8 @@ def make_wire(config: RunConfig, policy: ServedPolicy) -> Wire:
     num_images = policy.num_images
     if num_images is None:
         num_images = len(spaces.cameras) or planned.num_images
-    cameras = _policy_cameras(config, camera_names(env, num_images), spaces.cameras)
+    unnamed = camera_names(env, num_images)
+    cameras = _policy_cameras(config, planned.cameras or unnamed, spaces.cameras) if spaces.cameras else unnamed
     sizes = spaces.num_proprio, spaces.num_actions
     return SimulatorWire(env, cameras, *sizes, instruction or (None if policy.is_instructed else ""))
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.simulator_spec import GRIPPER_OPEN_01, Component, Conventions
-from rlrun.data.fit import match_cameras
+from rlrun.config.simulator_spec import GRIPPER_OPEN_01, WRIST, Component, Conventions
+from rlrun.data.fit import CameraMatch, match_cameras
 from rlrun.serving.wire import WireError
 
 IMAGES = "images"
@@ -91,7 +91,7 @@ class Formats:
     def parameters(self) -> dict[str, Any]:
         """Return the parameters that a server of this world asks of the benchmark; vla-eval drops unknown ones."""
         wanted = dict(self.conventions.parameters)
-        if len(self.cameras) > 1:
+        if len(self.cameras) > 1 or WRIST in self.camera_names:
             wanted["send_wrist_image"] = True
         return wanted | ({"send_state": True} if self.num_proprio else {})
 
@@ -123,14 +123,29 @@ class Formats:
         cause = ""
         try:
             match = match_cameras(wanted, there)
+            cause = self._wrong_elimination(match)
         except ValueError as error:
             cause = f" ({error})"
-        if match is None or not match.is_certain:
+        if match is None or not match.is_certain or cause:
             raise WireError(
                 f"{IMAGES} has {', '.join(there) or 'no pictures'}, and the policy takes {', '.join(wanted)}{cause}: "
                 "let the benchmark send these cameras (its parameter send_wrist_image, or the names of its pictures)"
             )
         return [_picture(f"{IMAGES}.{there[at]}", images[there[at]]) for at in match.order]
+
+    def _wrong_elimination(self, match: CameraMatch) -> str:
+        """Return why a picture without the camera's name cannot be the camera's, in parentheses; "": it can be."""
+        cameras = self.conventions.cameras
+        called = {**cameras, **{name: name for name in cameras.values()}}  # known names of pictures -> vla-eval's
+        for at, name, is_by_name in zip(match.order, match.wanted, match.is_by_name, strict=True):
+            picture = match.there[at]
+            if is_by_name or called.get(picture) == name:
+                continue
+            if picture in called:
+                return f" ({picture} is another camera than {name})"
+            if name == WRIST and len(match.wanted) == 1:
+                return f" (nothing says that {picture} is {name})"
+        return ""
 
     def state(self, payload: Mapping[Any, Any]) -> np.ndarray:
         """Return a client's proprioception [P]. Raises WireError."""

@@ -14,6 +14,7 @@ from rlrun.config.sections import NOT_NEGATIVE, Range, RemovedKey, Section, boun
 from rlrun.config.simulator_process import ProcessSpec
 from rlrun.config.simulator_spec import (
     GRIPPER_OPEN_01,
+    WRIST,
     Component,
     Conventions,
     EvaluationSpec,
@@ -405,7 +406,8 @@ def conventions(env: EnvConfig) -> Conventions:
     has_robosuites = own.state is StateForm.axis_angle
     same = {"seed": EVALUATION_SEED, "env_seed": EVALUATION_SEED, "quat_no_antipodal": has_robosuites}
     same |= {"absolute_action": False, "num_steps_wait": own.settle_steps}
-    return Conventions(actions, "eef_pos3_axisangle3_gripper2", {"robot0_eye_in_hand": "wrist"}, same)
+    cameras = dict(zip(CAMERAS, ("agentview", WRIST), strict=True))
+    return Conventions(actions, "eef_pos3_axisangle3_gripper2", cameras, same)
 
 
 SPEC = SimulatorSpec(

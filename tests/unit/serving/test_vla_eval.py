@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 import socket
@@ -188,6 +189,25 @@ def test_cameras_go_by_name_and_one_by_elimination() -> None:
     for images in ({"agentview": first, "wrist": second}, {"wrist": second, "agentview": first, "side": PICTURE + 2}):
         assert [one.max() for one in formats.pictures({"images": images})] == [0, 1]
     assert [one.max() for one in formats.pictures({"images": {"hand": second, "agentview": first}})] == [0, 1]
+
+
+def one_camera(name: str) -> Formats:
+    """LIBERO's formats for a policy of one camera."""
+    return dataclasses.replace(libero_formats(), cameras=(name,))
+
+
+def test_the_wrist_alone_is_asked_for_and_no_other_picture_is_taken_for_it() -> None:
+    wrist = one_camera("robot0_eye_in_hand")
+    assert wrist.parameters()["send_wrist_image"] and "send_wrist_image" not in one_camera("agentview").parameters()
+    for images in ({"agentview": PICTURE, "wrist": PICTURE + 1}, {"robot0_eye_in_hand": PICTURE + 1}):
+        assert [one.max() for one in wrist.pictures({"images": images})] == [1]
+    with pytest.raises(WireError, match="agentview is another camera than wrist.*send_wrist_image"):
+        wrist.pictures({"images": {"agentview": PICTURE}})
+    with pytest.raises(WireError, match="nothing says that image is wrist"):
+        wrist.pictures({"images": {"image": PICTURE}})
+    with pytest.raises(WireError, match="wrist is another camera than agentview"):
+        one_camera("agentview").pictures({"images": {"wrist": PICTURE}})
+    assert one_camera("agentview").pictures({"images": {"image": PICTURE}})[0].max() == 0
 
 
 @pytest.mark.parametrize(
