@@ -23,6 +23,8 @@ STATES = "states"
 STATE = "state"
 SENTENCE = "task_description"
 ACTIONS = "actions"
+WRIST_PARAMETER = "send_wrist_image"
+STATE_PARAMETERS = ("send_state", "send_proprio")  # of LIBERO's and of BEHAVIOR's benchmark
 # formats of vla_eval.specs
 RGB = "rgb_hwc_uint8"
 RAW = "raw"
@@ -92,8 +94,8 @@ class Formats:
         """Return the parameters that a server of this world asks of the benchmark; vla-eval drops unknown ones."""
         wanted = dict(self.conventions.parameters)
         if len(self.cameras) > 1 or WRIST in self.camera_names:
-            wanted["send_wrist_image"] = True
-        return wanted | ({"send_state": True} if self.num_proprio else {})
+            wanted[WRIST_PARAMETER] = True
+        return wanted | ({STATE_PARAMETERS[0]: True} if self.num_proprio else {})
 
     def _converted(self, actions: np.ndarray, sources: Mapping[str, str], targets: Mapping[str, str]) -> np.ndarray:
         """Convert each gripper from its source's format, if both are known ones."""
@@ -163,13 +165,34 @@ class Formats:
             )
         return numbers
 
-    def observation(self, images: np.ndarray, proprio: np.ndarray, sentence: str) -> dict[str, Any]:
-        """Return the payload of a world's observation: uint8 [N, H, W, 3], float32 [P]."""
+    def observation(
+        self, images: np.ndarray, proprio: np.ndarray, sentence: str, withheld: frozenset[str] = frozenset()
+    ) -> dict[str, Any]:
+        """Return the payload of a world's observation: uint8 [N, H, W, 3], float32 [P].
+
+        withheld: the entries by `withheld`, which are left out.
+        """
+        pictures = dict(zip(self.camera_names, images, strict=True))
         payload: dict[str, Any] = {
-            IMAGES: dict(zip(self.camera_names, images, strict=True)),
+            IMAGES: {name: picture for name, picture in pictures.items() if name not in withheld},
             SENTENCE: sentence,
         }
-        return payload | ({STATES: proprio, STATE: proprio} if self.num_proprio else {})
+        has_state = self.num_proprio and STATE not in withheld
+        return payload | ({STATES: proprio, STATE: proprio} if has_state else {})
+
+    def withheld(self, asked: Mapping[str, Any], observed: Mapping[str, Any]) -> frozenset[str]:
+        """Return the entries that a server did not ask for, which vla-eval's benchmarks do not send: STATE and WRIST.
+
+        asked: its observation_params. observed: its observation_spec, in which a state of any size and of no format
+        asks for none, as StarVLA's.
+        """
+        entry = observed.get(STATE)
+        state = entry if isinstance(entry, dict) else {}
+        is_declared = bool(state.get("dims")) or state.get("format", RAW) != RAW
+        has_state = is_declared or any(asked.get(name) for name in STATE_PARAMETERS)
+        has_wrist = bool(asked.get(WRIST_PARAMETER)) or WRIST in observed
+        there = ([STATE] if self.num_proprio else []) + [name for name in self.camera_names if name == WRIST]
+        return frozenset(name for name in there if not (has_state if name == STATE else has_wrist))
 
 
 def spec(name: str, size: int, format_name: str) -> dict[str, Any]:

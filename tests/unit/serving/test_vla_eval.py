@@ -351,6 +351,7 @@ def declared(actions: dict | None = None, observations: dict | None = None, **pa
 
 
 RGB = (0, "rgb_hwc_uint8")
+SENDING = {"send_state": True, "send_wrist_image": True}
 
 
 @pytest.mark.parametrize(
@@ -377,7 +378,7 @@ def test_a_state_that_the_world_has_not_is_refused() -> None:
 
 def test_other_conventions_are_noted() -> None:
     actions = {"position": (3, "delta_xyz"), "rotation": (3, "euler_xyz"), "gripper": (1, "binary_close_negative")}
-    handle = declared(actions, {"state": (8, "eef_pos3_quat4_gripper1")}, success_mode="last", send_state=True)
+    handle = declared(actions, {"state": (8, "eef_pos3_quat4_gripper1")}, success_mode="last", **SENDING)
     with serving(handle) as address:
         client = connected(address, libero_formats())
         client.close()
@@ -386,13 +387,38 @@ def test_other_conventions_are_noted() -> None:
         client.notes, ("rotation as euler_xyz", "state as eef_pos3_quat4", "success_mode"), strict=True
     ):
         assert words in note
-    with serving(declared({"actions": (7, "raw")}, {"state": (0, "raw")}, max_steps=9)) as address:
+    with serving(declared({"actions": (7, "raw")}, {"state": (0, "raw")}, max_steps=9, **SENDING)) as address:
         client = connected(address, libero_formats())
         client.close()
     assert client.notes == ("the policy server asks for max_steps, without effect in this world",)
 
 
-@pytest.mark.parametrize(("asked_for", "is_shortened"), [({}, True), ({"quat_no_antipodal": True}, False)])
+@pytest.mark.parametrize(
+    ("asked_for", "spec", "withheld"),
+    [
+        (SENDING, {}, set()),
+        ({"send_state": True}, {}, {"wrist"}),
+        ({"send_wrist_image": True}, {"state": (0, "raw")}, {"state"}),  # StarVLA's
+        ({"send_wrist_image": True, "send_state": False}, {}, {"state"}),
+        ({}, {"state": (8, "raw"), "wrist": RGB}, set()),
+        ({}, {"image": RGB}, {"state", "wrist"}),
+    ],
+)
+def test_a_server_gets_no_more_than_it_asks_for(asked_for: dict, spec: dict, withheld: set[str]) -> None:
+    with serving(declared(None, spec, **asked_for)) as address:
+        client = connected(address, libero_formats())
+        client.close()
+    assert {name for name in ("state", "wrist") if any(f"ask for {name}" in note for note in client.notes)} == withheld
+    formats = libero_formats()
+    entries = {name: {"dims": dims, "format": kind} for name, (dims, kind) in spec.items()}
+    left_out = formats.withheld(asked_for, entries)
+    sent = formats.observation(frames().images[0], frames().proprio[0], SENTENCE, left_out)
+    assert ("wrist" in sent["images"], "states" in sent) == ("wrist" not in withheld, "state" not in withheld)
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "is_shortened"), [(SENDING, True), (SENDING | {"quat_no_antipodal": True}, False)]
+)
 def test_states_are_those_of_the_benchmark(asked_for: dict, is_shortened: bool) -> None:
     """vla-eval's LIBERO sends the shortest rotation unless the server asks for robosuite's."""
     payloads: list[dict] = []
