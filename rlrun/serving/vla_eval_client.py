@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.simulator_spec import WRIST, Conventions
+from rlrun.config.simulator_spec import RAW, WRIST, Conventions
 from rlrun.edges.frames import Frames
 from rlrun.serving.client import ServerConnection
 from rlrun.serving.vla_eval import Kind, Message, check_version, error_text, hello
 from rlrun.serving.vla_eval_formats import (
     ACTIONS,
-    RAW,
     RGB,
     STATE,
     STATE_PARAMETERS,

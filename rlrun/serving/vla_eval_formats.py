@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.simulator_spec import GRIPPER_OPEN_01, WRIST, Component, Conventions
+from rlrun.config.simulator_spec import GRIPPER_OPEN_01, RAW, WRIST, Component, Conventions
 from rlrun.data.fit import CameraMatch, match_cameras
 from rlrun.serving.wire import WireError
 
@@ -27,7 +27,6 @@ WRIST_PARAMETER = "send_wrist_image"
 STATE_PARAMETERS = ("send_state", "send_proprio")  # of LIBERO's and of BEHAVIOR's benchmark
 # formats of vla_eval.specs
 RGB = "rgb_hwc_uint8"
-RAW = "raw"
 LANGUAGE = "language"
 CLOSE_POSITIVE = "binary_close_positive"
 # format of a gripper -> a, b with a x + b from -1, open, to 1, closed
@@ -183,12 +182,13 @@ class Formats:
     def withheld(self, asked: Mapping[str, Any], observed: Mapping[str, Any]) -> frozenset[str]:
         """Return the entries that a server did not ask for, which vla-eval's benchmarks do not send: STATE and WRIST.
 
-        asked: its observation_params. observed: its observation_spec, in which a state of any size and of no format
-        asks for none, as StarVLA's.
+        asked: its observation_params. observed: its observation_spec. A state that it declares without size and format,
+        as StarVLA's does, asks for the state of a world only if that has no format either.
         """
         entry = observed.get(STATE)
         state = entry if isinstance(entry, dict) else {}
-        is_declared = bool(state.get("dims")) or state.get("format", RAW) != RAW
+        is_formless = not state.get("dims") and state.get("format", RAW) == RAW
+        is_declared = STATE in observed and not (is_formless and self.conventions.state != RAW)
         has_state = is_declared or any(asked.get(name) for name in STATE_PARAMETERS)
         has_wrist = bool(asked.get(WRIST_PARAMETER)) or WRIST in observed
         there = ([STATE] if self.num_proprio else []) + [name for name in self.camera_names if name == WRIST]

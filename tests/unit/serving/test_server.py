@@ -23,7 +23,7 @@ from rlrun.edges.spaces import PolicySpaces
 from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.envs.r1pro_keys import ProprioLayout
 from rlrun.serving.robot import RobotWire
-from rlrun.serving.server import PolicyServer, ServedPolicy, make_wire
+from rlrun.serving.server import PolicyServer, ServedPolicy, make_wire, print_start
 from rlrun.serving.session import OpenpiSession, PolicySession
 from tests.unit.serving.public_client import PublicClient, health, observation, pack, unpack
 
@@ -132,6 +132,15 @@ def test_the_names_of_pictures_say_what_the_camera_is(
     names = make_wire(compose_only([*env, "policy.kind=smolvla"]), ServedPolicy(spaces, None, True)).names
     assert {camera: names.names_by_key[key][0] for camera, key in names.cameras.items()} == places
     assert list(names.cameras) == list(places)
+
+
+def test_the_start_says_what_is_unusual_in_the_observations(capsys: pytest.CaptureFixture[str]) -> None:
+    print_start(compose_only(["env=libero"]).env, "host", 1)
+    assert capsys.readouterr().out.count("\n") == 1
+    print_start(compose_only(["env=libero", "env.libero.turn=raw", "env.libero.state=euler"]).env, "host", 1)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("serving on ws://host:1")
+    assert "env.libero.turn=raw, env.libero.state=euler, other than usual" in second
 
 
 # --- clients that follow the protocol -------------------------------------------------------------

@@ -152,6 +152,20 @@ def test_libero_is_described_as_vla_eval_s_benchmark() -> None:
     assert formats.parameters() == wanted | {"num_steps_wait": 10, "seed": 0, "env_seed": 0}
 
 
+@pytest.mark.parametrize(
+    ("state", "declared_format"),
+    [
+        ("short_axis_angle", "eef_pos3_axisangle3_gripper2"),
+        ("euler", "raw"),
+        ("fingers_first", "raw"),
+        ("zeros", "raw"),
+    ],
+)
+def test_a_state_of_another_form_is_declared_without_a_format(state: str, declared_format: str) -> None:
+    formats = libero_formats(**{"env.libero.state": state})
+    assert formats.observation_spec()["state"]["format"] == declared_format
+
+
 def test_grippers_have_the_receiver_s_sign() -> None:
     actions = np.array([[0.1] * 6 + [1.0], [0.2] * 6 + [0.0], [0.3] * 6 + [0.5]], np.float32)  # 1 open, 0 closed
     openness = libero_formats(**{"env.libero.has_openness": True})
@@ -414,6 +428,10 @@ def test_a_server_gets_no_more_than_it_asks_for(asked_for: dict, spec: dict, wit
     left_out = formats.withheld(asked_for, entries)
     sent = formats.observation(frames().images[0], frames().proprio[0], SENTENCE, left_out)
     assert ("wrist" in sent["images"], "states" in sent) == ("wrist" not in withheld, "state" not in withheld)
+
+
+def test_a_state_without_a_format_is_asked_for_where_the_world_has_none_either() -> None:
+    assert SMALL.withheld({}, {"state": {"dims": 0, "format": "raw"}}) == set() and SMALL.withheld({}, {}) == {"state"}
 
 
 @pytest.mark.parametrize(
