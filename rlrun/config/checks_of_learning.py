@@ -317,7 +317,7 @@ def chosen_demonstrations_exist(config: RunConfig) -> Faults:
     demos = config.demos
     defaults = DemosConfig()
     if demos.path is None:
-        for name in ("keys", "episodes", "only_successful", "time_limit"):
+        for name in ("keys", "episodes", "only_successful", "time_limit", "fps"):
             if getattr(demos, name) != getattr(defaults, name):
                 remedy = "Name a dataset in demos.path, or drop it."
                 yield no_effect(f"demos.{name}", getattr(demos, name), "demos.path is null", remedy)

@@ -348,9 +348,10 @@ class DemosConfig(Section):
     keys: DemoKeysConfig = field(default_factory=DemoKeysConfig)
     episodes: Any = None  # of `path`: a list of episode_index, or a range "0:50" (quoted in YAML); None: all
     only_successful: bool = False  # of `path` only episodes whose column success (or feature next.success) is true
-    # of `path`: an episode of so many frames was cut off, whose next.done is not terminal; 0: none was; None: those
-    # with next.truncated, and those that failed after the same number of frames as the longest
+    # of `path`: an episode of so many frames without success was cut off, whose next.done is not terminal; 0: none
+    # was; None: those with next.truncated, and those that failed after the same number of frames as the longest
     time_limit: int | None = bounded(None, NOT_NEGATIVE)
+    fps: float | None = bounded(None, POSITIVE)  # control steps a second in `path`; None: fps of its meta/info.json
     memory_gb: float = bounded(4.0, NOT_NEGATIVE)  # decoded pictures that each actor rank keeps in memory
     num_episodes: int = bounded(128, COUNT)
     noise: float = bounded(0.01, NOT_NEGATIVE)  # std of the noise on the expert's actions, as a share of their range

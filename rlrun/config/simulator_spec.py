@@ -13,6 +13,8 @@ from rlrun.config.simulator_process import ProcessSpec
 from rlrun.system.errors import RunError
 
 GRIPPER_OPEN_01 = "open_01"  # 1 open, 0 closed: vla-eval has no name for it
+RAW = "raw"  # vla-eval's format of numbers without a declared meaning
+WRIST = "wrist"  # vla-eval's name of the camera at a hand, whose picture a benchmark sends only if it is asked for
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ class Conventions:
     """
 
     actions: tuple[Component, ...] = ()  # of the whole robot, in order; (): numbers without a declared meaning
-    state: str = "raw"  # format of proprioception
+    state: str = RAW  # format of proprioception
     cameras: Mapping[str, str] = field(default_factory=dict)  # the simulator's names -> vla-eval's; others are equal
     # parameters of vla-eval's benchmark of this world, with the values at which both are the same world
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -170,6 +172,8 @@ class WireSpec:
     """
 
     conventions: Callable[[EnvConfig], Conventions] = lambda env: Conventions()  # names and formats in vla-eval
+    # (EnvConfig) -> keys other than their defaults, with their values, by which clients must form what they send
+    unusual_keys: Callable[[EnvConfig], Mapping[str, Any]] = lambda env: {}
 
 
 @dataclass(frozen=True)

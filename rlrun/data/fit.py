@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 _GENERIC_WORDS = {"observation", "observations", "obs", "image", "images", "pixels", "rgb", "camera", "cameras"}
 RATE_TOLERANCE = 0.01  # 29.97 frames per second count as 30
 _COUNT_REMEDY = "Take the world that the data was recorded in, or name the right feature in demos.keys."
+_RATE_REMEDY = (
+    "if the frames are such control steps whatever meta/info.json says, as in LIBERO's data sets of openpi's "
+    "convert_libero_data_to_lerobot.py, which say 10 for steps of 20 a second. Else resample the data set. Only if the "
+    "world should have another rate than its own:"
+)
 _CAMERA_REMEDY = (
     "List the data set's cameras in the order of the world's, as demos.keys.images=[…], or let the world show what was "
     "recorded (the simulator's own key for its pictures)."
@@ -258,8 +263,8 @@ def _compare_rate(fit: CompatibilityReport, data: DatasetInfo, world: World) -> 
     if world.spaces.is_hz_nominal:
         fit.warnings.append(f"{cause}: an imitated movement has another speed there")
     else:
-        remedy = f"Set env.action_hz={data.fps:g} if the world should run so, or resample the data set."
-        fit.refusals.append(mismatch("rate", cause, "env.action_hz", remedy))
+        remedy = f"Set demos.fps={rate:g} {_RATE_REMEDY} env.action_hz={data.fps:g} makes the world's steps as long."
+        fit.refusals.append(mismatch("rate", cause, "demos.fps", remedy))
 
 
 def _compare_sentences(fit: CompatibilityReport, data: DatasetInfo, world: World) -> None:

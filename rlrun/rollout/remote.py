@@ -14,7 +14,7 @@ from rlrun.edges.spaces import Spaces
 from rlrun.edges.weights import WeightBucket
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.serving.client import EvaluatorClient, RowClient
-from rlrun.serving.formats import camera_names
+from rlrun.serving.formats import camera_names, camera_places
 from rlrun.serving.openpi_client import OpenpiClient
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.vla_eval_client import VlaEvalClient, formats_of
@@ -116,11 +116,12 @@ def _connections(config: RunConfig, world: Spaces, progress: Callable[[], None])
     timeout_s = config.evaluation.server_timeout_s
     spec = simulator_spec(env)
     robot = RobotWire(env) if spec.world.is_r1pro else None
+    cameras = world.cameras or tuple(camera_names(env, world.num_images))
     if not config.evaluation.is_server_of_vla_eval:
         if robot is None:
-            return lambda: OpenpiClient(address, timeout_s, world.num_actions, progress)
+            places = camera_places(env, cameras)
+            return lambda: OpenpiClient(address, timeout_s, world.num_actions, places, progress)
         return lambda: EvaluatorClient(address, timeout_s, robot, config.policy.num_action_chunks, progress)
-    cameras = world.cameras or tuple(camera_names(env, world.num_images))
     formats = formats_of(spec.wire.conventions(env), cameras, world.num_proprio, world.num_actions)
     to_world = robot.controlled_actions if robot is not None else lambda actions: actions
     return lambda: VlaEvalClient(address, timeout_s, formats, to_world, progress)

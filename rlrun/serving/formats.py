@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlrun.config.schema import EnvConfig
-from rlrun.config.simulator_spec import simulator_spec
+from rlrun.config.simulator_spec import WRIST, simulator_spec
 from rlrun.edges.frames import Frames
 from rlrun.envs.pictures import resized
 from rlrun.serving.wire import WireError
@@ -24,7 +24,7 @@ _MOST_SCALING = 16  # pixels of a larger picture for each pixel of the policy's
 STATE = "observation/state"
 PROMPT = "prompt"
 ACTIONS = "actions"
-IMAGES = ("observation/image", "observation/wrist_image")  # of the first and second camera
+IMAGES = ("observation/image", "observation/wrist_image")  # of two cameras; camera_places says of which
 
 
 def most_pixels(size: int) -> int:
@@ -67,20 +67,22 @@ def read_images(request: Mapping[Any, Any], key: str, size: int) -> np.ndarray:
 
 
 class OpenpiNames:
-    """openpi's names of the entries of a request. A camera has two: by its position, and `observation/<its name>`.
+    """openpi's names of the entries of a request. A camera has two: by camera_places, and `observation/<its name>`.
 
-    Example: OpenpiNames({"zed_link": "robot_r1::…::rgb"}, "robot_r1::proprio") takes the entries observation/image or
-    observation/zed_link, observation/state and prompt.
+    Example: OpenpiNames({"zed_link": "robot_r1::…::rgb"}, "robot_r1::proprio", ["observation/image"]) takes the entries
+    observation/image or observation/zed_link, observation/state and prompt.
     """
 
-    def __init__(self, cameras: Mapping[str, str], state: str | None):
-        """cameras: their names -> their keys in the wire, in order. state: its key; None: there is no state."""
+    def __init__(self, cameras: Mapping[str, str], state: str | None, places: Sequence[str]):
+        """cameras: their names -> their keys in the wire, in order. state: its key; None: there is no state.
+
+        places: the cameras' names by camera_places, in the same order.
+        """
         self.cameras = dict(cameras)
         self.state = state
         self.names_by_key: dict[str, list[str]] = {}  # key in the wire -> names of openpi's
-        for index, (camera, key) in enumerate(cameras.items()):
-            by_place = IMAGES[index] if index < len(IMAGES) else f"observation/image_{index}"
-            self.names_by_key[key] = [by_place, f"observation/{camera}"]
+        for (camera, key), place in zip(cameras.items(), places, strict=True):
+            self.names_by_key[key] = [place, f"observation/{camera}"]
         if state is not None:
             self.names_by_key[state] = [STATE]
 
@@ -153,7 +155,7 @@ class SimulatorWire:
         keys = {name: f"observation/{name}" for name in cameras}
         self._images = list(keys.values())
         self._state = STATE if self.num_proprio else None
-        self.names = OpenpiNames(keys, self._state)
+        self.names = OpenpiNames(keys, self._state, camera_places(env, cameras))
 
     def is_batched(self, request: Mapping[Any, Any]) -> bool:
         """Return whether an observation has a leading dimension of rows."""
@@ -199,6 +201,24 @@ def camera_names(env: EnvConfig, num_images: int) -> list[str]:
     """Return the simulator's names of a policy's cameras; image_0 … if it gives none."""
     named = list(simulator_spec(env).world.planned_spaces(env).cameras)
     return named if len(named) == num_images else [f"image_{index}" for index in range(num_images)]
+
+
+def camera_places(env: EnvConfig, cameras: Sequence[str]) -> list[str]:
+    """Return openpi's name of each camera's picture, which the simulator decides, not the order of `cameras`.
+
+    The camera that vla-eval calls `wrist` is observation/wrist_image, and the first other camera of the simulator is
+    observation/image. Without a wrist, they are the simulator's first and second camera.
+    Example: camera_places(env, ["robot0_eye_in_hand"]) == ["observation/wrist_image"]
+    """
+    spec = simulator_spec(env)
+    planned = spec.world.planned_spaces(env).cameras
+    called = spec.wire.conventions(env).cameras
+    known = planned if set(cameras) <= set(planned) else cameras
+    wrist = next((name for name in known if called.get(name, name) == WRIST), None)
+    free = [*IMAGES, *(f"observation/image_{at}" for at in range(len(IMAGES), len(known)))]
+    places = {} if wrist is None else {wrist: free.pop(1)}
+    places |= dict(zip((name for name in known if name != wrist), free, strict=False))
+    return [places[name] for name in cameras]
 
 
 def describe_image(shape: list[int], names: list[str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,27 @@ class OpenpiClient:
 
     Example::
 
-        client = OpenpiClient("ws://127.0.0.1:8000", 60.0, num_actions=7)
+        client = OpenpiClient("ws://127.0.0.1:8000", 60.0, num_actions=7, places=IMAGES)
         client.begin(frames, 0)
         client.request(frames, 0)
         actions = client.receive()  # [steps, 7]
     """
 
-    def __init__(self, address: str, timeout_s: float, num_actions: int, progress: Callable[[], None] = lambda: None):
-        """Connect, and read what the server says of itself. Raises RunError if it does not answer in time."""
+    def __init__(
+        self,
+        address: str,
+        timeout_s: float,
+        num_actions: int,
+        places: Sequence[str],
+        progress: Callable[[], None] = lambda: None,
+    ):
+        """Connect, and read what the server says of itself. Raises RunError if it does not answer in time.
+
+        places: openpi's names of the world's pictures by camera_places, in the world's order; those of IMAGES are sent.
+        """
         self._connection = ServerConnection(address, timeout_s, _REMEDY, progress)
         self._num_actions = num_actions
+        self._places = tuple(places)
         self.notes: tuple[str, ...] = ()
         self.metadata = self._receive()
 
@@ -41,7 +52,9 @@ class OpenpiClient:
 
     def request(self, frames: Frames, row: int) -> None:
         """Request the next chunk for a row: up to two pictures, the state and the sentence."""
-        pictures = dict(zip(IMAGES, frames.images[row], strict=False))
+        pictures = {
+            place: picture for place, picture in zip(self._places, frames.images[row], strict=True) if place in IMAGES
+        }
         self._connection.send(pack(pictures | {STATE: frames.proprio[row], PROMPT: frames.instructions[row]}))
 
     def receive(self) -> np.ndarray:

@@ -15,7 +15,15 @@ from rlrun.edges.frames import Frames
 from rlrun.envs import r1pro
 from rlrun.envs.r1pro import instruction_of
 from rlrun.envs.r1pro_keys import ProprioLayout, R1ProConfig
-from rlrun.serving.formats import OpenpiNames, describe_image, read_images, read_numbers, read_prompts, require_finite
+from rlrun.serving.formats import (
+    OpenpiNames,
+    camera_places,
+    describe_image,
+    read_images,
+    read_numbers,
+    read_prompts,
+    require_finite,
+)
 from rlrun.serving.wire import WireError
 
 ROBOT = "robot_r1"
@@ -45,7 +53,8 @@ class RobotWire:
         self.num_actions = len(self._controlled)  # A
         self.num_client_actions = r1pro.NUM_ACTIONS
         self.num_proprio = _width(self._wanted)  # P
-        self.names = OpenpiNames({camera: camera_key(camera) for camera in self._cameras}, PROPRIO)
+        keys = {camera: camera_key(camera) for camera in self._cameras}
+        self.names = OpenpiNames(keys, PROPRIO, camera_places(env, self._cameras))
 
     # --- the server's side ------------------------------------------------------------------
 

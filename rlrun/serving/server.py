@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -22,7 +23,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
-from rlrun.config.schema import VLA_EVAL_PATH, RunConfig, ServeConfig
+from rlrun.config.schema import VLA_EVAL_PATH, EnvConfig, RunConfig, ServeConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.fit import match_cameras, short_name
 from rlrun.edges.actions import ActionChunk
@@ -210,7 +211,8 @@ def make_wire(config: RunConfig, policy: ServedPolicy) -> Wire:
     num_images = policy.num_images
     if num_images is None:
         num_images = len(spaces.cameras) or planned.num_images
-    cameras = _policy_cameras(config, camera_names(env, num_images), spaces.cameras)
+    unnamed = camera_names(env, num_images)
+    cameras = _policy_cameras(config, planned.cameras or unnamed, spaces.cameras) if spaces.cameras else unnamed
     sizes = spaces.num_proprio, spaces.num_actions
     return SimulatorWire(env, cameras, *sizes, instruction or (None if policy.is_instructed else ""))
 
@@ -267,7 +269,7 @@ async def serve_policy(config: RunConfig, wire: Wire, act: Callable[[Observation
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, is_over.set)
     try:
-        await PolicyServer(config.serve, sessions).run(is_over, print_address)
+        await PolicyServer(config.serve, sessions).run(is_over, partial(print_start, config.env))
     except OSError as error:
         raise RunError(
             f"The server cannot listen on {config.serve.host}:{config.serve.port}.",
@@ -279,6 +281,14 @@ async def serve_policy(config: RunConfig, wire: Wire, act: Callable[[Observation
         ) from error
 
 
-def print_address(host: str, port: int) -> None:
-    """Print a line that scripts can wait for."""
+def print_start(env: EnvConfig, host: str, port: int) -> None:
+    """Print a line that scripts can wait for, and what is unusual in the observations that the policy takes."""
     print(f"serving on ws://{host}:{port} (GET /healthz); end with ctrl-C", flush=True)
+    unusual = simulator_spec(env).wire.unusual_keys(env)
+    if unusual:
+        settings = ", ".join(f"{key}={value}" for key, value in unusual.items())
+        print(
+            f"the policy was trained with {settings}, other than usual: clients must send such observations, which are "
+            "not converted",
+            flush=True,
+        )

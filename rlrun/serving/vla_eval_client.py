@@ -8,11 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.simulator_spec import Conventions
+from rlrun.config.simulator_spec import RAW, WRIST, Conventions
 from rlrun.edges.frames import Frames
 from rlrun.serving.client import ServerConnection
 from rlrun.serving.vla_eval import Kind, Message, check_version, error_text, hello
-from rlrun.serving.vla_eval_formats import ACTIONS, RAW, RGB, STATE, Formats, are_convertible, shortest_rotation
+from rlrun.serving.vla_eval_formats import (
+    ACTIONS,
+    RGB,
+    STATE,
+    STATE_PARAMETERS,
+    WRIST_PARAMETER,
+    Formats,
+    are_convertible,
+    shortest_rotation,
+)
 from rlrun.serving.wire import WireError
 from rlrun.system.errors import RunError
 
@@ -20,7 +29,7 @@ _REMEDY = (
     "Look into the log of the server, which runs the policy. If it only is slow, as at its first observation, raise "
     "evaluation.server_timeout_s."
 )
-_FREE_PARAMETERS = ("send_wrist_image", "send_state")  # whatever the world has is sent
+_FREE_PARAMETERS = (WRIST_PARAMETER, *STATE_PARAMETERS)  # they choose from what the world has
 _ANTIPODAL = "quat_no_antipodal"  # True: states have robosuite's axis-angle; else the shortest rotation
 _AXIS_ANGLE = slice(3, 6)  # in a state of eef_pos3_axisangle3_gripper2
 
@@ -61,15 +70,17 @@ class VlaEvalClient:
         except WireError as error:
             self.close()
             raise self._connection.failed(str(error)) from error
+        observed = _map(payload.get("observation_spec"))
         self._declared = _formats_of(payload.get("action_spec"))
         self._parameters: Mapping[str, Any] = _map(payload.get("observation_params"))
         try:
-            self._require_entries(_map(payload.get("observation_spec")))
+            self._require_entries(observed)
             self._require_sizes(_map(payload.get("action_spec")))
         except RunError:
             self.close()
             raise
-        self.notes = tuple(self._mismatches(_map(payload.get("observation_spec"))))
+        self._withheld = formats.withheld(self._parameters, observed)
+        self.notes = (*self._mismatches(observed), *self._omissions())
 
     # --- an episode ---------------------------------------------------------------------------
 
@@ -86,7 +97,7 @@ class VlaEvalClient:
         if self._formats.conventions.parameters.get(_ANTIPODAL) and not self._parameters.get(_ANTIPODAL):
             proprio = proprio.copy()
             proprio[_AXIS_ANGLE] = shortest_rotation(proprio[_AXIS_ANGLE])
-        sent = self._formats.observation(frames.images[row], proprio, frames.instructions[row])
+        sent = self._formats.observation(frames.images[row], proprio, frames.instructions[row], self._withheld)
         self._send(Kind.observation, sent)
         self._num_steps += 1
 
@@ -189,6 +200,15 @@ class VlaEvalClient:
         if unknown:
             notes.append(f"the policy server asks for {', '.join(sorted(unknown))}, without effect in this world")
         return notes
+
+    def _omissions(self) -> list[str]:
+        """Return a sentence about each entry of the world's that the server did not ask for."""
+        parameters = {STATE: STATE_PARAMETERS[0], WRIST: WRIST_PARAMETER}
+        return [
+            f"the policy server does not ask for {name}, which is therefore not sent, as by vla-eval's benchmarks: a "
+            f"server that needs it asks for {parameters[name]} in its observation_params"
+            for name in sorted(self._withheld)
+        ]
 
     def _unfit(self, cause: str, remedy: str) -> RunError:
         error = self._connection.failed(cause)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.simulator_spec import GRIPPER_OPEN_01, Component, Conventions
-from rlrun.data.fit import match_cameras
+from rlrun.config.simulator_spec import GRIPPER_OPEN_01, RAW, WRIST, Component, Conventions
+from rlrun.data.fit import CameraMatch, match_cameras
 from rlrun.serving.wire import WireError
 
 IMAGES = "images"
@@ -23,9 +23,10 @@ STATES = "states"
 STATE = "state"
 SENTENCE = "task_description"
 ACTIONS = "actions"
+WRIST_PARAMETER = "send_wrist_image"
+STATE_PARAMETERS = ("send_state", "send_proprio")  # of LIBERO's and of BEHAVIOR's benchmark
 # formats of vla_eval.specs
 RGB = "rgb_hwc_uint8"
-RAW = "raw"
 LANGUAGE = "language"
 CLOSE_POSITIVE = "binary_close_positive"
 # format of a gripper -> a, b with a x + b from -1, open, to 1, closed
@@ -91,9 +92,9 @@ class Formats:
     def parameters(self) -> dict[str, Any]:
         """Return the parameters that a server of this world asks of the benchmark; vla-eval drops unknown ones."""
         wanted = dict(self.conventions.parameters)
-        if len(self.cameras) > 1:
-            wanted["send_wrist_image"] = True
-        return wanted | ({"send_state": True} if self.num_proprio else {})
+        if len(self.cameras) > 1 or WRIST in self.camera_names:
+            wanted[WRIST_PARAMETER] = True
+        return wanted | ({STATE_PARAMETERS[0]: True} if self.num_proprio else {})
 
     def _converted(self, actions: np.ndarray, sources: Mapping[str, str], targets: Mapping[str, str]) -> np.ndarray:
         """Convert each gripper from its source's format, if both are known ones."""
@@ -123,14 +124,29 @@ class Formats:
         cause = ""
         try:
             match = match_cameras(wanted, there)
+            cause = self._wrong_elimination(match)
         except ValueError as error:
             cause = f" ({error})"
-        if match is None or not match.is_certain:
+        if match is None or not match.is_certain or cause:
             raise WireError(
                 f"{IMAGES} has {', '.join(there) or 'no pictures'}, and the policy takes {', '.join(wanted)}{cause}: "
                 "let the benchmark send these cameras (its parameter send_wrist_image, or the names of its pictures)"
             )
         return [_picture(f"{IMAGES}.{there[at]}", images[there[at]]) for at in match.order]
+
+    def _wrong_elimination(self, match: CameraMatch) -> str:
+        """Return why a picture without the camera's name cannot be the camera's, in parentheses; "": it can be."""
+        cameras = self.conventions.cameras
+        called = {**cameras, **{name: name for name in cameras.values()}}  # known names of pictures -> vla-eval's
+        for at, name, is_by_name in zip(match.order, match.wanted, match.is_by_name, strict=True):
+            picture = match.there[at]
+            if is_by_name or called.get(picture) == name:
+                continue
+            if picture in called:
+                return f" ({picture} is another camera than {name})"
+            if name == WRIST and len(match.wanted) == 1:
+                return f" (nothing says that {picture} is {name})"
+        return ""
 
     def state(self, payload: Mapping[Any, Any]) -> np.ndarray:
         """Return a client's proprioception [P]. Raises WireError."""
@@ -148,13 +164,35 @@ class Formats:
             )
         return numbers
 
-    def observation(self, images: np.ndarray, proprio: np.ndarray, sentence: str) -> dict[str, Any]:
-        """Return the payload of a world's observation: uint8 [N, H, W, 3], float32 [P]."""
+    def observation(
+        self, images: np.ndarray, proprio: np.ndarray, sentence: str, withheld: frozenset[str] = frozenset()
+    ) -> dict[str, Any]:
+        """Return the payload of a world's observation: uint8 [N, H, W, 3], float32 [P].
+
+        withheld: the entries by `withheld`, which are left out.
+        """
+        pictures = dict(zip(self.camera_names, images, strict=True))
         payload: dict[str, Any] = {
-            IMAGES: dict(zip(self.camera_names, images, strict=True)),
+            IMAGES: {name: picture for name, picture in pictures.items() if name not in withheld},
             SENTENCE: sentence,
         }
-        return payload | ({STATES: proprio, STATE: proprio} if self.num_proprio else {})
+        has_state = self.num_proprio and STATE not in withheld
+        return payload | ({STATES: proprio, STATE: proprio} if has_state else {})
+
+    def withheld(self, asked: Mapping[str, Any], observed: Mapping[str, Any]) -> frozenset[str]:
+        """Return the entries that a server did not ask for, which vla-eval's benchmarks do not send: STATE and WRIST.
+
+        asked: its observation_params. observed: its observation_spec. A state that it declares without size and format,
+        as StarVLA's does, asks for the state of a world only if that has no format either.
+        """
+        entry = observed.get(STATE)
+        state = entry if isinstance(entry, dict) else {}
+        is_formless = not state.get("dims") and state.get("format", RAW) == RAW
+        is_declared = STATE in observed and not (is_formless and self.conventions.state != RAW)
+        has_state = is_declared or any(asked.get(name) for name in STATE_PARAMETERS)
+        has_wrist = bool(asked.get(WRIST_PARAMETER)) or WRIST in observed
+        there = ([STATE] if self.num_proprio else []) + [name for name in self.camera_names if name == WRIST]
+        return frozenset(name for name in there if not (has_state if name == STATE else has_wrist))
 
 
 def spec(name: str, size: int, format_name: str) -> dict[str, Any]:

@@ -148,7 +148,8 @@ def make_server(kind: str, folder: Path):
             return {"language": LANGUAGE} | ({"image": IMAGE_RGB} if kind != "pole" else {"state": RAW})
 
         def get_observation_params(self) -> dict:
-            return {"quat_no_antipodal": True, "env_seed": 0, "send_state": True} if kind == "hand" else {}
+            hand = {"quat_no_antipodal": True, "env_seed": 0, "send_state": True, "send_wrist_image": True}
+            return {"pole": {}, "hand": hand}.get(kind, {"send_proprio": True})
 
         def predict(self, obs: dict, ctx: object) -> dict:
             with self.lock:

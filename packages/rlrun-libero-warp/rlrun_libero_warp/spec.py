@@ -77,5 +77,5 @@ SPEC = SimulatorSpec(
         environment=opengl.environment,
     ),
     EvaluationSpec(splits=splits, task=libero.task_name, perturbations=libero.perturbations),
-    WireSpec(libero.conventions),
+    WireSpec(libero.conventions, libero.unusual_keys),
 )

@@ -13,7 +13,7 @@ from rlrun.data.lerobot.frames import FrameTable
 def terminal_frames(frames: FrameTable, time_limit: int | None) -> tuple[np.ndarray, list[str]]:
     """Return bool [F], the frames with next.done that no time limit caused, and sentences on ends that are in doubt.
 
-    time_limit: demos.time_limit.
+    time_limit: demos.time_limit. An end with success is terminal, however long its episode is.
     """
     last = np.cumsum(frames.lengths) - 1
     has_ended = frames.done[last]
@@ -22,7 +22,8 @@ def terminal_frames(frames: FrameTable, time_limit: int | None) -> tuple[np.ndar
     if time_limit is None:
         is_cut = _looks_cut_off(frames.lengths, has_ended, has_failed, is_known=None not in success)
     else:
-        is_cut = has_ended & (frames.lengths >= max(1, time_limit)) & (time_limit > 0)
+        has_succeeded = np.array([succeeded is True for succeeded in success], bool)
+        is_cut = has_ended & ~has_succeeded & (frames.lengths >= max(1, time_limit)) & (time_limit > 0)
     done = frames.done.copy()
     done[last[is_cut]] = False
     return done, _told(frames.lengths, has_failed & ~is_cut, is_cut, time_limit)

@@ -353,7 +353,7 @@ def dataset_info(demos: DemosConfig, folder: str) -> DatasetInfo:
         sizes = found.check_pictures()
         shown = _shown_pictures(found)
     return DatasetInfo(
-        **vars(found.features),
+        **vars(found.features) | ({} if demos.fps is None else {"fps": demos.fps}),
         actions=found.actions,
         sentences=found.sentences,
         left_out=(*found.left_out, *sizes),

@@ -14,6 +14,8 @@ from rlrun.config.sections import NOT_NEGATIVE, Range, RemovedKey, Section, boun
 from rlrun.config.simulator_process import ProcessSpec
 from rlrun.config.simulator_spec import (
     GRIPPER_OPEN_01,
+    RAW,
+    WRIST,
     Component,
     Conventions,
     EvaluationSpec,
@@ -37,7 +39,8 @@ NUM_PUBLISHED = 50  # starts of each task
 PUBLISHED_STEPS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
 PUBLISHED_SETTLE_STEPS = 10
 PUBLISHED_HZ = 20
-_CONVENTIONS = ("idle_gripper", "turn", "colours", "crop", "state", "sentence")  # keys whose defaults are OpenVLA's
+_SHOWN = ("turn", "colours", "crop", "state", "sentence")  # of these, what a policy sees
+_CONVENTIONS = ("idle_gripper", *_SHOWN)  # keys whose defaults are OpenVLA's
 PRO_SUITES = ("lan", "object", "swap", "task", "env")  # suffixes of LIBERO-PRO's suites
 # Of an env worker. Measured with Mesa for a scene of libero_goal: 0.68 GB of host memory, 0.52
 # GB of textures and meshes, 6 MB a row. A card was not measured: its share is estimated from its textures and meshes.
@@ -293,11 +296,19 @@ def _deviations(env: EnvConfig, test: range | None) -> Iterator[str]:
         yield f"objects settle for {own.settle_steps} control steps, {there}"
     if env.action_hz != PUBLISHED_HZ:
         yield f"{env.action_hz:g} control steps a second, in LIBERO {PUBLISHED_HZ}"
-    for name in _CONVENTIONS:
-        value = getattr(own, name)
-        if value != getattr(SuiteConfig(), name):
-            word = value.value if isinstance(value, Enum) else f"{value:g}"
-            yield f"{own.key(name)}={word}, which is not the convention of OpenVLA's evaluation"
+    for key, word in _unusual(own, _CONVENTIONS).items():
+        yield f"{key}={word}, which is not the convention of OpenVLA's evaluation"
+
+
+def _unusual(own: SuiteConfig, names: Sequence[str]) -> dict[str, str]:
+    """Return the keys of `names` whose values are not the defaults, with these values as they are written."""
+    values = {name: getattr(own, name) for name in names if getattr(own, name) != getattr(SuiteConfig(), name)}
+    return {own.key(name): value.value if isinstance(value, Enum) else f"{value:g}" for name, value in values.items()}
+
+
+def unusual_keys(env: EnvConfig) -> dict[str, str]:
+    """Return the keys of pictures, states and sentences that are not the defaults, which clients send."""
+    return _unusual(env.section(SuiteConfig), _SHOWN)
 
 
 def own_limit(env: EnvConfig) -> int | None:
@@ -405,7 +416,9 @@ def conventions(env: EnvConfig) -> Conventions:
     has_robosuites = own.state is StateForm.axis_angle
     same = {"seed": EVALUATION_SEED, "env_seed": EVALUATION_SEED, "quat_no_antipodal": has_robosuites}
     same |= {"absolute_action": False, "num_steps_wait": own.settle_steps}
-    return Conventions(actions, "eef_pos3_axisangle3_gripper2", {"robot0_eye_in_hand": "wrist"}, same)
+    cameras = dict(zip(CAMERAS, ("agentview", WRIST), strict=True))
+    is_nameless = own.state in (StateForm.euler, StateForm.fingers_first, StateForm.zeros)
+    return Conventions(actions, RAW if is_nameless else "eef_pos3_axisangle3_gripper2", cameras, same)
 
 
 SPEC = SimulatorSpec(
@@ -432,5 +445,5 @@ SPEC = SimulatorSpec(
     EvaluationSpec(
         splits=splits, task=task_name, perturbations=perturbations, parts_of_perturbations=parts_of_perturbations
     ),
-    WireSpec(conventions),
+    WireSpec(conventions, unusual_keys),
 )

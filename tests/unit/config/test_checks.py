@@ -150,6 +150,8 @@ def test_check_refuses(check: str, repository, monkeypatch) -> None:
         ),
         (["demos.keys={state: state, images: [image]}"], "demos.keys"),
         (["demos.only_successful=true"], "demos.only_successful"),
+        (["demos.fps=20"], "demos.fps"),
+        (["demos.path=docs", "demos.fps=0"], "demos.fps"),
         (["demos.path=docs", "demos.episodes=650"], "demos.episodes"),
         (["demos.path=docs", "demos.episodes=[]"], "demos.episodes"),
         (["demos.path=docs", "demos.episodes=[-1]"], "demos.episodes"),

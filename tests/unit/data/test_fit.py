@@ -63,6 +63,12 @@ def test_what_cannot_be_right_is_refused(data, world, said):
         found.require()
 
 
+def test_the_remedy_for_another_rate_keeps_the_worlds():
+    (refusal,) = fit({"fps": 10.0}, {"control_hz": 20.0}).refusals
+    assert refusal.key == "demos.fps" and refusal.remedy.startswith("Set demos.fps=20 if")
+    assert refusal.remedy.index("resample") < refusal.remedy.index("env.action_hz=10")
+
+
 @pytest.mark.parametrize(
     ("data", "world", "said"),
     [

@@ -108,7 +108,9 @@ def with_ends(lengths: tuple[int, ...], success: bool | None, truncated: bool = 
         (with_ends((4, 5, 6), False), {}, 3, "3 of 3 episodes end with next.done and without success"),
         (with_ends((4, 6, 6), False), {}, 1, "2 of 3 episodes end with next.done, without success and all after 6"),
         (with_ends((5, 5, 5), False), {"time_limit": 0}, 3, None),
-        (with_ends((4, 5, 6), True), {"time_limit": 5}, 1, None),
+        (with_ends((4, 5, 6), False), {"time_limit": 5}, 1, None),
+        (with_ends((4, 5, 6), None), {"time_limit": 5}, 1, None),
+        (with_ends((4, 5, 6), True), {"time_limit": 5}, 3, None),
         (with_ends((5, 5, 5), False, done=False), {}, 0, None),
     ],
 )
@@ -119,6 +121,15 @@ def test_an_end_by_a_time_limit_is_never_silently_terminal(
     assert dataset.done.sum() == num_terminal
     about_ends = [sentence for sentence in dataset.left_out if "next.done" in sentence]
     assert (told is None and not about_ends) or any(told in sentence for sentence in about_ends)
+
+
+# --- rates ---------------------------------------------------------------------------------------
+
+
+def test_a_rate_that_the_user_knows_better_is_compared(tmp_path: Path) -> None:
+    folder = str(written(tmp_path / "set", made()))
+    own = dataset_info(DemosConfig(), folder).fps
+    assert dataset_info(DemosConfig(fps=2 * own), folder).fps == 2 * own
 
 
 # --- sizes and durations -------------------------------------------------------------------------

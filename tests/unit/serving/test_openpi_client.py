@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +16,10 @@ from websockets.sync.server import ServerConnection, serve
 from rlrun.config.checks_of_machines import servers_serve_robots
 from rlrun.config.loader import compose_only
 from rlrun.edges.frames import Frames
+from rlrun.edges.observations import Observation
 from rlrun.edges.spaces import Spaces
 from rlrun.rollout.remote import RemoteBackend
+from rlrun.serving.formats import IMAGES as PLACES
 from rlrun.serving.openpi_client import OpenpiClient
 from rlrun.serving.wire import pack, unpack
 from rlrun.system.errors import RunError
@@ -51,7 +54,7 @@ def serving(answer: Callable[[dict[Any, Any]], dict[str, Any]]) -> Iterator[tupl
 def test_a_row_is_asked_by_openpis_names_and_gets_its_chunk() -> None:
     chunk = np.linspace(-1, 1, 35).reshape(5, 7)
     with serving(lambda request: {"actions": chunk}) as (address, requests):
-        client = OpenpiClient(address, 30.0, 7)
+        client = OpenpiClient(address, 30.0, 7, PLACES)
         assert client.metadata == {"policy": "of a test"}
         client.begin(FRAMES, 1)
         client.request(FRAMES, 1)
@@ -63,9 +66,22 @@ def test_a_row_is_asked_by_openpis_names_and_gets_its_chunk() -> None:
     assert np.array_equal(asked["observation/state"], FRAMES.proprio[1]) and asked["prompt"] == "open the drawer"
 
 
+def test_pictures_are_sent_by_what_the_camera_is() -> None:
+    world = dataclasses.replace(LIBERO, cameras=("robot0_eye_in_hand", "agentview"))
+    seen = Observation(0, FRAMES, np.zeros(2, np.uint64), 1.0, None, rows=np.arange(2), is_first=np.ones(2, bool))
+    with serving(lambda request: {"actions": np.zeros((8, 7))}) as (address, requests):
+        settings = ["env=libero", "env.libero.cameras=[robot0_eye_in_hand,agentview]", "policy.num_action_chunks=8"]
+        backend = RemoteBackend(compose_only([*settings, f"evaluation.server={address}"]), world)
+        backend.act([seen])
+        backend.close()
+    pictures = {(name, asked[name].tobytes()) for asked in requests for name in PLACES}
+    wanted = zip((PLACES[1], PLACES[0]) * 2, IMAGES.reshape(4, -1), strict=True)
+    assert pictures == {(name, picture.tobytes()) for name, picture in wanted}
+
+
 def test_padded_actions_are_cut_to_those_of_the_robot() -> None:
     with serving(lambda request: {"actions": np.ones((5, 32))}) as (address, _):
-        client = OpenpiClient(address, 30.0, 7)
+        client = OpenpiClient(address, 30.0, 7, PLACES)
         client.request(FRAMES, 0)
         assert client.receive().shape == (5, 7)
         client.close()
@@ -82,7 +98,7 @@ def test_padded_actions_are_cut_to_those_of_the_robot() -> None:
 )
 def test_a_wrong_answer_names_the_server(answer: dict[str, Any], cause: str) -> None:
     with serving(lambda request: answer) as (address, _):
-        client = OpenpiClient(address, 30.0, 7)
+        client = OpenpiClient(address, 30.0, 7, PLACES)
         client.request(FRAMES, 0)
         with pytest.raises(RunError, match=cause) as raised:
             client.receive()

@@ -15,13 +15,15 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from rlrun.config.loader import compose_only
 from rlrun.config.schema import EnvConfig, ServeConfig
 from rlrun.edges.actions import ActionChunk
 from rlrun.edges.observations import Observation
+from rlrun.edges.spaces import PolicySpaces
 from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.envs.r1pro_keys import ProprioLayout
 from rlrun.serving.robot import RobotWire
-from rlrun.serving.server import PolicyServer
+from rlrun.serving.server import PolicyServer, ServedPolicy, make_wire, print_start
 from rlrun.serving.session import OpenpiSession, PolicySession
 from tests.unit.serving.public_client import PublicClient, health, observation, pack, unpack
 
@@ -100,6 +102,45 @@ def start() -> Iterator[Callable[..., Running]]:
 
 def steps_of(answer: dict) -> float:
     return round(float(answer["action"].flat[0]), 3)
+
+
+# --- names of the policy's cameras -----------------------------------------------------------------
+
+IMAGE, WRIST_IMAGE = "observation/image", "observation/wrist_image"
+AGENT, HAND = "agentview", "robot0_eye_in_hand"
+
+
+@pytest.mark.parametrize(
+    ("env", "cameras", "places"),
+    [
+        (["env=libero"], (AGENT, HAND), {AGENT: IMAGE, HAND: WRIST_IMAGE}),
+        (["env=libero"], (HAND, AGENT), {HAND: WRIST_IMAGE, AGENT: IMAGE}),
+        (["env=libero"], (HAND,), {HAND: WRIST_IMAGE}),
+        (["env=libero"], (AGENT,), {AGENT: IMAGE}),
+        (["env=libero"], ("wrist",), {"wrist": WRIST_IMAGE}),
+        (["env=libero", f"env.libero.cameras=[{HAND}]"], (HAND,), {HAND: WRIST_IMAGE}),
+        (["env=libero"], (), {AGENT: IMAGE, HAND: WRIST_IMAGE}),
+        (["env=whole_body"], tuple(CAMERAS[1::-1]), {CAMERAS[1]: WRIST_IMAGE, CAMERAS[0]: IMAGE}),
+    ],
+)
+def test_the_names_of_pictures_say_what_the_camera_is(
+    env: list[str], cameras: tuple[str, ...], places: dict[str, str]
+) -> None:
+    spaces = PolicySpaces(
+        *((23, 256) if "env=whole_body" in env else (7, 8)), [f"observation.images.{c}" for c in cameras]
+    )
+    names = make_wire(compose_only([*env, "policy.kind=smolvla"]), ServedPolicy(spaces, None, True)).names
+    assert {camera: names.names_by_key[key][0] for camera, key in names.cameras.items()} == places
+    assert list(names.cameras) == list(places)
+
+
+def test_the_start_says_what_is_unusual_in_the_observations(capsys: pytest.CaptureFixture[str]) -> None:
+    print_start(compose_only(["env=libero"]).env, "host", 1)
+    assert capsys.readouterr().out.count("\n") == 1
+    print_start(compose_only(["env=libero", "env.libero.turn=raw", "env.libero.state=euler"]).env, "host", 1)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("serving on ws://host:1")
+    assert "env.libero.turn=raw, env.libero.state=euler, other than usual" in second
 
 
 # --- clients that follow the protocol -------------------------------------------------------------

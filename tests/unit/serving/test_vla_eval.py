@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 import socket
@@ -151,6 +152,20 @@ def test_libero_is_described_as_vla_eval_s_benchmark() -> None:
     assert formats.parameters() == wanted | {"num_steps_wait": 10, "seed": 0, "env_seed": 0}
 
 
+@pytest.mark.parametrize(
+    ("state", "declared_format"),
+    [
+        ("short_axis_angle", "eef_pos3_axisangle3_gripper2"),
+        ("euler", "raw"),
+        ("fingers_first", "raw"),
+        ("zeros", "raw"),
+    ],
+)
+def test_a_state_of_another_form_is_declared_without_a_format(state: str, declared_format: str) -> None:
+    formats = libero_formats(**{"env.libero.state": state})
+    assert formats.observation_spec()["state"]["format"] == declared_format
+
+
 def test_grippers_have_the_receiver_s_sign() -> None:
     actions = np.array([[0.1] * 6 + [1.0], [0.2] * 6 + [0.0], [0.3] * 6 + [0.5]], np.float32)  # 1 open, 0 closed
     openness = libero_formats(**{"env.libero.has_openness": True})
@@ -188,6 +203,25 @@ def test_cameras_go_by_name_and_one_by_elimination() -> None:
     for images in ({"agentview": first, "wrist": second}, {"wrist": second, "agentview": first, "side": PICTURE + 2}):
         assert [one.max() for one in formats.pictures({"images": images})] == [0, 1]
     assert [one.max() for one in formats.pictures({"images": {"hand": second, "agentview": first}})] == [0, 1]
+
+
+def one_camera(name: str) -> Formats:
+    """LIBERO's formats for a policy of one camera."""
+    return dataclasses.replace(libero_formats(), cameras=(name,))
+
+
+def test_the_wrist_alone_is_asked_for_and_no_other_picture_is_taken_for_it() -> None:
+    wrist = one_camera("robot0_eye_in_hand")
+    assert wrist.parameters()["send_wrist_image"] and "send_wrist_image" not in one_camera("agentview").parameters()
+    for images in ({"agentview": PICTURE, "wrist": PICTURE + 1}, {"robot0_eye_in_hand": PICTURE + 1}):
+        assert [one.max() for one in wrist.pictures({"images": images})] == [1]
+    with pytest.raises(WireError, match="agentview is another camera than wrist.*send_wrist_image"):
+        wrist.pictures({"images": {"agentview": PICTURE}})
+    with pytest.raises(WireError, match="nothing says that image is wrist"):
+        wrist.pictures({"images": {"image": PICTURE}})
+    with pytest.raises(WireError, match="wrist is another camera than agentview"):
+        one_camera("agentview").pictures({"images": {"wrist": PICTURE}})
+    assert one_camera("agentview").pictures({"images": {"image": PICTURE}})[0].max() == 0
 
 
 @pytest.mark.parametrize(
@@ -331,6 +365,7 @@ def declared(actions: dict | None = None, observations: dict | None = None, **pa
 
 
 RGB = (0, "rgb_hwc_uint8")
+SENDING = {"send_state": True, "send_wrist_image": True}
 
 
 @pytest.mark.parametrize(
@@ -357,7 +392,7 @@ def test_a_state_that_the_world_has_not_is_refused() -> None:
 
 def test_other_conventions_are_noted() -> None:
     actions = {"position": (3, "delta_xyz"), "rotation": (3, "euler_xyz"), "gripper": (1, "binary_close_negative")}
-    handle = declared(actions, {"state": (8, "eef_pos3_quat4_gripper1")}, success_mode="last", send_state=True)
+    handle = declared(actions, {"state": (8, "eef_pos3_quat4_gripper1")}, success_mode="last", **SENDING)
     with serving(handle) as address:
         client = connected(address, libero_formats())
         client.close()
@@ -366,13 +401,42 @@ def test_other_conventions_are_noted() -> None:
         client.notes, ("rotation as euler_xyz", "state as eef_pos3_quat4", "success_mode"), strict=True
     ):
         assert words in note
-    with serving(declared({"actions": (7, "raw")}, {"state": (0, "raw")}, max_steps=9)) as address:
+    with serving(declared({"actions": (7, "raw")}, {"state": (0, "raw")}, max_steps=9, **SENDING)) as address:
         client = connected(address, libero_formats())
         client.close()
     assert client.notes == ("the policy server asks for max_steps, without effect in this world",)
 
 
-@pytest.mark.parametrize(("asked_for", "is_shortened"), [({}, True), ({"quat_no_antipodal": True}, False)])
+@pytest.mark.parametrize(
+    ("asked_for", "spec", "withheld"),
+    [
+        (SENDING, {}, set()),
+        ({"send_state": True}, {}, {"wrist"}),
+        ({"send_wrist_image": True}, {"state": (0, "raw")}, {"state"}),  # StarVLA's
+        ({"send_wrist_image": True, "send_state": False}, {}, {"state"}),
+        ({}, {"state": (8, "raw"), "wrist": RGB}, set()),
+        ({}, {"image": RGB}, {"state", "wrist"}),
+    ],
+)
+def test_a_server_gets_no_more_than_it_asks_for(asked_for: dict, spec: dict, withheld: set[str]) -> None:
+    with serving(declared(None, spec, **asked_for)) as address:
+        client = connected(address, libero_formats())
+        client.close()
+    assert {name for name in ("state", "wrist") if any(f"ask for {name}" in note for note in client.notes)} == withheld
+    formats = libero_formats()
+    entries = {name: {"dims": dims, "format": kind} for name, (dims, kind) in spec.items()}
+    left_out = formats.withheld(asked_for, entries)
+    sent = formats.observation(frames().images[0], frames().proprio[0], SENTENCE, left_out)
+    assert ("wrist" in sent["images"], "states" in sent) == ("wrist" not in withheld, "state" not in withheld)
+
+
+def test_a_state_without_a_format_is_asked_for_where_the_world_has_none_either() -> None:
+    assert SMALL.withheld({}, {"state": {"dims": 0, "format": "raw"}}) == set() and SMALL.withheld({}, {}) == {"state"}
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "is_shortened"), [(SENDING, True), (SENDING | {"quat_no_antipodal": True}, False)]
+)
 def test_states_are_those_of_the_benchmark(asked_for: dict, is_shortened: bool) -> None:
     """vla-eval's LIBERO sends the shortest rotation unless the server asks for robosuite's."""
     payloads: list[dict] = []
