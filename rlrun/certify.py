@@ -22,18 +22,19 @@ from rlrun.system.errors import ExitStatus, RunError, indent
 def certify(config: RunConfig) -> ExitStatus:
     from rlrun.certification.card import read_card
     from rlrun.certification.certifying import certify as certified
-    from rlrun.certification.page import PAGE, headline, remarks
+    from rlrun.certification.page import PAGE, headline, perturbed_words, remarks
 
     file = certified(config)
     card = read_card(file)
-    _print([headline(card), *(f"  {remark}" for remark in remarks(card)), str(file), str(file.with_name(PAGE))])
+    words = [f"  {sentence}" for sentence in (*perturbed_words(card), *remarks(card))]
+    _print([headline(card), *words, str(file), str(file.with_name(PAGE))])
     return ExitStatus.ok
 
 
 def verify(file: Path) -> ExitStatus:
     """Print whether a card is as a certification wrote it, and what stands on its number."""
     from rlrun.certification.card import faults_of, read_card
-    from rlrun.certification.page import headline, remarks
+    from rlrun.certification.page import headline, perturbed_words, remarks
     from rlrun.config.sealed import author_of
 
     try:
@@ -45,7 +46,7 @@ def verify(file: Path) -> ExitStatus:
     if faults:
         print(indent(f"rlrun.certify: {file} does not hold: {'; '.join(faults)}"), file=sys.stderr)
         return ExitStatus.bad_input
-    _print([headline(card), *(f"  {remark}" for remark in remarks(card))])
+    _print([headline(card), *(f"  {sentence}" for sentence in (*perturbed_words(card), *remarks(card)))])
     print(f"whole: digest, episodes and rule agree. It {author_of(card).value}.")
     return ExitStatus.ok
 

@@ -52,6 +52,15 @@ def headline(card: Mapping[str, Any]) -> str:
     )
 
 
+def perturbed_words(card: Mapping[str, Any]) -> list[str]:
+    """Return the numbers of perturbed worlds. Example: ["Perturbed world light: 20/200 = 10 % (95 % interval …), …"]."""
+    return [
+        f"Perturbed world {row['perturbation']}: {counted_words(row)} (95 % interval {100 * row['low']:.0f}-"
+        f"{100 * row['high']:.0f} %), {row['lost']} lost, {row['won']} won."
+        for row in card["perturbed"]
+    ]
+
+
 def tested_words(card: Mapping[str, Any]) -> list[str]:
     """Return sentences on the task, the time limit and the temperature of a test."""
     env = card["world"]["env"]

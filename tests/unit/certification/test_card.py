@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.certification.card import FORMAT, by_task, counted, faults_of, read_card
-from rlrun.certification.page import headline, page, remarks
+from rlrun.certification.page import headline, page, perturbed_words, remarks
 from rlrun.certify import verify
 from rlrun.config.sealed import write_sealed
 from rlrun.edges.starts import TEST_SEEDS
@@ -161,6 +161,11 @@ def test_a_policy_that_began_with_an_unknown_one_is_not_held_out():
     card["training"]["is_first_policy_known"] = False
     assert any("Nothing proves" in one and "models/base" in one for one in remarks(card))
     assert headline(card).endswith("on test starts")
+
+
+def test_perturbed_worlds_have_their_numbers_on_the_console():
+    (words,) = perturbed_words(content(OUTCOMES))
+    assert words.startswith("Perturbed world light: ") and words.endswith(" %), 3 lost, 1 won.")
 
 
 def test_the_page_shows_all_parts_and_needs_no_network():
