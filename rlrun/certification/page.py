@@ -53,7 +53,7 @@ def headline(card: Mapping[str, Any]) -> str:
 
 
 def perturbed_words(card: Mapping[str, Any]) -> list[str]:
-    """Return the numbers of perturbed worlds. Example: ["Perturbed world light: 20/200 = 10 % (95 % interval …), …"]."""
+    """Return the numbers of perturbed worlds. Example: ["Perturbed world light: 20/200 = 10 % (…), 160 lost, …"]."""
     return [
         f"Perturbed world {row['perturbation']}: {counted_words(row)} (95 % interval {100 * row['low']:.0f}-"
         f"{100 * row['high']:.0f} %), {row['lost']} lost, {row['won']} won."
