@@ -48,7 +48,7 @@ def certify(config: RunConfig) -> Path:
     history = History.of(Path(str(config.evaluation.checkpoint)).resolve())
     earlier: list[dict[str, Any]] = []
     waived = [] if history is None else rules.require(rules.check_record(history), config.certify.waive)
-    config = with_run_folder(config)
+    config = without_repetitions(with_run_folder(config))
     refuse_trained(Path(str(config.output_dir)))
     with open_session(config, Machines(config), ROLES) as session:
         kept = ledger.keep_earlier(session.run_dir, (CARD, PAGE, EPISODES, RULE))
@@ -99,6 +99,19 @@ def _known(there: Collection[str], every: Collection[str]) -> str:
     """Return the sentence that names the perturbations, and those that are parts of them."""
     parts = [name for name in every if name not in there]
     return f"It has {', '.join(there)}; all stands for all of them." + (f" Parts: {', '.join(parts)}." if parts else "")
+
+
+def without_repetitions(config: RunConfig) -> RunConfig:
+    """Return the configuration with as many episodes as test starts differ, at most, if no action is drawn.
+
+    Where an outcome follows from its start, a repeated one is no evidence.
+    """
+    num_test = simulator_spec(config.env).evaluation.splits(config.env).num_test
+    if config.evaluation.temperature > 0 or num_test is None or num_test >= config.certify.num_episodes:
+        return config
+    limited = replace(config, certify=replace(config.certify, num_episodes=num_test))
+    freeze(limited)
+    return limited
 
 
 def _delayed_worlds(config: RunConfig) -> dict[str, EnvConfig]:

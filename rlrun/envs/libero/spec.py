@@ -250,7 +250,7 @@ def splits(env: EnvConfig) -> Splits:
     kinds = f"LIBERO-Plus, {' and '.join(own.plus)}"
     if not own.plus_held_out:
         shared = f"Training in this world has the test's variants ({kinds}, env.libero.plus_held_out=false)"
-        return replace(found, trained_on_test=shared)
+        return replace(found, trained_on_test=shared, num_test=None)
     return Splits(
         f"{found.train} of the variants ({kinds}) that are not held out",
         f"{found.validation} of those that are held out for validation, about a fifth",
@@ -278,7 +278,9 @@ def splits_of(env: EnvConfig, deviations: list[str]) -> Splits:
     if _overlap(ranges[Split.train], ranges[Split.test]):
         trained_on_test = f"Trained on test starts: training {words[Split.train]}, test {words[Split.test]}"
     names = words[Split.train], words[Split.validation], words[Split.test]
-    return Splits(*names, trained_on_test, (*deviations, *_deviations(env, ranges[Split.test])))
+    test = ranges[Split.test]
+    num_test = None if test is None else len(test) * _num_tasks(own)
+    return Splits(*names, trained_on_test, (*deviations, *_deviations(env, test)), num_test)
 
 
 def _deviations(env: EnvConfig, test: range | None) -> Iterator[str]:
