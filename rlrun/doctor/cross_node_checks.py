@@ -12,6 +12,7 @@ from packaging.specifiers import SpecifierSet
 from rlrun.doctor.check import ClusterState, Finding, Status, size
 from rlrun.doctor.collective import NO_ANSWER, NOT_THERE
 from rlrun.doctor.facts import LinkFacts, NodeFacts, PairFacts
+from rlrun.system.torch_index import INDEX
 
 MAX_SKEW_S = 5.0  # above it the nodes' timelines do not align, and certificates begin to fail
 STRICT = ("rlrun", "rlrun sources", "ray", "torch", "transformers")  # pickled objects and collectives cross nodes
@@ -68,6 +69,11 @@ def _to_equal(package: str, version: str) -> str:
         return "install the same commit of rlrun there"
     if package == "python":
         return f"use Python {version}"
+    if package == "torch CUDA":  # a build of torch
+        return f"pip install --force-reinstall torch --index-url {INDEX}/cu{version.replace('.', '')}"
+    number, _, build = version.partition("+")
+    if build:
+        return f"pip install '{package}=={number}' --index-url {INDEX}/{build}"
     return f"pip install '{package}=={version}'" if version else f"pip install {package}"
 
 

@@ -13,8 +13,9 @@ from urllib.request import Request, urlopen
 from rlrun.system.nvidia_smi import UnansweredError, major_version, query
 
 FIRST_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA major version -> first Linux driver that runs it
-CUDA_12 = "https://download.pytorch.org/whl/cu126"
-CPU = "https://download.pytorch.org/whl/cpu"
+INDEX = "https://download.pytorch.org/whl"  # below it an index for each build
+CUDA_12 = f"{INDEX}/cu126"
+CPU = f"{INDEX}/cpu"
 _TRY_S = 5.0
 
 

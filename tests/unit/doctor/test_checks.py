@@ -361,6 +361,14 @@ FAULTS = [  # check, cluster, status, where, words of the cause, words of the fi
     ("versions", lambda: with_versions("peer", python="3.11.9"), WARNING, "peer", ["3.11.9"], ["use Python 3.11.7"]),
     (
         "versions",
+        lambda: with_versions("peer", torch="2.12.0+cu128"),
+        FAILED,
+        "peer",
+        ["torch is 2.12.0+cu128, elsewhere 2.13.0+cu128"],
+        ["pip install 'torch==2.13.0' --index-url https://download.pytorch.org/whl/cu128"],
+    ),
+    (
+        "versions",
         lambda: with_versions("peer", transformers="5.19.0"),
         FAILED,
         "peer",
