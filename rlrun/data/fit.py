@@ -24,8 +24,8 @@ _GENERIC_WORDS = {"observation", "observations", "obs", "image", "images", "pixe
 RATE_TOLERANCE = 0.01  # 29.97 frames per second count as 30
 _COUNT_REMEDY = "Take the world that the data was recorded in, or name the right feature in demos.keys."
 _RATE_REMEDY = (
-    "if the frames are such control steps whatever meta/info.json says, as in some published data sets, which say 10 for "
-    "steps of 20 a second. Else resample the data set. Only if the world should have another rate than its own:"
+    "if the frames are such control steps whatever meta/info.json says: some published data sets say 10 for steps of "
+    "20 a second. Else resample the data set. Only if the world should have another rate than its own:"
 )
 _CAMERA_REMEDY = (
     "List the data set's cameras in the order of the world's, as demos.keys.images=[…], or let the world show what was "
