@@ -182,8 +182,16 @@ class TransformerSizes(Protocol):
 def check_head_sizes(config: RunConfig, section: str, sizes: TransformerSizes) -> Faults:
     """Check that patches divide the image, heads divide the hidden sizes, and rotary heads are even.
 
-    section: "policy.<kind>.", for messages. A policy from a folder has its own sizes and is not checked.
+    section: "policy.<kind>.", for messages. A policy from a folder has its own sizes, which are not checked.
     """
+    if not config.policy.value_hidden_sizes and ALGORITHMS.get(config.algorithm.name).has_critic:
+        yield RunError(
+            f"{config.algorithm.name} trains a value head, and this policy would have none.",
+            key="policy.value_hidden_sizes",
+            value=[],
+            cause="Without hidden layers there is no value head.",
+            remedy="Name a size, such as [64], or take an algorithm without a critic, such as algorithm.name=grpo.",
+        )
     if config.policy.path is not None:
         return
     yield from not_multiple("env.image_size", config.env.image_size, section + "patch_size", sizes.patch_size)
@@ -199,12 +207,4 @@ def check_head_sizes(config: RunConfig, section: str, sizes: TransformerSizes) -
             value=sizes.llm_hidden_size,
             cause=f"Rotary positions turn pairs; {sizes.llm_hidden_size} / {sizes.llm_num_heads} heads is odd.",
             remedy=f"Take {sizes.llm_hidden_size + sizes.llm_num_heads}.",
-        )
-    if not config.policy.value_hidden_sizes and ALGORITHMS.get(config.algorithm.name).has_critic:
-        yield RunError(
-            f"{config.algorithm.name} trains a value head, and this policy would have none.",
-            key="policy.value_hidden_sizes",
-            value=[],
-            cause="Without hidden layers there is no value head.",
-            remedy="Name a size, such as [64], or take an algorithm without a critic, such as algorithm.name=grpo.",
         )

@@ -61,6 +61,7 @@ def read_tokenizer(file: Path, num_words: int) -> Tokenizer:
     """
     try:
         tokenizer = Tokenizer.from_file(str(file))
+        tokenizer.no_truncation()  # one that was saved after use cuts prompts silently
         ids = tokenizer.encode(PROBE).ids
     except Exception as error:  # the library raises nothing more precise
         raise _unusable(file, f"{error}", "It is damaged or no tokenizer: copy it again.") from error

@@ -26,7 +26,7 @@ class Continuation:
         self._settings = config.evaluation.real_time_chunking
         self._delay = config.env.action_delay
         self._num_executed = policy.num_action_chunks
-        num_planned = policy.shape.num_steps
+        num_planned = min(policy.shape.num_steps, policy.processor.config.chunk_size)
         needed = max(1, self._delay)
         if num_planned < self._num_executed + needed:
             raise RunError(

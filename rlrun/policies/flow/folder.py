@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig
 from rlrun.policies.flow.dsrl import Dsrl
 from rlrun.policies.flow.flow_noise import FlowNoise
@@ -143,7 +144,10 @@ def read_settings(
             return settings
         _check_state(folder, run, settings.num_proprio > 0)
         executed = min(settings.num_action_chunks, run.policy.num_action_chunks)  # a part of what it learned
-        return replace(settings, num_action_chunks=executed, **_sampling(flow_settings))
+        heads = settings.value_hidden_sizes
+        if ALGORITHMS.get(run.algorithm.name).has_critic:
+            heads = heads or list(run.policy.value_hidden_sizes)  # a policy without a critic gets that of the run
+        return replace(settings, num_action_chunks=executed, value_hidden_sizes=heads, **_sampling(flow_settings))
     if run is None:
         refuse(
             f"{folder} does not say how many actions a chunk executes: rlrun did not write it.",

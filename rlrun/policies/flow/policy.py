@@ -236,7 +236,7 @@ class FlowPolicy(ImitationPolicy):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         shape = self.shape
         valid = torch.from_numpy(step_valid).to(self.device)
-        shown = torch.from_numpy(self.processor.normalize(_hold_last_action(actions, step_valid))).to(self.device)
+        shown = torch.from_numpy(self.processor.as_planned(_hold_last_action(actions, step_valid))).to(self.device)
         chunk = shown.new_zeros(len(actions), shape.num_steps, shape.num_dims)
         chunk[:, : shape.num_executed, : shape.num_actions] = shown
         chunk[:, shape.num_executed :, : shape.num_actions] = shown[:, -1:]

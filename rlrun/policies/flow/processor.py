@@ -74,7 +74,7 @@ class FlowProcessor(ABC):
         return actions if self.statistics.action is None else self.statistics.action.denormalize(actions)
 
     def as_planned(self, actions: np.ndarray) -> np.ndarray:
-        """Convert [B, C, A] that this policy chose, in simulator units -> float32 in the network's."""
+        """Convert actions [B, C, A] in simulator units -> float32 in the network's: the inverse of `denormalize`."""
         return self.normalize(actions)
 
     def _tokens(self, instructions: Sequence[str], states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -89,7 +89,9 @@ class FlowProcessor(ABC):
         return tokens, mask
 
     def _encoded(self, prompt: str) -> list[int]:
-        words: list[int] = self.tokenizer.encode(prompt).ids
+        encoding = self.tokenizer.encode(prompt)
+        # a tokenizer that was saved after use pads; only words count here
+        words = [word for word, is_word in zip(encoding.ids, encoding.attention_mask, strict=True) if is_word]
         if len(words) > self.config.tokenizer_max_length:
             raise RunError(
                 f"The prompt {prompt!r} has {len(words)} tokens.",

@@ -69,7 +69,8 @@ def read_folder(folder: Path, files: WeightFiles, tokenizer_path: Path | None = 
         tag = stored.get("embodiment_tag", NEW_EMBODIMENT)
         described = read_processors(folder, tag, plain.num_proprio, plain.num_actions)
         shown = {"input_features": in_order(plain.input_features, described.cameras)}
-        config = Gr00tConfig.from_lerobot(stored | shown, sizes, **described.config_fields)
+        limited = _limited(stored, described.valid_horizon)
+        config = Gr00tConfig.from_lerobot(stored | shown | limited, sizes, **described.config_fields)
     except (ValueError, TypeError, KeyError) as error:
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's GR00T N1.7.")
     if tokenizer.token_to_id(IMAGE_TOKEN) != sizes.backbone.image_token_id:
@@ -79,6 +80,12 @@ def read_folder(folder: Path, files: WeightFiles, tokenizer_path: Path | None = 
             f"Take tokenizer.json of {PUBLISHED_BACKBONE}.",
         )
     return FlowParts(config, tokenizer, described.statistics, {})
+
+
+def _limited(stored: Mapping[str, Any], valid_horizon: int | None) -> dict[str, int]:
+    """Return the fields of config.json that count control steps of a chunk, without steps that were not trained."""
+    steps = {name: int(stored.get(name, getattr(Gr00tConfig, name))) for name in ("chunk_size", "n_action_steps")}
+    return {} if valid_horizon is None else {name: min(number, int(valid_horizon)) for name, number in steps.items()}
 
 
 def write_folder(

@@ -92,6 +92,7 @@ class ProcessorDescription:
     statistics: Statistics
     config_fields: dict[str, Any]  # fields of Gr00tConfig that config.json has no place for
     cameras: Sequence[str] | None  # their short names in the order of the prompt; None: in that of the alphabet
+    valid_horizon: int | None = None  # control steps of a chunk that were trained; None: the folder does not say
 
 
 def read_processors(folder: Path, tag: str, num_proprio: int, num_actions: int) -> ProcessorDescription:
@@ -123,7 +124,8 @@ def read_processors(folder: Path, tag: str, num_proprio: int, num_actions: int) 
         "embodiment": _embodiment(folder, tag, pack),
         "formalize_language": pack.get("formalize_language", True),
     }
-    return ProcessorDescription(Statistics(state, action), config_fields, pack.get("video_modality_keys"))
+    cameras = pack.get("video_modality_keys")
+    return ProcessorDescription(Statistics(state, action), config_fields, cameras, pack.get("valid_action_horizon"))
 
 
 def _embodiment(folder: Path, tag: str, pack: Mapping[str, Any]) -> int:

@@ -11,16 +11,21 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from rlrun.config.loader import load
+from rlrun.policies.flow.lerobot_config import Statistics
 from rlrun.policies.flow.policy import FlowPolicy
-from rlrun.policies.gr00t.config import Gr00tConfig, Gr00tSizes, in_order
+from rlrun.policies.gr00t.config import SIGN_OF_GRIPPER, Gr00tConfig, Gr00tSizes, in_order
 from rlrun.policies.gr00t.folder import read_folder
-from rlrun.policies.gr00t.policy import Gr00tPolicy
+from rlrun.policies.gr00t.policy import Gr00tPolicy, Gr00tProcessor
 from rlrun.policies.gr00t.processors import MinMax
 from rlrun.policies.gr00t.prompt import prompt
 from rlrun.policies.gr00t.spec import cameras_in_prompt
 from rlrun.policies.opening import open_policy
+from rlrun.policies.tokenizer import assumed_tokenizer, read_tokenizer
 from rlrun.policies.weight_files import WeightFiles
 from rlrun.system.errors import RunError
 from tests.numerics import assert_norm_close
@@ -212,3 +217,39 @@ def test_sizes_that_cannot_be_are_refused(override: str, key: str) -> None:
     with pytest.raises(RunError) as refused:
         load(["policy=gr00t", "env.image_size=32", "policy.num_action_chunks=2", override])
     assert key in str(refused.value)
+
+
+def test_steps_of_a_chunk_that_were_not_trained_are_left_out(folder: Path) -> None:
+    assert opened(folder).processor.config.chunk_size == 2
+    pack(folder, valid_action_horizon=1)
+    with pytest.raises(RunError, match=r"plans 1 actions at a time") as refused:
+        open_policy(
+            folder,
+            torch.float32,
+            "cpu",
+            load(["policy=gr00t", "policy.num_action_chunks=2", "policy.use_proprio=true"]),
+        )
+    assert "policy.num_action_chunks=1" in str(refused.value.remedy)
+
+
+def test_an_imitated_action_is_what_the_policy_would_decode() -> None:
+    """The gripper of LIBERO's embodiment is 0 to 1 in the network, and 1 to -1 in the world."""
+    low = np.array([-1, -1, -1, -1, -1, -1, 0], np.float32)
+    statistics = Statistics(None, MinMax(low, np.ones(7, np.float32)))
+    config = Gr00tConfig(action_decode_transform=SIGN_OF_GRIPPER, embodiment_tag="libero_sim")
+    processor = Gr00tProcessor(config, assumed_tokenizer(), statistics, 0)
+    actions = np.random.default_rng(0).uniform(-0.9, 0.9, (2, 3, 7)).astype(np.float32)
+    actions[..., -1] = np.sign(actions[..., -1])
+    assert_norm_close(processor.denormalize(processor.as_planned(actions)), actions, 1e-6)
+
+
+def test_what_a_used_tokenizer_pads_and_cuts_is_no_word(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(WordLevel({"<pad>": 0, "<unk>": 1, "open": 2, "it": 3}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.enable_padding(length=8, pad_id=0, pad_token="<pad>")
+    tokenizer.enable_truncation(8)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    read = read_tokenizer(tmp_path / "tokenizer.json", 10)
+    processor = Gr00tProcessor(Gr00tConfig(), read, Statistics(None, None), 0)
+    assert processor._encoded("open it") == [2, 3]
+    assert processor._encoded("open it " * 10) == [2, 3] * 10
