@@ -36,6 +36,9 @@ def main(arguments: list[str] | None = None) -> ExitStatus:
     except FileNotFoundError as error:
         print(f"{error}: give the folder that rlrun.train printed, such as runs/NAME/TIME", file=sys.stderr)
         return ExitStatus.bad_input
+    except OSError as error:
+        print(f"the page cannot be written: {error}: name a file in a folder of yours as --output", file=sys.stderr)
+        return ExitStatus.storage
     print(path)
     return ExitStatus.ok
 

@@ -106,7 +106,11 @@ def _near(path: Path) -> str:
     """Return a sentence on similar names in the nearest existing parent folder; "" without one."""
     folder = next(parent for parent in path.absolute().parents if os.path.isdir(parent))
     missing = path.absolute().relative_to(folder).parts[0]
-    close = difflib.get_close_matches(missing, [entry.name for entry in folder.iterdir()], n=3)
+    try:
+        there = [entry.name for entry in folder.iterdir()]
+    except OSError as error:
+        return f" {folder} cannot be listed: {error.strerror}."
+    close = difflib.get_close_matches(missing, there, n=3)
     return f" Similar in {folder}: {', '.join(close)}." if close else ""
 
 

@@ -273,6 +273,7 @@ class CommandLine(Program):
         """Return the options with their values, and the overrides with positional arguments and aliases expanded."""
         options: dict[str, str] = {}
         overrides: list[str] = []
+        positional: list[str] = []
         rest = iter(arguments)
         for argument in rest:
             option, _, value = argument.partition("=")
@@ -291,9 +292,21 @@ class CommandLine(Program):
                 )
             else:
                 overrides.append(self._spell_out(argument))
+                positional += [argument] * ("=" not in argument)
+        self._require_one(positional)
         if options.get("--cfg", "job") != "job":
             raise RunError(f"--cfg {options['--cfg']} is unknown.", remedy="Write --cfg job.")
         return options, overrides
+
+    def _require_one(self, positional: list[str]) -> None:
+        if self.positional is not None and len(positional) > 1:
+            what = self.positional.rsplit(".", 1)[-1].upper()
+            raise RunError(
+                f"{self.name} takes one {what}, and {len(positional)} were given.",
+                key=self.positional,
+                value=" ".join(positional),
+                remedy="Run it once for each, and write everything else as key=value.",
+            )
 
     def _spell_out(self, argument: str) -> str:
         key, equals, value = argument.partition("=")

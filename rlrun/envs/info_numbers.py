@@ -82,9 +82,14 @@ def row_info(info: Mapping[str, Any], row: int, num_envs: int) -> dict[str, Any]
         if isinstance(values, Mapping):
             if below := row_info(values, row, num_envs):
                 found[name] = below
-        elif not isinstance(values, str) and hasattr(values, "__len__") and len(values) == num_envs:
+        elif not isinstance(values, str) and _has_rows(values, num_envs):
             found[name] = values[row]
     return found
+
+
+def _has_rows(values: Any, num_envs: int) -> bool:
+    """Return whether an entry has a value for each row. An array without dimensions has a length that raises."""
+    return hasattr(values, "__len__") and getattr(values, "shape", None) != () and len(values) == num_envs
 
 
 def _flat(info: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:

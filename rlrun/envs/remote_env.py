@@ -69,6 +69,7 @@ class RemoteEnv(VectorEnv):
             raise
         self.spaces = made["spaces"]
         self.fingerprint = made["fingerprint"]
+        self.largest_reward = made["largest_reward"]
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
         return self._client.call("reset", self._deadline, env_ids=np.asarray(env_ids), seeds=np.asarray(seeds))

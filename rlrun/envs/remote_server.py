@@ -68,7 +68,11 @@ class Server:
             found: SimulatorSpec = load_object(spec)
             sections = {} if found.section is None else {found.name: found.section}
             self._env = env = make_here(found, from_dict(EnvConfig, config, sections), num_envs, self._progress)
-        return {"spaces": env.spaces, "fingerprint": dict(env.fingerprint)}
+        return {
+            "spaces": env.spaces,
+            "fingerprint": dict(env.fingerprint),
+            "largest_reward": None if env.largest_reward is None else float(env.largest_reward),
+        }
 
     def _progress(self) -> None:
         self._channel.send({"progress": 1}, None)

@@ -95,7 +95,8 @@ class _Recorder:
         self._next_seed = first_seed
         self._stride = seed_stride
         low, high = env.spaces.limits
-        self._scale = noise * (high - low)
+        width = high - low
+        self._scale = noise * np.where(np.isfinite(width), width, 0.0)  # without limits no share of them is known
         self._rows = np.arange(env.num_envs)
         self._episodes: list[_Row] = []
         self._random: list[np.random.Generator] = []

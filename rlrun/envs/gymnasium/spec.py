@@ -12,7 +12,7 @@ from rlrun.config.sections import FINITE, Section, bounded, for_demonstrations, 
 from rlrun.config.simulator_process import ProcessSpec
 from rlrun.config.simulator_spec import EvaluationSpec, PlannedSpaces, ResourceSpec, SimulatorSpec, Splits, WorldSpec
 from rlrun.envs import opengl
-from rlrun.system.errors import RunError
+from rlrun.system.errors import ExitStatus, RunError
 
 
 class Vectorization(Enum):
@@ -77,6 +77,8 @@ def checks(config: RunConfig) -> Iterator[RunError]:
             cause="env.gymnasium.maker is null.",
             remedy="Name a maker, or drop it.",
         )
+    if config.env.action_delay and settings.vectorization is not None:
+        yield delayed_together(config.env.action_delay)
     if settings.is_observed_as_pixels and (settings.image_keys or settings.state_keys):
         yield RunError(
             "Keys of the observation would have no effect.",
@@ -85,6 +87,18 @@ def checks(config: RunConfig) -> Iterator[RunError]:
             cause="env.gymnasium.is_observed_as_pixels=true takes a rendered frame in place of the observation.",
             remedy="Drop one of them.",
         )
+
+
+def delayed_together(action_delay: int) -> RunError:
+    """Return the refusal of late actions in a vector environment."""
+    return RunError(
+        "The rows of a vector environment cannot act late.",
+        key="env.action_delay",
+        value=action_delay,
+        cause="They step together, and a row that begins an episode waits for its first actions while others go on.",
+        remedy="Set env.gymnasium.vectorization=null, which makes single environments, or env.action_delay=0.",
+        exit_status=ExitStatus.bad_config,
+    )
 
 
 def meaning_of_success(settings: GymnasiumConfig) -> str:

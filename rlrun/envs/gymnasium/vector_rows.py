@@ -30,7 +30,7 @@ from rlrun.envs.gymnasium.actions import (
 )
 from rlrun.envs.gymnasium.gymnasium_env import RENDERED, no_pixels, task_of
 from rlrun.envs.gymnasium.observations import ObservationReader
-from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization
+from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization, delayed_together
 from rlrun.envs.info_numbers import InfoReader, row_info
 from rlrun.envs.make import close_or_warn, questions_refused
 from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
@@ -52,6 +52,8 @@ class VectorRows(VectorEnv):
     """
 
     def __init__(self, env: Any, config: EnvConfig, progress: Callable[[], None]):
+        if config.action_delay:
+            raise delayed_together(config.action_delay)
         self._env = env
         self._wanted = config.section(GymnasiumConfig)
         self.num_envs = env.num_envs
@@ -165,7 +167,7 @@ class VectorRows(VectorEnv):
                 i, rewards[i], bool(terminated[i]), bool(truncated[i]), _success_info(info, i, is_kept)
             )
             if pictures is not None:
-                self._seen[i] = pictures[i]
+                self._seen[i] = self._picture_before(i) if is_kept else pictures[i]
             elif is_kept:
                 self._seen[i] = self._last_of(info["final_obs"][i], observations[i], self._seen[i])
             else:
@@ -227,6 +229,17 @@ class VectorRows(VectorEnv):
                 self._wanted.id,
             )
         return before
+
+    def _picture_before(self, row: int) -> Any:
+        """Return the last picture of a row whose environment shows the next episode already."""
+        if not self._is_reuse_told:
+            self._is_reuse_told = True
+            log.warning(
+                "%s resets a row in the step that ends its episode, and no picture shows the end: the one before it "
+                "is used. Set env.gymnasium.vectorization=sync for the last one",
+                self._wanted.id,
+            )
+        return self._seen[row]
 
     @property
     def _idle(self) -> np.ndarray:

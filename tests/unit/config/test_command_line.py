@@ -148,6 +148,11 @@ def test_positional_and_alias(capsys, tmp_path: Path) -> None:
     assert capsys.readouterr().out == f"{tmp_path} {tmp_path} 0\n"
 
 
+def test_a_second_positional_argument_is_refused(capsys, tmp_path: Path) -> None:
+    assert run(program, "a", "b") == 2
+    assert "takes one OUTPUT_DIR, and 2 were given" in capsys.readouterr().err
+
+
 def test_section_is_not_taken_for_the_alias(capsys) -> None:
     assert run(program, "checkpoint={keep_last: 3}") == 0
     assert capsys.readouterr().out == "None None 0\n"

@@ -104,6 +104,7 @@ def test_a_row_of_a_vector_environment_has_what_its_mask_says() -> None:
     info = {"x": np.array([1.0, 2.0]), "_x": np.array([True, False]), "deep": {"y": np.array([3, 4])}, "one": 5}
     assert row_info(info, 0, 2) == {"x": 1.0, "deep": {"y": 3}}
     assert row_info(info, 1, 2) == {"deep": {"y": 4}}
+    assert row_info({"log": {"mean": np.asarray(1.5)}}, 0, 2) == {}, "it is of no row"
 
 
 def test_the_parts_of_the_embedded_worlds_reward_come_out_if_they_are_named() -> None:

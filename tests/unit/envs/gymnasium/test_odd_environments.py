@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from rlrun.config.loader import load
 from rlrun.config.schema import EnvConfig
 from rlrun.edges.seeds import simulator_seed
 from rlrun.edges.starts import TEST_SEEDS, TRAINING_SEEDS
@@ -395,6 +396,46 @@ def test_the_first_observation_of_the_next_episode_is_not_the_last_of_one(caplog
         result = env.step_chunk(ONE_STEP)
     assert result.truncated.all() and result.frames.proprio[:, 0].tolist() == [4.0, 4.0]
     assert caplog.text.count("may return one array for all") == 1
+
+
+def restarting(n_envs, use_async_envs=False, cfg=None):
+    """Environments of SAME_STEP whose pictures are as grey as many steps were made."""
+
+    class Grey(Odd):
+        def step(self, action):
+            self.number += 1
+            return np.zeros(3, np.float32), 1.0, False, self.number == 5, {}
+
+        def render(self):
+            return np.full((8, 8, 3), 20 * self.number, np.uint8)
+
+    return SyncVectorEnv([lambda: Grey("rgb_array")] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def test_the_first_picture_of_the_next_episode_is_not_the_last_of_one(caplog):
+    own = GymnasiumConfig(id="Odd-v0", maker=f"{__name__}:restarting", is_observed_as_pixels=True)
+    env = make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}, max_control_steps=9), 2)
+    env.reset(ROWS, ROWS)
+    for _ in range(5):
+        result = env.step_chunk(ONE_STEP)
+    assert result.truncated.all() and result.frames.images[:, 0, 0, 0, 0].tolist() == [80, 80]
+    assert caplog.text.count("no picture shows the end") == 1
+
+
+def test_the_rows_of_a_vector_environment_cannot_act_late() -> None:
+    own = GymnasiumConfig(id="Odd-v0", maker=f"{__name__}:reused")
+    with pytest.raises(RunError, match="cannot act late") as refused:
+        make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}, action_delay=1), 2)
+    assert refused.value.key == "env.action_delay"
+    with pytest.raises(RunError, match="cannot act late"):
+        load(["run=cartpole", "env.action_delay=1", "env.gymnasium.vectorization=sync", "policy.num_action_chunks=2"])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_an_expert_acts_in_a_world_without_limits(monkeypatch: pytest.MonkeyPatch, noise: float) -> None:
+    actions = spaces.Box(-np.inf, np.inf, (2,))
+    env = made(monkeypatch, {"expert": f"{__name__}:idle_expert", "success_return": 1.0}, action_space=actions)
+    assert len(list(demonstrate(env, 1, 0, 1, noise))) == 1
 
 
 class OddAnswers(SyncVectorEnv):

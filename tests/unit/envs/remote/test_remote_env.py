@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,10 @@ def test_output_is_a_sign_of_progress_while_loading(interpreter: Callable[[str],
     with pytest.raises(SimulatorFault, match="status 4"):
         RemoteEnv(EnvConfig(load_deadline_s=8.0), 2, interpreter(body), progress=lambda: moves.append(time.monotonic()))
     assert len(moves) >= 2
+
+
+def test_the_bound_of_rewards_comes_through(env: RemoteEnv) -> None:
+    assert env.largest_reward == make_env(replace(CONFIG, own_process=False), 2).largest_reward is not None
 
 
 def test_a_crash_in_a_chunk(env: RemoteEnv) -> None:
