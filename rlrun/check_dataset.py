@@ -10,15 +10,16 @@ from rlrun.system.errors import ExitStatus, RunError, indent
 @entry_point(
     "Compare a data set with a world and a policy, as a run does before it trains.",
     positional="demos.path",
-    reads=("demos", "env", "policy", "algorithm.name", "seed", "python_path"),
+    reads=("demos", "env", "placement", "policy", "algorithm.name", "seed", "python_path"),
 )
 def main(config: RunConfig) -> ExitStatus:
     """Print the table, what is refused with its remedy, and what looks wrong."""
+    from rlrun.placement.plan import simulator_python
     from rlrun.testing.datasets import compare_in_world
 
     if config.demos.path is None:
         raise RunError("No data set was named.", key="demos.path", remedy="Run rlrun check-dataset FOLDER env=….")
-    fit = compare_in_world(config)
+    fit = compare_in_world(config, simulator_python(config.placement))
     print("\n".join(fit.lines()))
     for note in fit.notes:
         print(f"note: {indent(note)}")

@@ -18,19 +18,21 @@ from rlrun.system.errors import ExitStatus, indent
 @entry_point(
     "Print what a simulator breaks of the contract, its steps per second, and its memory.",
     positional="env.simulator",
-    reads=("env", "python_path"),
+    reads=("env", "placement", "python_path"),
 )
 def check(config: RunConfig) -> ExitStatus:
     import psutil
 
     from rlrun.envs.make import make_env
+    from rlrun.placement.plan import simulator_python
     from rlrun.testing.random_play import RandomPlay
     from rlrun.testing.simulators import NUM_ENVS, EnvUnderTest, Note, contract_config, findings
 
     env = contract_config(config.env)
     before = psutil.Process().memory_info().rss
     started = time.monotonic()
-    make = lambda: make_env(env, NUM_ENVS)  # noqa: E731
+    python = simulator_python(config.placement)
+    make = lambda: make_env(env, NUM_ENVS, python=python)  # noqa: E731
     subject = EnvUnderTest(env, make, make())
     seconds = time.monotonic() - started
     children = psutil.Process().children(recursive=True)
@@ -48,7 +50,7 @@ def check(config: RunConfig) -> ExitStatus:
     if num_faults:
         return ExitStatus.bad_input
     played = _with_own_limit(config.env)
-    subject = EnvUnderTest(played, make, make_env(played, NUM_ENVS))
+    subject = EnvUnderTest(played, make, make_env(played, NUM_ENVS, python=python))
     playing = RandomPlay(subject)
     playing.run()
     subject.env.close()

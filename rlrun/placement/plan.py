@@ -159,6 +159,19 @@ def read_request(config: PlacementConfig) -> Request:
     return Request(groups, roles)
 
 
+def simulator_python(config: PlacementConfig) -> str | None:
+    """Return the interpreter that node groups name for simulators; None: rlrun's own. Raises RunError for several."""
+    named = {group.python: group.name for group in read_request(config).groups if group.python is not None}
+    if len(named) > 1:
+        raise refused(
+            "The node groups name several interpreters, and one is used here.",
+            "placement.nodes",
+            _list(sorted(named)),
+            remedy=f"Leave out the others' python, as in placement.nodes.{min(named.values())}.python=null.",
+        )
+    return next(iter(named), None)
+
+
 def _group(name: str, fields: Any) -> GroupRequest:
     key = f"placement.nodes.{name}"
     _check_keys(key, fields, _GROUP_KEYS)

@@ -37,14 +37,15 @@ def fit_if_quick(config: RunConfig) -> CompatibilityReport | None:
         return None
 
 
-def compare_in_world(config: RunConfig) -> CompatibilityReport:
+def compare_in_world(config: RunConfig, python: str | None = None) -> CompatibilityReport:
     """Return the comparison that a run makes before it trains. Raises RunError if the data set cannot be read.
 
-    The world is started in this process, or in one of its own; errors as of `rlrun.envs.make.make_env`.
+    The world is started in this process, or in one of its own, by the interpreter `python` (None: rlrun's); errors as of
+    `rlrun.envs.make.make_env`.
     """
     assert config.demos.path is not None
     data = dataset_info(config.demos, config.demos.path)
-    env = make_env(config.env, MIN_STARTS)
+    env = make_env(config.env, MIN_STARTS, python=python)
     try:
         actions = replayed_actions(data, env.spaces, MIN_STARTS)
         seeds = config.demos.seed + np.arange(MIN_STARTS)

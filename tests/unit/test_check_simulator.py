@@ -142,6 +142,16 @@ def test_notes_leave_the_exit_status(capsys: pytest.CaptureFixture[str], monkeyp
     assert "note: pictures show something: not judged: render() draws nothing" in text
 
 
+def test_the_interpreter_of_the_node_groups_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["policy.kind=mlp", "run=cartpole", "placement.nodes={sim: {python: /nowhere/python}}"]
+    with pytest.raises(SystemExit) as ended:
+        check(words)
+    assert ended.value.code and "/nowhere/python" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        check([*words[:2], "placement.nodes={a: {python: /nowhere/a}, b: {python: /nowhere/b}}"])
+    assert "several interpreters" in capsys.readouterr().err
+
+
 def test_a_broken_promise_is_the_exit_status(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
