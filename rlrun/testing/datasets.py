@@ -40,8 +40,8 @@ def fit_if_quick(config: RunConfig) -> CompatibilityReport | None:
 def compare_in_world(config: RunConfig, python: str | None = None) -> CompatibilityReport:
     """Return the comparison that a run makes before it trains. Raises RunError if the data set cannot be read.
 
-    The world is started in this process, or in one of its own, by the interpreter `python` (None: rlrun's); errors as of
-    `rlrun.envs.make.make_env`.
+    The world is started in this process, or in one of its own, by the interpreter `python` (None: rlrun's); errors are
+    those of `rlrun.envs.make.make_env`.
     """
     assert config.demos.path is not None
     data = dataset_info(config.demos, config.demos.path)
