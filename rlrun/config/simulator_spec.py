@@ -109,9 +109,7 @@ class Splits:
     test: str = "drawn by seeds from 2147483648 on"
     trained_on_test: str = ""  # a sentence, if the configuration says that training begins from test starts
     deviations: tuple[str, ...] = ()  # from a benchmark's published protocol, a sentence each
-    num_test: int | None = (
-        None  # test starts that differ, where an episode follows from its start; None: as many as seeds
-    )
+    num_test: int | None = None  # different test starts, if these decide an episode; None: as many as seeds
 
 
 def no_perturbations(env: EnvConfig) -> dict[str, EnvConfig]:

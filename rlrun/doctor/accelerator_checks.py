@@ -80,7 +80,7 @@ def _not_listed(node: NodeFacts, is_used: bool) -> Finding:
 
 def _torch_support(node: NodeFacts) -> Iterator[Finding]:
     if "torch" not in node.versions:
-        return  # the check of versions tells it
+        return  # the check of versions reports it
     cuda = node.versions.get("torch CUDA")
     if cuda is None:
         cause = f"torch {node.versions['torch']} was built without CUDA"

@@ -16,7 +16,7 @@ from rlrun.system.torch_index import INDEX
 
 MAX_SKEW_S = 5.0  # above it the nodes' timelines do not align, and certificates begin to fail
 STRICT = ("rlrun", "rlrun sources", "ray", "torch", "transformers")  # pickled objects and collectives cross nodes
-NEEDED = ("rlrun", "ray", "torch", "transformers")  # the check of optional packages tells of missing other ones
+NEEDED = ("rlrun", "ray", "torch", "transformers")  # other missing packages are reported by "optional packages"
 LEARNERS_ONLY = ("torch", "torch CUDA", "transformers", "sglang")  # a simulation node needs none of them
 STORE = "store"
 FREE_PORT = "any port"

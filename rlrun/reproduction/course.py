@@ -48,7 +48,7 @@ def reproduce(options: argparse.Namespace) -> ExitStatus:
     if published is not None and (wanted := agreeing_margin(published, most)) > _margin(options):
         print(
             f"{100 * published:.0f} % cannot agree within {most} episodes: its interval is wider than --margin allows. "
-            f"--margin {wanted:.2f} or more --episodes would do."
+            f"--margin {wanted:.2f}{' or more --episodes' * (most == options.episodes)} would do."
         )
     conventions = table(subject)
     print("\n".join(lines_of(conventions)), flush=True)

@@ -70,8 +70,9 @@ def judge(outcomes: list[bool], published: float | None, most: int, margin: floa
 def agreeing_margin(published: float, most: int) -> float:
     """Return the least margin, in hundredths, at which `most` episodes of exactly the published rate agree."""
     outcomes = [i < round(published * most) for i in range(most)]
-    margins = (hundredths / 100 for hundredths in range(round(100 * MARGIN), 101))
-    return next(margin for margin in margins if judge(outcomes, published, most, margin).outcome is Outcome.agrees)
+    margins = (hundredths / 100 for hundredths in range(1, 101))
+    agreeing = (margin for margin in margins if judge(outcomes, published, most, margin).outcome is Outcome.agrees)
+    return next(agreeing, 1.0)
 
 
 @cache

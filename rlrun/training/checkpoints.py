@@ -123,10 +123,12 @@ class Checkpoints:
             return None
         own = self._session.run_dir / CHECKPOINTS
         is_own = own.resolve() in (Path(wanted).resolve(), Path(wanted).resolve().parent)
-        if wanted != "auto" and not is_own and (newest := checkpoint_folder.latest(own)) is not None:
+        if wanted != "auto" and not is_own and checkpoint_folder.latest(own) is not None:
             # the same command again, as after a requeue, would lose what it has trained
-            self._session.console.warning(f"checkpoint.resume={wanted} began this run, which goes on from {newest}")
-            wanted = "auto"
+            newest = self.latest_valid(own)
+            if newest is not None:  # else all of them are damaged
+                self._session.console.warning(f"checkpoint.resume={wanted} began this run, which goes on from {newest}")
+                return newest
         if wanted == "auto":
             return self.latest_valid(own)
         if checkpoint_folder.is_checkpoint(Path(wanted)):

@@ -55,7 +55,7 @@ def test_without_a_published_number_all_episodes_are_measured() -> None:
     assert judge([True] * 500, None, 500).outcome is Outcome.measured
 
 
-@pytest.mark.parametrize(("published", "most", "margin"), [(0.97, 500, 0.05), (0.5, 500, 0.06), (0.5, 50, 0.18)])
+@pytest.mark.parametrize(("published", "most", "margin"), [(0.97, 500, 0.03), (0.5, 500, 0.06), (0.5, 50, 0.18)])
 def test_the_least_margin_at_which_a_true_number_agrees(published: float, most: int, margin: float) -> None:
     assert agreeing_margin(published, most) == margin
 
