@@ -1,6 +1,6 @@
 """How many small faults the tests find: `python -m benchmarks.mutants draw|map|run …`, of which none changes this tree.
 
-    draw                    writes benchmarks/mutants.json: the same faults for every tree that is compared
+    draw                    writes benchmarks/mutants.json: faults that are found again stay, others are drawn anew
     map FOLDER [PATH …]     runs the cheap tests once under coverage.py: which tests run which line (20 minutes)
     run FOLDER              puts one fault after the other into a copy of the tree, runs tests that reach its line,
                             and prints a table and what no test found; another call goes on where one was stopped
@@ -179,19 +179,23 @@ def bracketed(node: ast.expr) -> str:
     return f"({ast.unparse(node)})"
 
 
-def draw() -> list[dict]:
-    """For each package a kind at random, then a place of this kind, and one per statement."""
+def draw(before: list[dict]) -> list[dict]:
+    """For each package those of before that are found again, then a kind at random, a place of this kind, and one per
+    statement."""
     everywhere = list(all_places())
     times = Counter(place.identity for place in everywhere)
     statement_times = Counter(place.identity[1:] for place in everywhere)
     drawn = []
     for package, wanted in PACKAGES.items():
         choice = random.Random(f"{SEED} {package}")
+        pairs = zip(before, found_again(before), strict=True)
+        kept = [mutant for mutant, place in pairs if mutant["package"] == package and place is not None]
+        drawn += kept
         of_kind: dict[str, list[Place]] = defaultdict(list)
         for place in everywhere:
             if place.path.split("/")[1] == package and times[place.identity] == 1:
                 of_kind[place.identity[2]].append(place)
-        taken: set[tuple[str, str]] = set()
+        taken = {(mutant["function"], mutant["statement"]) for mutant in kept}
         while len(taken) < wanted:
             kind = choice.choice(sorted(kind for kind, places in of_kind.items() if places))
             identity = of_kind[kind].pop(choice.randrange(len(of_kind[kind]))).identity
@@ -354,6 +358,11 @@ def run_tests(tests: list[str], tree: Path, own: Path) -> None:
         os._exit(0)
 
 
+def read_list() -> list[dict]:
+    """The drawn faults."""
+    return list(json.loads(LIST.read_text(encoding="utf-8")))
+
+
 def read_results(path: Path) -> dict[int, str]:
     """The outcome of each mutant that was judged so far."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -389,11 +398,11 @@ def main() -> None:
     words.add_argument("paths", nargs="*", default=TESTS)
     given = words.parse_args()
     if given.what == "draw":
-        LIST.write_text("[\n" + ",\n".join(map(json.dumps, draw())) + "\n]\n", encoding="utf-8")
+        LIST.write_text("[\n" + ",\n".join(map(json.dumps, draw(read_list()))) + "\n]\n", encoding="utf-8")
     elif given.what == "map":
         sys.exit(measure_coverage(given.folder, given.paths))
     else:
-        mutants = json.loads(LIST.read_text(encoding="utf-8"))
+        mutants = read_list()
         places = found_again(mutants)
         run_all(places, given.folder)
         show(mutants, places, read_results(given.folder / "results.jsonl"))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import copy
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -60,28 +57,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def repository() -> Path:
     """The root of the repository."""
     return Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture(scope="session", autouse=True)
-def composed_once() -> Iterator[None]:
-    """Compose equal arguments once a process: composing takes a third of a second, and most cheap tests begin with it.
-
-    Only what depends on the arguments and the installed kinds alone is kept; every test gets objects of its own.
-    """
-    from rlrun.config import composition
-    from rlrun.config.registry import REGISTRIES
-
-    compose, kept = composition.compose_config, {}
-
-    def compose_once(overrides: list[str], extra_folder: Path | None = None, recorded: Any = None) -> Any:
-        if extra_folder is not None or recorded is not None or any(":" in one for one in overrides):
-            return compose(overrides, extra_folder, recorded)
-        kinds = tuple(id(spec) for registry in REGISTRIES for spec in registry.installed())
-        key = (tuple(overrides), kinds)
-        if key not in kept:
-            kept[key] = compose(overrides, extra_folder, recorded)
-        return copy.deepcopy(kept[key])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(composition, "compose_config", compose_once)
-        yield

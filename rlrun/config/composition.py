@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
 from dataclasses import dataclass
@@ -200,9 +201,29 @@ def _typed(
     and the argument.
     """
     try:
-        return cast("DictConfig", OmegaConf.merge(_typed_node(schema), _compose(lines, folders, {}, recorded)))
+        return cast("DictConfig", OmegaConf.merge(_typed_node(schema), _untyped(lines, folders, recorded)))
     except (HydraException, OmegaConfBaseException):
         return _compose(lines, folders, schema, recorded)
+
+
+def _untyped(lines: list[str], folders: list[Path], recorded: RecordedConfig | None) -> DictConfig:
+    """Compose without types.
+
+    A sweep composes the same choices of files with many values, so that those files are read once a process. A folder
+    that a command names is read at each call: its files may have changed.
+    """
+    if recorded is not None or folders != yaml_folders(None):
+        return _compose(lines, folders, {}, recorded)
+    choices = tuple(line for line in lines if not line.startswith("++"))
+    config = copy.deepcopy(_chosen_files(choices, tuple(folders)))
+    for value in (parse_override(line) for line in lines if line not in choices):
+        OmegaConf.update(config, value.key_or_group, value.value(), merge=True, force_add=True)  # as Hydra does
+    return config
+
+
+@cache
+def _chosen_files(choices: tuple[str, ...], folders: tuple[Path, ...]) -> DictConfig:
+    return _compose(list(choices), list(folders), {})
 
 
 def _compose(lines: list[str], folders: list[Path], schema: Any, recorded: RecordedConfig | None = None) -> DictConfig:

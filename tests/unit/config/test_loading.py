@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.config import composition
 from rlrun.config.composition import SHIPPED, groups
 from rlrun.config.loader import compose_only, load
 from rlrun.config.provenance import as_tree
@@ -45,6 +46,15 @@ def test_every_shipped_file_loads(file: str) -> None:
     config = load([file, *NEEDS.get(file, [])])
     assert isinstance(config, RunConfig)
     assert isinstance(config.env, EnvConfig)
+
+
+@pytest.mark.parametrize("values", [["++seed=3", "++env={num_envs: 4}", "++name='a=b'"], ["++cluster.kind=${name}x"]])
+@pytest.mark.parametrize("choices", [[], ["run=libero_small"], ["run=debug", "+placement=dual_node"]])
+def test_files_that_are_read_once_give_the_tree_that_hydra_composes(choices: list[str], values: list[str]) -> None:
+    folders = composition.yaml_folders(None)
+    whole = composition._compose(choices + values, folders, {})
+    assert composition._untyped(choices + values, folders, None) == whole
+    assert composition._untyped(choices, folders, None) != whole
 
 
 def test_shipped_runs_are_all_there() -> None:
