@@ -207,11 +207,7 @@ def _typed(
 
 
 def _untyped(lines: list[str], folders: list[Path], recorded: RecordedConfig | None) -> DictConfig:
-    """Compose without types.
-
-    A sweep composes the same choices of files with many values, so that those files are read once a process. A folder
-    that a command names is read at each call: its files may have changed.
-    """
+    """Compose without types. Files of the same choices are read once, but for a command's folder, which may change."""
     if recorded is not None or folders != yaml_folders(None):
         return _compose(lines, folders, {}, recorded)
     choices = tuple(line for line in lines if not line.startswith("++"))
