@@ -37,7 +37,7 @@ def test_a_warning_before_there_is_a_handler_is_not_lost(capfd):
     command = _start_command([sys.executable, "-c", COMMAND], dict(os.environ))
     command.send_signal(signal.SIGUSR1)
     assert command.wait(timeout=60) == 1
-    assert capfd.readouterr().err.strip() == "SIGUSR1"
+    assert "SIGUSR1" in capfd.readouterr().err.splitlines()  # beside what a Ray of another test still writes
     assert signal.SIGUSR1 not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
