@@ -131,7 +131,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for subject in subjects():
         mistakes = [
-            mistake for mistake in MISTAKES if mistake.of in subject.needs and _is_chosen(mistake, options.mistake)
+            mistake for mistake in MISTAKES if mistake.of in subject.needs and _is_chosen(mistake.name, options.mistake)
         ]
         if not mistakes or not _is_chosen(subject.family, options.only):
             continue
