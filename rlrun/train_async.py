@@ -21,7 +21,7 @@ def train_async(config: RunConfig) -> ExitStatus:
     from rlrun.training.session import open_session
 
     _check(config)
-    config = replace(config, placement=replace(config.placement, offload=False))
+    config = replace(config, placement=replace(config.placement, offload=False), collects_ahead=True)
     freeze(config)
     callbacks = make_callbacks(config)
     with open_session(config, Machines(config), resumed_by="rlrun.train_async") as session:

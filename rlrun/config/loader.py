@@ -194,19 +194,22 @@ class CommandLine(Program):
         folder = [override for override in overrides if override.partition("=")[0] == "output_dir"]
         shared = [override for override in overrides if override not in folder]
         config_dir = options.get("--config-dir")
-        for run in expand(shared, ""):
-            recorded, arguments = self._readable(list(run.arguments))
-            config = load(arguments, config_dir, recorded)
+        names: list[str] = []
+
+        def checked_name(run: Sequence[str]) -> str:
+            recorded, arguments = self._readable(list(run))
+            names.append(load(arguments, config_dir, recorded).name)
+            return names[-1]
+
+        runs = expand(shared, checked_name)
         output_dir = _unquoted(folder[-1].partition("=")[2]) if folder else None
         more = [] if config_dir is None else [f"--config-dir={Path(config_dir).absolute()}"]
         if "--cfg" in options or "--info" in options:
-            print(
-                "\n".join(f"{run.label}: {' '.join(run.arguments)}" for run in expand(shared, config.name)), flush=True
-            )
+            print("\n".join(f"{run.label}: {' '.join(run.arguments)}" for run in runs), flush=True)
             return ExitStatus.ok
-        request = SweepRequest(self.name, config.name, output_dir, expand(shared, config.name), more)
+        name = names[0] if len(set(names)) == 1 else "sweep"
         assert self.sweep is not None
-        return self.sweep(request, options.get("--sbatch"))
+        return self.sweep(SweepRequest(self.name, name, output_dir, runs, more), options.get("--sbatch"))
 
     @staticmethod
     def _close_opened(overrides: list[str]) -> None:

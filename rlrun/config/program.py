@@ -42,7 +42,7 @@ class SweepRequest:
     runs."""
 
     program: str  # module, such as rlrun.train
-    name: str  # of all runs
+    name: str  # of the folder of all runs
     output_dir: str | None
     runs: Sequence[SweepRun]
     options: Sequence[str] = ()
@@ -172,10 +172,11 @@ def info_text(overrides: list[str], extra_folder: Path | None) -> str:
 # --- sweeps --------------------------------------------------------------------------------------
 
 
-def expand(arguments: Sequence[str], name: str) -> list[SweepRun]:
+def expand(arguments: Sequence[str], name_of: Callable[[Sequence[str]], str]) -> list[SweepRun]:
     """Return a run for each combination of the values that arguments list: key=a,b, key=choice(a,b), key=range(0,3).
 
-    name: of all runs, to which each adds what differs. Raises RunError if nothing differs, or a range is continuous.
+    name_of: returns the name in the configuration of a run's arguments, to which the run adds what differs. Raises
+    RunError if nothing differs, or a range is continuous.
     """
     choices = [_values(argument) for argument in arguments]
     count = 1
@@ -196,7 +197,7 @@ def expand(arguments: Sequence[str], name: str) -> list[SweepRun]:
         values = [chosen[place].partition("=")[2] for place in swept]
         differs = [f"{key}={value}" for key, value in zip(short, values, strict=True)]
         label = _label(differs, number)
-        runs.append(SweepRun(label, f"{name}_{label}", chosen))
+        runs.append(SweepRun(label, f"{name_of(chosen)}_{label}", chosen))
     return runs
 
 

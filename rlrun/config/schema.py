@@ -618,6 +618,7 @@ class RunConfig(Section):
     record: RecordConfig = field(default_factory=RecordConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     auto: list[str] = field(default_factory=list, metadata={NO_KEY: True})  # keys whose numbers the plan will choose
+    collects_ahead: bool = field(default=False, metadata={NO_KEY: True})  # beside the update, as rlrun.train_async does
 
     @property
     def are_adapters_apart(self) -> bool:

@@ -74,9 +74,12 @@ class ClusterState:
         return tuple(slot for slot in self.plan.slots if slot.node == node) if self.plan else ()
 
     def simulators(self, kind: type[T]) -> Iterator[tuple[NodeFacts, T]]:
-        """Yield the nodes whose simulator was measured as facts of this type, with these."""
+        """Yield the nodes whose simulator was measured as facts of this type, with these.
+
+        An interpreter that is missing is told by the check of optional packages, and by no other.
+        """
         for node in self.facts.nodes:
-            if isinstance(node.simulator, kind):
+            if isinstance(node.simulator, kind) and getattr(node.simulator, "is_started", True):
                 yield node, node.simulator
 
     def interface(self, node: NodeFacts) -> str | None:

@@ -242,7 +242,7 @@ CHECKS = (
     Check(
         "optional packages",
         "the nodes whose workers use them; trackers: where the run is started, by rlrun.doctor",
-        "one cannot be imported; warns if that takes over half a minute",
+        "one cannot be imported, or its interpreter is missing; warns if that takes over half a minute",
         node_checks.optional_packages,
         _packages,
     ),

@@ -128,16 +128,15 @@ def fit(cluster: ClusterState) -> Iterator[Finding]:
 
 
 def inputs(cluster: ClusterState) -> Iterator[Finding]:
-    """Check that policy, dataset and checkpoint exist and are equal, and that interpreters exist, where needed."""
+    """Check that policy, dataset and checkpoint exist and are equal, where needed."""
     for key in dict.fromkeys(wanted.key for node in cluster.facts.nodes for wanted in node.inputs):
         copies = {node.node: wanted for node in cluster.facts.nodes for wanted in node.inputs if wanted.key == key}
         there = {node: facts for node, facts in copies.items() if facts.num_files}
         for node in [node for node in copies if node not in there]:
             path = copies[node].path
             source = next((f"rsync -a {peer}:{path}/ {path}/" for peer in there), f"{key}=<another path>")
-            fix = f"{key}=<the path of a Python on this node>" if copies[node].is_interpreter else source
-            yield Finding("inputs", Status.failed, node, f"{key}: there is nothing at {path}", fix)
-        odd, _ = _odd({node: facts.digest for node, facts in there.items() if not facts.is_interpreter})
+            yield Finding("inputs", Status.failed, node, f"{key}: there is nothing at {path}", source)
+        odd, _ = _odd({node: facts.digest for node, facts in there.items()})
         for node in odd:
             peer = next(peer for peer in there if peer not in odd)
             cause = (

@@ -44,7 +44,6 @@ class InputFacts:
     num_files: int  # 0: it does not exist
     num_bytes: int
     digest: str  # hash of names, sizes, and the first and last bytes of every file
-    is_interpreter: bool = False  # a Python, which need not be the same on all nodes
 
 
 @dataclass(frozen=True)

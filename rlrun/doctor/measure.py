@@ -211,7 +211,7 @@ def _input(wanted: Input) -> InputFacts:
         digest.update(_edges(file))
     num_bytes = sum(file.stat().st_size for file in files)
     short = digest.hexdigest()[:12]
-    return InputFacts(wanted.key, wanted.path, len(files), num_bytes, short, wanted.is_interpreter)
+    return InputFacts(wanted.key, wanted.path, len(files), num_bytes, short)
 
 
 def _edges(path: Path) -> bytes:

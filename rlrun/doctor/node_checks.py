@@ -83,7 +83,7 @@ def _to_resolve(node: NodeFacts, is_loopback: bool) -> str:
 
 
 def optional_packages(cluster: ClusterState) -> Iterator[Finding]:
-    """Check that SGLang, bitsandbytes, flash-attn and trackers can be imported where the configuration uses them."""
+    """Check interpreters, and that SGLang, bitsandbytes, flash-attn and trackers can be imported where used."""
     packages = [(node.node, facts) for node in cluster.facts.nodes for facts in node.packages]
     packages += [("", facts) for facts in cluster.facts.driver_packages]
     for where, facts in packages:

@@ -32,7 +32,6 @@ class Input:
 
     key: str
     path: str
-    is_interpreter: bool = False  # a Python, which need not be the same on all nodes
 
 
 @dataclass(frozen=True)
@@ -91,13 +90,10 @@ def _assignment(
     workers = {role: sum(slot.role == role for slot in slots) for role in ("actor", "rollout", "env")}
     workers = {role: count for role, count in workers.items() if count}
     interface = next((slot.interface for slot in slots), _interfaces(config).get(node.name))
-    interpreters = _interpreters(plan, node.name)
-    inputs = [Input(key, path, is_interpreter=True) for path, key in interpreters.items()]
-    inputs += _inputs(config, workers)
     folders = _folders(config, node)
-    packages = needed_packages(config, workers, interpreters)
+    packages = needed_packages(config, workers, _interpreters(plan, node.name))
     worlds = (_simulator(config, slots), _ports(config, slots), packages)
-    jobs = (workers, interface, folders, tuple(inputs), is_thorough, writes_markers, *worlds)
+    jobs = (workers, interface, folders, tuple(_inputs(config, workers)), is_thorough, writes_markers, *worlds)
     return NodeRequest(node.name, node.address, *jobs)
 
 
@@ -164,8 +160,6 @@ def _inputs(config: RunConfig, workers: Mapping[str, int]) -> list[Input]:
         wanted.append(Input("evaluation.checkpoint", str(Path(evaluated).absolute())))
     elif config.policy.path is not None and ({"actor", "rollout"} & set(workers)):
         wanted.append(Input("policy.path", str(Path(config.policy.path).absolute())))
-    if config.rollout.sglang.python is not None and "rollout" in workers:
-        wanted.append(Input("rollout.sglang.python", config.rollout.sglang.python, is_interpreter=True))
     if "actor" in workers:
         if config.demos.path is not None and config.policy.path is None:
             wanted.append(Input("demos.path", str(Path(config.demos.path).absolute())))

@@ -59,6 +59,7 @@ class SimulatorFacts:
     has_scene: bool
     has_key: bool
     eula: str  # OMNI_KIT_ACCEPT_EULA
+    is_started: bool = True  # False: there is no such interpreter
 
 
 def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
@@ -74,7 +75,7 @@ def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
     scene = request.env.section(OmniGibsonConfig).scene
     return SimulatorFacts(
         python=request.python,
-        error=late if answered.is_late else answered.error.removeprefix(f"{request.python} does not start: ") or None,
+        error=late if answered.is_late else answered.error or None,
         python_version=str(answer.get("python", "")),
         packages=dict(answer.get("packages", {})),
         isaac_path=environment.get("ISAAC_PATH", ""),
@@ -84,6 +85,7 @@ def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
         has_scene=any(path for place in places for path in place.glob(f"**/scenes/{scene}")),
         has_key=any(path for place in places for path in place.glob(f"**/{KEY}")),
         eula=environment.get("OMNI_KIT_ACCEPT_EULA", ""),
+        is_started=answered.is_started,
     )
 
 

@@ -32,7 +32,6 @@ found.add_package("rlrun", package)
 importlib.import_module("rlrun.doctor.simulator_trials").main(question)
 """
 PACKAGES = "apt-get install libegl1 libgl1-mesa-dri libopengl0 libgl1"
-ANOTHER_PYTHON = "placement.nodes.<group>.python=<the path of a Python on this node>"
 _SOFTWARE = ("llvmpipe", "softpipe", "swrast")  # names of Mesa's renderers on the CPU
 
 
@@ -87,8 +86,7 @@ def renderer(cluster: ClusterState) -> Iterator[Finding]:
     """Check that OpenGL renders the cameras, on a GPU if the node has one."""
     for node, facts in cluster.simulators(RendererFacts):
         if facts.error:
-            fix = f"{PACKAGES}; {facts.remedy}" if facts.is_started else ANOTHER_PYTHON
-            yield Finding("renderer", Status.failed, node.node, facts.error, fix)
+            yield Finding("renderer", Status.failed, node.node, facts.error, f"{PACKAGES}; {facts.remedy}")
         elif facts.warning:
             fix = PACKAGES if facts.device else f"nvidia-smi; dmesg | tail; {facts.remedy}"
             yield Finding("renderer", Status.warning, node.node, facts.warning, fix, _speed(facts))
@@ -150,7 +148,6 @@ def spaces(cluster: ClusterState) -> Iterator[Finding]:
             yield Finding(name, Status.warning, node.node, cause, fix)
         elif facts.error:
             fix = "repair env.gymnasium.id, its kwargs or its package; rlrun check-simulator repeats it"
-            fix = fix if facts.is_started else ANOTHER_PYTHON
             yield Finding(name, Status.failed, node.node, f"the environment cannot be made: {facts.error}", fix)
         elif needs_images(cluster.config) and not facts.num_images:
             cause = f"the environment shows no images, and policy.kind={cluster.config.policy.kind} needs images"

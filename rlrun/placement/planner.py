@@ -315,7 +315,7 @@ def _slot(work: Workload, role: str, rank: int, bundle: Bundle, sharers: _Sharer
         address=node.address,
         accelerators=bundle.accelerators,
         accelerator_model=models[0] if models else "",
-        environment=_environment(work, role, bundle, cores) + chosen,
+        environment=_known_environment(work, role, bundle, cores) + chosen,
         interpreter=group.python,
         interface=group.interface,
         why=bundle.why,
@@ -348,6 +348,14 @@ def _memory_check(role: str, bundle: Bundle, sharers: _Sharers) -> Choice:
     if all(count == counts[0] for count in counts):
         return Choice("on", "its accelerators are equally shared, so unequal free memory is a fault")
     return Choice("off", "other workers use some of its accelerators only, so free memory is unequal by plan")
+
+
+def _known_environment(work: Workload, role: str, bundle: Bundle, cores: _Cores) -> tuple[Setting, ...]:
+    node = bundle.member.node
+    alike = (role, bundle.accelerators, bool(node.accelerators), cores[role][node.name])
+    if alike not in work.environments:
+        work.environments[alike] = _environment(work, role, bundle, cores)
+    return work.environments[alike]
 
 
 def _environment(work: Workload, role: str, bundle: Bundle, cores: _Cores) -> tuple[Setting, ...]:

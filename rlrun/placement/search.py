@@ -258,7 +258,7 @@ class Search:
 def ranks_of(config: RunConfig, num_cards: int) -> list[int]:
     """Return the numbers of actor ranks, an accelerator each, among which the counts of a configuration divide."""
     found = []
-    for ranks in range(1, num_cards + 1):
+    for ranks in range(1, min(num_cards, config.algorithm.global_batch_size) + 1):
         placed = with_ranks(config, ranks)
         checks = [*OF_RANKS, ALGORITHMS.chosen(config).check]
         if not any(True for check in checks for _ in check(placed)):

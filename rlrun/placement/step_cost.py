@@ -138,31 +138,35 @@ def stores(work: Workload, plan: Plan, step: StepBytes, weight_bytes: int) -> tu
     Raises RunError if store and spill disk are too small.
 
     Trajectories lie where their env worker is until the update is over, and come to the nodes of the actor ranks
-    that train on them. weight_bytes: one policy version, as it is sent.
+    that train on them. Those of a step that is collected ahead lie beside them. weight_bytes: one policy version, as it
+    is sent.
     """
     envs = plan.of("env")
     actors = plan.of("actor")
     if not (envs and actors):
         return ()  # no training step
     parts: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    ahead: dict[str, float] = defaultdict(float)  # share of a step
     shares = {(env, actor): share for env, actor, share in _shards(len(envs), len(actors))}
-    for env, actor in shares:
+    for (env, actor), share in shares.items():
         parts[envs[env].node].add((env, actor))
         parts[actors[actor].node].add((env, actor))
+        ahead[envs[env].node] += share if work.config.collects_ahead else 0.0
     weights = weight_buffers(work, plan, weight_bytes).store
     found = []
     for planned in plan.nodes:
         node = planned.node
-        needed = int(step.trajectories * sum(shares[part] for part in parts[node.name])) + weights.get(node.name, 0)
+        num_steps = sum(shares[part] for part in parts[node.name]) + ahead[node.name]
+        needed = int(step.trajectories * num_steps) + weights.get(node.name, 0)
         if needed:
             store = StoreBudget(node, needed)
             found.append(store)
             if work.config.cluster.kind is ClusterKind.ray:
-                _check_spill(store)
+                _check_spill(store, work.config.collects_ahead)
     return tuple(found)
 
 
-def _check_spill(store: StoreBudget) -> None:
+def _check_spill(store: StoreBudget, is_ahead: bool) -> None:
     node = store.node
     if node.object_store_bytes is None or node.spill_free_bytes is None:
         return
@@ -177,5 +181,6 @@ def _check_spill(store: StoreBudget) -> None:
         f"{node.object_store_bytes / GIGABYTE:.2f} GB, and {node.spill_dir or 'its spill disk'} has room for "
         f"{node.spill_free_bytes / GIGABYTE:.2f} GB of the {store.spilled_bytes / GIGABYTE:.2f} GB left over.",
         remedy="Give the node's group spill_dirs on a larger disk, raise cluster.object_store_bytes, or collect less "
-        "per step (algorithm.horizon, algorithm.rollout_epochs, env.num_envs, env.image_size).",
+        "per step (algorithm.horizon, algorithm.rollout_epochs, env.num_envs, env.image_size)."
+        + (" rlrun.train keeps the trajectories of one step, not of two." if is_ahead else ""),
     )

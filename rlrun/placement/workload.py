@@ -6,6 +6,7 @@ import copy
 from importlib.metadata import version
 
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_process import Setting
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.plan import Plan
 from rlrun.placement.policy_counts import policy_counts
@@ -26,6 +27,7 @@ class Workload:
         self.spaces = self.simulator.world.planned_spaces(config.env)
         self.torch_version = version("torch")  # reads a file: a search makes thousands of plans
         self._counts = counts
+        self.environments: dict[object, tuple[Setting, ...]] = {}  # of slots, which no choice of the planner changes
         self._ways: tuple[Plan, tuple[Way, ...]] | None = None
 
     @property

@@ -6,6 +6,7 @@ import inspect
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,12 @@ class StepMetrics(dict[str, float]):
 
 
 class Callbacks:
-    """Calls each callback in the order of the configuration."""
+    """Calls each callback in the order of the configuration.
+
+    span: marks the time of a call as a phase of the driver. Example: "on_step of early_stopping:EarlyStopping"
+    """
+
+    span: Callable[[str], AbstractContextManager[Any]] = nullcontext
 
     def __init__(self, callbacks: dict[str, Callback] | None = None):
         """callbacks: by name, as "module:Class"."""
@@ -120,7 +126,8 @@ class Callbacks:
         """Call `hook` of every callback. Raises RunError, with the name and the traceback, if one of them raises."""
         for name, callback in self._callbacks.items():
             try:
-                getattr(callback, hook)(*arguments)
+                with self.span(f"{hook} of {name}"):
+                    getattr(callback, hook)(*arguments)
             except Exception as error:  # somebody else's code may raise anything
                 raise RunError(
                     f"The callback {name} failed in {hook}: {type(error).__name__}: {error}",

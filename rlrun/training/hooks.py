@@ -17,6 +17,7 @@ class Hooks:
     def __init__(self, callbacks: Callbacks, session: Session, step: Callable[[], int]):
         """step: returns the number of training steps done."""
         self._callbacks = callbacks
+        callbacks.span = session.driver.span
         self._session = session
         self._step = step
         self._known: set[str] = set()  # names of metrics so far

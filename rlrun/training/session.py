@@ -199,7 +199,7 @@ def _watch_driver(
     closing.callback(Heartbeat(driver, run_dir, config.watchdog.heartbeat_s).close)
     floor_s = config.watchdog.floor_s
     temp_dir = config.cluster.temp_dir
-    closing.callback(Guard(run_dir, floor_s, watchdog.driver_limit_s, command, temp_dir).close)
+    closing.callback(Guard(run_dir, floor_s, watchdog.driver_limit_s, lambda: driver.phase, command, temp_dir).close)
 
 
 def _locked(run_dir: Path, console: Console) -> RunLock:

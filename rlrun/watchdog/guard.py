@@ -38,6 +38,7 @@ from rlrun.watchdog.probes import DiskProbe, run_with_timeout
 from rlrun.watchdog.sentinel import node_evidence
 from rlrun.watchdog.stacks import Stack, dump_worker
 from rlrun.watchdog.supervised import SupervisedProcess, describe_end, end_left_over_ray, ignore_run_signals
+from rlrun.watchdog.wait_graph import IDLE
 
 DRIVER = "driver/0"
 DISK_TIMEOUT_S = 6.0  # for the disk of the run folder to take a small file
@@ -63,14 +64,14 @@ class DriverMonitor:
         self._report = print_report
         self._disk = disk
         self._received_at = time.monotonic()
-        self._heartbeat = {"blocked_s": 0.0, "limit_s": floor_s}
+        self._heartbeat: dict = {"blocked_s": 0.0, "limit_s": floor_s, "phase": IDLE}
         self._blocked_since: float | None = None  # monotonic time; None: no alarm is on
         self._is_warned = False
         self._queue_time = QueueTime()
         self._disk_s = 0.0  # how long the disk has not responded, once that is reported
 
     def receive(self, heartbeat: dict) -> None:
-        """Store a heartbeat of the driver. Example: {"blocked_s": 0.3, "limit_s": 45.0}."""
+        """Store a heartbeat of the driver. Example: {"blocked_s": 0.3, "limit_s": 45.0, "phase": "save"}."""
         self._received_at = time.monotonic()
         self._heartbeat = heartbeat
 
@@ -94,7 +95,10 @@ class DriverMonitor:
         elif silent_s > unresponsive_limit_s / 2:
             self._warn(f"has not answered for {silent_s:.0f} s; alarm {unresponsive_limit_s:.0f} s")
         elif blocked_s > limit_s / 2:
-            self._warn(f"answers, but its main thread has been blocked for {blocked_s:.0f} s; alarm {limit_s:.0f} s")
+            phase = self._heartbeat["phase"]
+            where = "" if phase == IDLE else f" in {phase}"
+            alarm = f"alarm {limit_s:.0f} s"
+            self._warn(f"answers, but its main thread has been blocked for {blocked_s:.0f} s{where}; {alarm}")
         else:
             self._is_warned = False
 
@@ -201,7 +205,7 @@ class Guard:
 
     Example::
 
-        guard = Guard(run_dir, floor_s=20.0, limit_s=lambda: 45.0)     # an alarm comes after 20 s without a heartbeat
+        guard = Guard(run_dir, 20.0, lambda: 45.0, lambda: "save")     # an alarm comes after 20 s without a heartbeat
         guard.close()
     """
 
@@ -210,10 +214,11 @@ class Guard:
         run_dir: Path,
         floor_s: float,
         limit_s: Callable[[], float],
+        phase: Callable[[], str],
         resume: str = "",
         temp_dir: str | None = None,
     ):
-        """limit_s: returns the current limit of the driver's main thread without progress.
+        """limit_s: returns the current limit of the driver's main thread without progress. phase: returns its phase.
 
         resume: the command that resumes the run; "": it cannot be resumed. temp_dir: parent of a private Ray's folder;
         None: the temporary folder of the system.
@@ -222,6 +227,7 @@ class Guard:
         words = [str(run_dir), str(os.getpid()), str(floor_s), *options]
         self._command = [sys.executable, "-P", "-m", "rlrun.watchdog.guard", *words]
         self._limit_s = limit_s
+        self._phase = phase
         self._child = SupervisedProcess("guard of the driver", self._start, self._send_heartbeat, _HEARTBEAT_PERIOD_S)
 
     def _start(self) -> subprocess.Popen:
@@ -235,7 +241,8 @@ class Guard:
 
     def _send_heartbeat(self, process: subprocess.Popen) -> bool:
         """Send the driver's state to the guard. Returns whether the guard has answered since the last call."""
-        state = {"blocked_s": round(seconds_since_alive(), 2), "limit_s": round(self._limit_s(), 2)}
+        limit_s = round(self._limit_s(), 2)
+        state = {"blocked_s": round(seconds_since_alive(), 2), "limit_s": limit_s, "phase": self._phase()}
         assert process.stdin is not None and process.stdout is not None
         with suppress(OSError):  # the guard has ended, or is so far behind that the pipe is full
             process.stdin.write(json.dumps(state).encode() + b"\n")

@@ -106,8 +106,8 @@ class Watchdog:
         if self.driver.is_waiting:
             return local_load_factor() * self.budgets.floor_s
         usual_s = self.budgets.usual("driver", self.driver.phase, False)
-        if usual_s is None and self.driver.is_first:
-            return self.budgets.start_s
+        if usual_s is None and self.driver.phase != IDLE:  # as of a callback, whose times nobody learns
+            return self.budgets.start_s if self.driver.is_first else self.budgets.step_s
         return max(local_load_factor() * _OWN_WORK_S, min(usual_s or 0.0, self.budgets.step_s))
 
     @property

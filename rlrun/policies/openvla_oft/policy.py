@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from rlrun.algorithms.losses import imitation_loss
+from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import AttentionKernel, EnvConfig, PolicyConfig, Precision, RunConfig, SftConfig
 from rlrun.config.simulator_spec import PlannedSpaces, num_cameras
 from rlrun.policies.action_bounds import NUM_BINS
@@ -106,7 +107,11 @@ class VlaPolicy(ImitationPolicy):
         return cls(model, Processor.load(folder, config))
 
     def new_parts(self, folder: Path, seed: int) -> dict[str, Callable[[], Tensor]]:
-        return {} if _is_ours(folder) else new_parts(self.module, seed)
+        made = new_parts(self.module, seed)
+        if not _is_ours(folder):
+            return made
+        has_head = bool(read_json(folder / CONFIG_FILE).get("value_hidden_sizes"))
+        return {} if has_head else {name: first for name, first in made.items() if name.startswith("value_head.")}
 
     @classmethod
     def from_demonstrations(cls, config: RunConfig, task: DemonstratedTask) -> VlaPolicy:
@@ -251,6 +256,8 @@ def read_config(folder: Path, run: RunConfig | None, shapes: Mapping[str, Shape]
     if _is_ours(folder):
         if run is not None:
             _check_agreement(folder, config, run)
+            if not config.value_hidden_sizes and ALGORITHMS.get(run.algorithm.name).has_critic:
+                config.value_hidden_sizes = list(run.policy.value_hidden_sizes)  # a new value head, for the critic
         statistics = _statistics(folder, config, str(config.unnorm_key), config.action_bounds)
         _require_sizes(folder, "actions", config.num_actions, statistics.num_actions())
         if config.num_proprio:

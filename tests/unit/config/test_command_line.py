@@ -143,6 +143,14 @@ def test_info_names_folder_and_overrides(capsys) -> None:
     assert "seed=3" in text
 
 
+def test_a_node_takes_the_arguments_of_the_program_that_it_runs(capsys, tmp_path: Path) -> None:
+    untrainable = ["start", "--cfg", "job", "algorithm.global_batch_size=7"]
+    assert run(import_module("rlrun.node").main, *untrainable, f"checkpoint={tmp_path}") == 0
+    assert yaml.safe_load(capsys.readouterr().out)["evaluation"]["checkpoint"] == str(tmp_path)
+    assert run(import_module("rlrun.node").main, *untrainable, f"replay={tmp_path}") == 2
+    assert "algorithm.global_batch_size" in capsys.readouterr().err
+
+
 def test_positional_and_alias(capsys, tmp_path: Path) -> None:
     assert run(program, str(tmp_path), f"checkpoint={tmp_path}") == 0
     assert capsys.readouterr().out == f"{tmp_path} {tmp_path} 0\n"

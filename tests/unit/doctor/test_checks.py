@@ -603,22 +603,6 @@ FAULTS = [  # check, cluster, status, where, words of the cause, words of the fi
         ["actor.optimizer: /nowhere/python does not start: No such file or directory"],
         ["=<the path of a Python on this node>"],
     ),
-    (
-        "environment spaces",
-        lambda: with_spaces(error="/nowhere/python does not start: No such file", is_started=False),
-        FAILED,
-        "peer",
-        ["/nowhere/python does not start"],
-        ["placement.nodes.<group>.python=<the path"],
-    ),
-    (
-        "renderer",
-        lambda: with_renderer("libero", error="/nowhere/python does not start: No such file", is_started=False),
-        FAILED,
-        "peer",
-        ["/nowhere/python does not start"],
-        ["placement.nodes.<group>.python=<the path"],
-    ),
     ("optional packages", lambda: with_package("", True), WARNING, "peer", ["within 30 s"], ["import bitsandbytes"]),
     (
         "environment spaces",
@@ -768,20 +752,10 @@ def test_missing_inputs_everywhere_have_no_peer_to_copy_from() -> None:
     assert [f.where for f in found] == ["train", "peer"] and all("policy.path=" in f.fix for f in found)
 
 
-def test_interpreters_of_nodes_may_differ_and_are_not_copied() -> None:
-    key = "placement.nodes.sim.python"
-    found = {"train": InputFacts(key, "/opt/python", 1, 6 * 10**6, "abc", is_interpreter=True)}
-    for other, num_faults in (({"digest": "def"}, 0), ({"num_files": 0}, 1)):
-        found["peer"] = dataclasses.replace(found["train"], **other)
-        cluster = healthy()
-        nodes = tuple(dataclasses.replace(node, inputs=(found[node.node],)) for node in cluster.facts.nodes)
-        faults = list(
-            cross_node_checks.inputs(
-                dataclasses.replace(cluster, facts=dataclasses.replace(cluster.facts, nodes=nodes))
-            )
-        )
-        assert [one.where for one in faults] == ["peer"] * num_faults
-        assert [one.fix for one in faults] == [f"{key}=<the path of a Python on this node>"] * num_faults
+@pytest.mark.parametrize("cluster_with", [with_spaces, with_renderer, with_simulator])
+def test_a_missing_interpreter_is_told_by_the_check_of_packages_alone(cluster_with) -> None:
+    cluster = cluster_with(error="/nowhere/python does not start: No such file", is_started=False)
+    assert failures(run_checks(cluster, [])) == []
 
 
 @pytest.mark.parametrize("purpose", ["temp", "shared memory"])

@@ -274,6 +274,9 @@ def test_too_small_a_spill_disk_is_refused_with_the_numbers(kind: ClusterKind) -
     with pytest.raises(RunError) as refused:
         sums_of(config, short)
     text = str(refused.value)
+    config.collects_ahead = True
+    with pytest.raises(RunError, match="rlrun.train keeps the trajectories of one step"):
+        sums_of(config, fits)
     assert "too little room for the objects of a training step" in text and "/data/spill has room for" in text
     assert refused.value.exit_status == 3 and "spill_dirs" in text
 
@@ -350,11 +353,15 @@ def test_what_an_algorithm_keeps_is_counted() -> None:
 
 
 def placed(
-    transport: WeightTransport, rollout_on: str, kind: ClusterKind = ClusterKind.ray, in_turns: bool = False
+    transport: WeightTransport,
+    rollout_on: str,
+    kind: ClusterKind = ClusterKind.ray,
+    in_turns: bool = False,
+    collects_ahead: bool = False,
 ) -> Budget:
     """Two rollout workers beside the actor or on the other node, buckets of 1 MB."""
     config = on_two_nodes()
-    config.placement.offload = in_turns
+    config.placement.offload, config.collects_ahead = in_turns, collects_ahead
     config.rollout.num_workers = config.env.num_workers = 2
     config.weight_sync.transport, config.weight_sync.bucket_bytes, config.cluster.kind = transport, 1_000_000, kind
     config.placement.roles["rollout"] = {"on": rollout_on, "workers_per_accelerator": 2}
@@ -371,6 +378,9 @@ def test_buckets_in_transit_are_counted() -> None:
     assert version > 2_000_000
     assert {host.node.name: host.weight_bytes for host in one.hosts} == {"train": version, "sim": 0}
     assert {store.node.name: store.needed_bytes for store in one.stores}["train"] == one.trajectory_bytes
+    ahead = placed(WeightTransport.object_store, "train", collects_ahead=True)  # two steps where the env workers are
+    assert {store.node.name: store.needed_bytes for store in ahead.stores}["sim"] == 2 * one.trajectory_bytes
+    assert {store.node.name: store.needed_bytes for store in ahead.stores}["train"] == one.trajectory_bytes
     apart = placed(WeightTransport.collective, "sim")
     assert {host.node.name: host.weight_bytes for host in apart.hosts} == {"train": 2_000_000, "sim": 4_000_000}
     stored = placed(WeightTransport.object_store, "sim")

@@ -16,7 +16,7 @@ from rlrun.placement.choices import choose, with_less_memory
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.memory import version_bytes
 from rlrun.placement.planner import plan
-from rlrun.placement.search import SHARES
+from rlrun.placement.search import SHARES, ranks_of
 from rlrun.placement.step_time import step_times
 from rlrun.placement.workload import Workload
 from rlrun.policies.counts import PassCount, PolicyCounts, StackCount
@@ -53,6 +53,10 @@ def seconds(config: RunConfig, inventory: Inventory) -> float:
     accelerators(Workload(config, COUNTS), planned, inventory)
     hosts(Workload(config, COUNTS), planned, version_bytes(config, COUNTS)[0])
     return step_times(Workload(config, COUNTS), planned, version_bytes(config, COUNTS)[1]).step_s
+
+
+def test_a_rank_has_a_sample_of_each_batch_where_there_are_more_cards() -> None:
+    assert ranks_of(config_of("algorithm.global_batch_size=4"), 24)[-1] == 4
 
 
 def test_no_other_combination_is_faster() -> None:

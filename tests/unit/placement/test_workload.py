@@ -41,6 +41,19 @@ def test_one_fit_looks_everything_up_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.config is found.work.config and found.plan.of("actor")
 
 
+def test_a_search_makes_the_environment_of_a_slot_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: Counter[object] = Counter()
+    make = planner._environment
+
+    def counted(work, role, bundle, cores):
+        made[role, bundle.accelerators, cores[role]["n"]] += 1
+        return make(work, role, bundle, cores)
+
+    monkeypatch.setattr(planner, "_environment", counted)
+    fit_run(load([*BATCHES, "env.num_workers=auto", "rollout.num_workers=auto"]), MACHINES)
+    assert set(made.values()) == {1}
+
+
 def test_another_choice_of_numbers_keeps_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load([*BATCHES])
     work = Workload(config, estimated(config, 10**6))

@@ -79,6 +79,14 @@ def test_bfloat16(folder: Path) -> None:
     assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
 
 
+def test_a_critic_gets_a_value_head_where_the_folder_has_none(tmp_path: Path) -> None:
+    save_policy(tmp_path, *small_policy(value_hidden_sizes=[]))
+    run = a_run()
+    assert (opened_vla(tmp_path, torch.float32, CPU, run)[0].value_head.layers[0].weight != 0).all()
+    run.algorithm.name = "grpo"
+    assert opened_vla(tmp_path, torch.float32, CPU, run)[0].value_head is None
+
+
 # --- official checkpoints -----------------------------------------------------------------
 
 
@@ -158,9 +166,10 @@ def test_missing_unknown_and_reshaped_tensors(folder: Path) -> None:
     tensors = load_file(folder / WEIGHTS)
     tensors["stray.weight"] = tensors.pop("projector.fc3.bias")
     tensors["projector.fc1.bias"] = torch.zeros(5)
+    del tensors["value_head.layers.0.weight"]
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     text = refusal(folder)
-    assert "1 missing: projector.fc3.bias" in text
+    assert "2 missing: projector.fc3.bias, value_head.layers.0.weight" in text
     assert "1 unknown: stray.weight" in text
     assert "1 of other shapes: projector.fc1.bias (5,) (expected (128,))" in text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,9 @@ import rlrun
 from rlrun.edges.reports import WorkerLoss
 from rlrun.observability.records import EvaluationRecord
 from rlrun.system.errors import ExitStatus, RunError
-from rlrun.training.callbacks import StepMetrics, make_callbacks
+from rlrun.system.telemetry import Telemetry
+from rlrun.training.callbacks import Callbacks, StepMetrics, make_callbacks
+from rlrun.training.hooks import Hooks
 
 SMALL = [
     *("run=cartpole", "cluster.kind=local", "env.num_envs=2", "algorithm.horizon=8", "algorithm.global_batch_size=16"),
@@ -72,6 +75,13 @@ def test_losses_are_passed_on() -> None:
     callbacks = make_callbacks(rlrun.load_config([*SMALL, f"callbacks=['{__name__}:Notes']"]))
     callbacks.call("on_loss", 3, WorkerLoss("env/1", "env/1: its process ended", 4))
     assert Notes.made[-1].calls == [("loss", 3, "env/1")]
+
+
+def test_a_call_is_a_phase_of_the_driver() -> None:
+    driver = Telemetry("driver/0")
+    hooks = Hooks(Callbacks({"mine:Notes": Notes()}), SimpleNamespace(driver=driver), int)
+    hooks.call("on_checkpoint", 3, Path())
+    assert [span.name for span in driver.drain_spans()] == ["on_checkpoint of mine:Notes"]
 
 
 @pytest.mark.parametrize(

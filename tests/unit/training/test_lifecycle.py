@@ -64,7 +64,7 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             flush_timeline=dict,
             phases=SimpleNamespace(drain=dict),
             sinks=SimpleNamespace(resumed=lambda step: None),
-            driver=SimpleNamespace(step=None),
+            driver=SimpleNamespace(step=None, span=nullcontext),
             folder=RunFolder(tmp_path),
         )
         run = Run(session)

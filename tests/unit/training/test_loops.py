@@ -92,7 +92,7 @@ def events_of(
         flush_timeline=dict,
         phases=SimpleNamespace(drain=dict),
         sinks=SimpleNamespace(resumed=lambda step: None),
-        driver=SimpleNamespace(step=None),
+        driver=SimpleNamespace(step=None, span=nullcontext),
         folder=SimpleNamespace(require=lambda: None),
     )
     run = Run(session)

@@ -59,7 +59,7 @@ driver = Telemetry("driver/0")
 checkpoint = folder_of_step(run_dir / "checkpoints", 4)
 checkpoint.mkdir(parents=True)
 (checkpoint / COMPLETE).touch()
-guard = Guard(run_dir, 6.0, lambda: 6.0, "python -m rlrun.train resume=x", str(run_dir))
+guard = Guard(run_dir, 6.0, lambda: 6.0, lambda: "save", "python -m rlrun.train resume=x", str(run_dir))
 with driver.span("collect"):
     print("ready", flush=True)
     globals()[kind]()
@@ -215,7 +215,7 @@ def after(monitor, seconds, blocked_s=None, limit_s=45.0):
     for second in range(seconds):
         monitor.now[0] += 1.0
         if blocked_s is not None:
-            monitor.receive({"blocked_s": blocked_s + second, "limit_s": limit_s})
+            monitor.receive({"blocked_s": blocked_s + second, "limit_s": limit_s, "phase": "on_step of my:Upload"})
         monitor.check()
     return monitor.said[said:]
 
@@ -234,7 +234,7 @@ def test_a_blocked_main_thread_is_reported_within_a_minute_at_any_load(monitor):
     monitor.load[0] = 500.0
     assert after(monitor, 23, blocked_s=0.0) == []
     (warning,) = after(monitor, 20, blocked_s=23.0)
-    assert "its main thread has been blocked for 23 s; alarm 45 s" in warning
+    assert "its main thread has been blocked for 23 s in on_step of my:Upload; alarm 45 s" in warning
     (alarm,) = after(monitor, 10, blocked_s=43.0)
     assert "answers, but its main thread is blocked and has not moved for 46 s" in alarm
     assert after(monitor, 1, blocked_s=0.0) == ["driver/0 moves again after 53 s"]
