@@ -120,6 +120,11 @@ def first_draw(rank: int) -> int:
     return rank * LOSSES_OF_A_RANK
 
 
+def num_demonstrated_steps(learner: Learner) -> int:
+    """Return the control steps of a demonstrated chunk that the policy learns from."""
+    return _imitating(learner).num_demonstrated_steps
+
+
 def _imitating(learner: Learner) -> ImitationPolicy:
     assert isinstance(learner.policy, ImitationPolicy), f"{type(learner.policy).__name__} cannot imitate"
     return learner.policy

@@ -126,6 +126,11 @@ class ImitationPolicy(Policy):
     # set beside reinforcement learning, so that a resumed run draws what the run would have drawn.
     num_losses: int = 0
 
+    @property
+    def num_demonstrated_steps(self) -> int:
+        """Control steps of a demonstrated chunk: those that the policy executes, and those that it plans after them."""
+        return self.num_action_chunks
+
     @abstractmethod
     def imitation_loss(
         self,
@@ -138,7 +143,8 @@ class ImitationPolicy(Policy):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return (mean loss over the valid control steps, further such means to log); 0 if none is valid.
 
-        actions: float32 [B, C, A], simulator units; step_valid: bool [B, C]; the others as in a forward pass.
+        actions: float32 [B, C, A], simulator units, C at most `num_demonstrated_steps`; step_valid: bool [B, C]; the
+        others as in a forward pass.
         """
 
 

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from rlrun.actor import checkpoint, process_group
 from rlrun.actor.checkpoint_search import CheckpointSearch
 from rlrun.actor.checkpoint_writing import BackgroundSave, CheckpointWriting, policy_export, snapshot
-from rlrun.actor.imitation import DemonstrationSource, exchanged_losses, imitate
+from rlrun.actor.imitation import DemonstrationSource, exchanged_losses, imitate, num_demonstrated_steps
 from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.actor.updates import update
@@ -129,8 +129,9 @@ class ActorWorker:
             task = DemonstratedTask(*sizes, demos.norm_stats(), demos.sentences, world.cameras or cameras)
             assert spec.from_demonstrations is not None, f"{spec.name} begins from scratch"
             self._begin(POLICIES.part(spec, "from_demonstrations")(self.config, task))
-            metrics = imitate(self.learner, imitation_batches(self.config, demos, dataset, self.rank))
-            return metrics | exchanged_losses(self.learner, ablation_batch(self.config, demos, dataset))
+            num_steps = num_demonstrated_steps(self.learner)
+            metrics = imitate(self.learner, imitation_batches(self.config, demos, dataset, self.rank, num_steps))
+            return metrics | exchanged_losses(self.learner, ablation_batch(demos, dataset, num_steps))
 
     def take_demonstrations(self, dataset: str, cameras: tuple[str, ...]) -> int:
         """Open the demonstrations that reinforcement learning uses; returns the number of their chunk steps.
@@ -146,7 +147,8 @@ class ActorWorker:
                 algorithm.take_demonstrations(shown, self.learner.policy)
                 return len(shown.proprio)
             require_shown(self.config, policy_spec(self.config), demos, dataset)
-            self._demonstrations = Demonstrations(self.config, demos, dataset, self.rank).beside_update
+            num_steps = num_demonstrated_steps(self.learner)
+            self._demonstrations = Demonstrations(self.config, demos, dataset, self.rank, num_steps).beside_update
             return len(demos)
 
     def _begin(self, policy: Policy, weights: StoredWeights | None = None) -> None:

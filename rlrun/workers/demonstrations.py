@@ -41,8 +41,10 @@ def require_shown(config: RunConfig, spec: PolicySpec, demos: DemoDataset, folde
 class Demonstrations:
     """The batches of one actor rank. They are read in a thread, so that a disk that does not answer ends the run."""
 
-    def __init__(self, config: RunConfig, demos: DemoDataset, folder: str, rank: int):
+    def __init__(self, config: RunConfig, demos: DemoDataset, folder: str, rank: int, num_steps: int):
+        """num_steps: control steps of a demonstrated chunk."""
         self._config = config
+        self._num_steps = num_steps
         self._demos = demos
         self._folder = folder
         self._rank = rank
@@ -52,7 +54,7 @@ class Demonstrations:
         """Begin to read the batch of these frames, int [M]."""
 
         def read() -> DemonstrationBatch:
-            batch = self._demos.batch(frames, self._config.policy.num_action_chunks)
+            batch = self._demos.batch(frames, self._num_steps)
             return DemonstrationBatch(batch.images, batch.proprio, batch.instructions, batch.actions, batch.step_valid)
 
         return self._reader.submit(read)
@@ -81,12 +83,15 @@ class Demonstrations:
         return replace(batch, draw=draw)
 
 
-def imitation_batches(config: RunConfig, demos: DemoDataset, folder: str, rank: int) -> Iterator[DemonstrationBatch]:
+def imitation_batches(
+    config: RunConfig, demos: DemoDataset, folder: str, rank: int, num_steps: int
+) -> Iterator[DemonstrationBatch]:
     """Yield `sft.num_steps` batches, of which the next is read while one is learned.
 
-    Every epoch is a new permutation, of which each rank takes its part. Raises RunError as `Demonstrations.arrived`.
+    num_steps: control steps of a demonstrated chunk. Every epoch is a new permutation, of which each rank takes its
+    part. Raises RunError as `Demonstrations.arrived`.
     """
-    reader = Demonstrations(config, demos, folder, rank)
+    reader = Demonstrations(config, demos, folder, rank, num_steps)
     coming: Future[DemonstrationBatch] | None = None
     for frames in _permuted(config, len(demos), rank):
         following = reader.coming(frames)
@@ -97,10 +102,10 @@ def imitation_batches(config: RunConfig, demos: DemoDataset, folder: str, rank: 
         yield reader.arrived(coming)
 
 
-def ablation_batch(config: RunConfig, demos: DemoDataset, folder: str) -> DemonstrationBatch:
+def ablation_batch(demos: DemoDataset, folder: str, num_steps: int) -> DemonstrationBatch:
     """Return the batch with which every rank tries whether the policy looks (`rlrun.actor.imitation`)."""
     with dataset_errors(folder):
-        batch = demos.batch(ablation_rows(len(demos)), config.policy.num_action_chunks)
+        batch = demos.batch(ablation_rows(len(demos)), num_steps)
     return DemonstrationBatch(batch.images, batch.proprio, batch.instructions, batch.actions, batch.step_valid)
 
 

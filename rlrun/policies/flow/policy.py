@@ -225,6 +225,10 @@ class FlowPolicy(ImitationPolicy):
         output = self.module(None, None, NoiseFeatures(summary.to(self.device)))
         return self.method.evaluate(self.shape, summary, output, temperature=1.0)
 
+    @property
+    def num_demonstrated_steps(self) -> int:
+        return int(self.processor.config.chunk_size)
+
     def imitation_loss(
         self,
         images: np.ndarray,
@@ -238,8 +242,8 @@ class FlowPolicy(ImitationPolicy):
         valid = torch.from_numpy(step_valid).to(self.device)
         shown = torch.from_numpy(self.processor.as_planned(_hold_last_action(actions, step_valid))).to(self.device)
         chunk = shown.new_zeros(len(actions), shape.num_steps, shape.num_dims)
-        chunk[:, : shape.num_executed, : shape.num_actions] = shown
-        chunk[:, shape.num_executed :, : shape.num_actions] = shown[:, -1:]
+        chunk[:, : shown.shape[1], : shape.num_actions] = shown
+        chunk[:, shown.shape[1] :, : shape.num_actions] = shown[:, -1:]
         matching = Matching.sample(chunk, self.num_losses, self.flow_time)
         self.num_losses += 1
         output = self.module(self.processor(images, instructions, proprio, self.device), matching.flow_input)

@@ -22,7 +22,7 @@ def config(*overrides: str) -> RunConfig:
 
 def frames(config: RunConfig, demos: DemoDataset, rank: int) -> list[list[int]]:
     """The frames of each batch, by their first action."""
-    return [batch.actions[:, 0, 0].astype(int).tolist() for batch in imitation_batches(config, demos, "set", rank)]
+    return [batch.actions[:, 0, 0].astype(int).tolist() for batch in imitation_batches(config, demos, "set", rank, 4)]
 
 
 def test_epochs_are_permutations_that_ranks_share(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_picture_that_cannot_be_read_ends_imitation_with_its_place(tmp_path: P
     one.cells[TOP][0] = {"bytes": encoded(drawn(0)), "path": None}  # the first one, of which the size is taken
     demos = DemoDataset.load(written(tmp_path / "set", one))
     with pytest.raises(RunError) as error:
-        list(imitation_batches(config(), demos, "set", 0))
+        list(imitation_batches(config(), demos, "set", 0, 4))
     assert "is no image" in (error.value.cause or "")
 
 

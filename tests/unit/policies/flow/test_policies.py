@@ -261,6 +261,18 @@ def test_imitation_learns_the_demonstrated_action(kind: str) -> None:
     assert np.mean(gaps[-5:]) < 0.5 * gaps[0]
 
 
+@one_kind
+def test_imitation_of_a_chunk_that_is_executed_in_part_learns_all_of_it(kind: str, tmp_path: Path) -> None:
+    new_policy(kind).save(tmp_path)
+    learned = open_policy(tmp_path, torch.float32, "cpu", config(kind, "policy.num_action_chunks=1"))
+    assert isinstance(learned, FlowPolicy) and (learned.num_action_chunks, learned.num_demonstrated_steps) == (1, 2)
+    actions, losses = np.zeros((ROWS, 2, A), np.float32), []
+    for second in (0.0, 0.5):
+        actions[:, 1], learned.num_losses = second, 0
+        losses.append(learned.imitation_loss(*frames(), actions, np.ones((ROWS, 2), bool), config(kind).sft)[0])
+    assert losses[0] != losses[1]
+
+
 def test_the_planned_size_of_a_new_policy_is_its_own(kind: str, policy: FlowPolicy) -> None:
     run = config(kind)
     spec = policy_spec(run)
