@@ -6,7 +6,7 @@ import copy
 import difflib
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -207,18 +207,20 @@ def _typed(
 
 
 def _untyped(lines: list[str], folders: list[Path], recorded: RecordedConfig | None) -> DictConfig:
-    """Compose without types. Files of the same choices are read once, but for a command's folder, which may change."""
+    """Compose without types. The same choices of rlrun's files are read once, until a file changes."""
     if recorded is not None or folders != yaml_folders(None):
         return _compose(lines, folders, {}, recorded)
     choices = tuple(line for line in lines if not line.startswith("++"))
-    config = copy.deepcopy(_chosen_files(choices, tuple(folders)))
+    files = [(file, file.stat()) for folder in folders for file in folder.rglob("*.yaml")]
+    stamps = frozenset((file, stat.st_mtime_ns, stat.st_size) for file, stat in files)
+    config = copy.deepcopy(_chosen_files(choices, tuple(folders), stamps))
     for value in (parse_override(line) for line in lines if line not in choices):
         OmegaConf.update(config, value.key_or_group, value.value(), merge=True, force_add=True)  # as Hydra does
     return config
 
 
-@cache
-def _chosen_files(choices: tuple[str, ...], folders: tuple[Path, ...]) -> DictConfig:
+@lru_cache(maxsize=64)
+def _chosen_files(choices: tuple[str, ...], folders: tuple[Path, ...], _stamps: frozenset[Any]) -> DictConfig:
     return _compose(list(choices), list(folders), {})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import shutil
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def test_files_that_are_read_once_give_the_tree_that_hydra_composes(choices: lis
     whole = composition._compose(choices + values, folders, {})
     assert composition._untyped(choices + values, folders, None) == whole
     assert composition._untyped(choices, folders, None) != whole
+
+
+def test_a_file_that_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = Path(shutil.copytree(SHIPPED, tmp_path / "configs"))
+    monkeypatch.setattr(composition, "yaml_folders", lambda _: [copied])
+    own = copied / "run" / "own.yaml"
+    for num_envs in (3, 12):
+        own.write_text(f"# @package _global_\nenv:\n  num_envs: {num_envs}\n")
+        assert composition._untyped(["run=own"], [copied], None).env.num_envs == num_envs
 
 
 def test_shipped_runs_are_all_there() -> None:
