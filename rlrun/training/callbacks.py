@@ -18,6 +18,7 @@ from rlrun.observability.metrics import is_of_training
 from rlrun.observability.records import EvaluationRecord
 from rlrun.system import import_path
 from rlrun.system.errors import ExitStatus, RunError
+from rlrun.watchdog.wait_graph import CALLBACK
 
 USE = "use"
 
@@ -96,7 +97,7 @@ class StepMetrics(dict[str, float]):
 class Callbacks:
     """Calls each callback in the order of the configuration.
 
-    span: marks the time of a call as a phase of the driver. Example: "on_step of early_stopping:EarlyStopping"
+    span: marks the time of a call as a phase of the driver. Example: "callback early_stopping:EarlyStopping.on_step"
     """
 
     span: Callable[[str], AbstractContextManager[Any]] = nullcontext
@@ -126,7 +127,7 @@ class Callbacks:
         """Call `hook` of every callback. Raises RunError, with the name and the traceback, if one of them raises."""
         for name, callback in self._callbacks.items():
             try:
-                with self.span(f"{hook} of {name}"):
+                with self.span(f"{CALLBACK}{name}.{hook}"):
                     getattr(callback, hook)(*arguments)
             except Exception as error:  # somebody else's code may raise anything
                 raise RunError(

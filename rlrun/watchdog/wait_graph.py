@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from rlrun.system.status import OpenWait, WorkerStatus
 
 IDLE = "idle"
+CALLBACK = "callback "  # begins the phases in which the driver calls a user's code
 # Phases of rollout workers with collectives that include the actor ranks; an actor's phases always have collectives.
 _SHARED_PHASES = {"form weight mesh", "receive weights"}
 UNRESPONSIVE_S = 5.0  # time without a status, after at least two requests

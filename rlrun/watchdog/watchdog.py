@@ -19,7 +19,7 @@ from rlrun.watchdog.diagnosis import Stall, diagnose, finished_peers, format_wor
 from rlrun.watchdog.evidence import Evidence
 from rlrun.watchdog.network import Network
 from rlrun.watchdog.probes import PAUSE_S, DriverClock, is_responsive, run_with_timeout
-from rlrun.watchdog.wait_graph import IDLE, Board, Incoming, Leaf, Process, Transfers, format_incoming, leaves
+from rlrun.watchdog.wait_graph import CALLBACK, IDLE, Board, Incoming, Leaf, Process, Transfers, format_incoming, leaves
 
 logger = logging.getLogger(__name__)
 
@@ -106,8 +106,10 @@ class Watchdog:
         if self.driver.is_waiting:
             return local_load_factor() * self.budgets.floor_s
         usual_s = self.budgets.usual("driver", self.driver.phase, False)
-        if usual_s is None and self.driver.phase != IDLE:  # as of a callback, whose times nobody learns
-            return self.budgets.start_s if self.driver.is_first else self.budgets.step_s
+        if usual_s is None and self.driver.is_first:
+            return self.budgets.start_s
+        if self.driver.phase.startswith(CALLBACK):  # it may be quick in one step and slow in the next
+            return self.budgets.step_s
         return max(local_load_factor() * _OWN_WORK_S, min(usual_s or 0.0, self.budgets.step_s))
 
     @property

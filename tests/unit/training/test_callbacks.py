@@ -81,7 +81,7 @@ def test_a_call_is_a_phase_of_the_driver() -> None:
     driver = Telemetry("driver/0")
     hooks = Hooks(Callbacks({"mine:Notes": Notes()}), SimpleNamespace(driver=driver), int)
     hooks.call("on_checkpoint", 3, Path())
-    assert [span.name for span in driver.drain_spans()] == ["on_checkpoint of mine:Notes"]
+    assert [span.name for span in driver.drain_spans()] == ["callback mine:Notes.on_checkpoint"]
 
 
 @pytest.mark.parametrize(

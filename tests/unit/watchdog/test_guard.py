@@ -215,7 +215,7 @@ def after(monitor, seconds, blocked_s=None, limit_s=45.0):
     for second in range(seconds):
         monitor.now[0] += 1.0
         if blocked_s is not None:
-            monitor.receive({"blocked_s": blocked_s + second, "limit_s": limit_s, "phase": "on_step of my:Upload"})
+            monitor.receive({"blocked_s": blocked_s + second, "limit_s": limit_s, "phase": "callback a:Upload.on_step"})
         monitor.check()
     return monitor.said[said:]
 
@@ -234,7 +234,7 @@ def test_a_blocked_main_thread_is_reported_within_a_minute_at_any_load(monitor):
     monitor.load[0] = 500.0
     assert after(monitor, 23, blocked_s=0.0) == []
     (warning,) = after(monitor, 20, blocked_s=23.0)
-    assert "its main thread has been blocked for 23 s in on_step of my:Upload; alarm 45 s" in warning
+    assert "its main thread has been blocked for 23 s in callback a:Upload.on_step; alarm 45 s" in warning
     (alarm,) = after(monitor, 10, blocked_s=43.0)
     assert "answers, but its main thread is blocked and has not moved for 46 s" in alarm
     assert after(monitor, 1, blocked_s=0.0) == ["driver/0 moves again after 53 s"]
