@@ -301,7 +301,7 @@ FAULTS = (
     Fault(
         "run folder's file system turns read-only",
         None,
-        r"is read-only|Read-only file system",
+        r"the file system of .* is read-only|no more lines in .*/run/.*: .*Read-only file system",
         turn_read_only,
         ("checkpoint.every_steps=1000000",),
         is_own_run=True,
@@ -309,7 +309,7 @@ FAULTS = (
     Fault(
         "run folder's disk fails (EIO)",
         None,
-        r"the disk of .* reports an error|Input/output error",
+        r"the disk of .* reports an error|no more lines in .*/run/.*: .*Input/output error",
         fail_disk,
         ("checkpoint.every_steps=1000000",),
         is_own_run=True,

@@ -211,7 +211,7 @@ def _untyped(lines: list[str], folders: list[Path], recorded: RecordedConfig | N
     if recorded is not None or folders != yaml_folders(None):
         return _compose(lines, folders, {}, recorded)
     choices = tuple(line for line in lines if not line.startswith("++"))
-    files = [(file, file.stat()) for folder in folders for file in folder.rglob("*.yaml")]
+    files = [(file, file.stat()) for folder in folders for file in folder.rglob("*.yaml") if file.is_file()]
     stamps = frozenset((file, stat.st_mtime_ns, stat.st_size) for file, stat in files)
     config = copy.deepcopy(_chosen_files(choices, tuple(folders), stamps))
     for value in (parse_override(line) for line in lines if line not in choices):

@@ -62,6 +62,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.M
     copied = Path(shutil.copytree(SHIPPED, tmp_path / "configs"))
     monkeypatch.setattr(composition, "yaml_folders", lambda _: [copied])
     own = copied / "run" / "own.yaml"
+    (copied / "run" / ".#own.yaml").symlink_to("nowhere")  # as editors lock a file
     for num_envs in (3, 12):
         own.write_text(f"# @package _global_\nenv:\n  num_envs: {num_envs}\n")
         assert composition._untyped(["run=own"], [copied], None).env.num_envs == num_envs
