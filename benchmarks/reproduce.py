@@ -36,6 +36,7 @@ FIVE_TASKS = (
 IMITATED = ("rlrun.sft", "run=libero_small", "cluster.kind=local", "policy.use_proprio=true")
 FAMILIES = {
     "SmolVLA, LeRobot": ("policy=smolvla",),
+    "pi0, LeRobot": ("policy=pi0",),
     "pi0.5, LeRobot": ("policy=pi05",),
     "GR00T, LeRobot": ("policy=gr00t",),
     "OpenVLA-OFT": ("policy.kind=openvla_oft",),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from rlrun.config.loader import entry_point
 from rlrun.config.program import OF_A_POLICY, OF_LEARNING
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import PlannedProgram, RunConfig
 from rlrun.system.errors import ExitStatus
 
 
 @entry_point(
     "Print the plan of a run; starts nothing.",
-    aliases={"inventory": "placement.inventory", "details": "plan.details"},
+    aliases={"inventory": "placement.inventory", "details": "plan.details", "program": "plan.program"},
     resumes=True,
     reads_inputs=False,
     reads=("plan", "cluster", "placement", "env", *OF_A_POLICY, *OF_LEARNING, "evaluation", "record", "python_path"),
@@ -22,7 +22,10 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.placement.plan_tables import PlanPage
     from rlrun.placement.this_machine import known_inventory
     from rlrun.placement.verdict import planned_fit
+    from rlrun.train_async import collecting_ahead
 
+    if config.plan.program is PlannedProgram.train_async:
+        config = collecting_ahead(config)
     if config.placement.inventory is not None:  # offline: no cluster is contacted
         machines = None
         inventory = known_inventory(config)

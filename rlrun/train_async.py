@@ -20,12 +20,18 @@ def train_async(config: RunConfig) -> ExitStatus:
     from rlrun.training.loop import asynchronous
     from rlrun.training.session import open_session
 
-    _check(config)
-    config = replace(config, placement=replace(config.placement, offload=False), collects_ahead=True)
-    freeze(config)
+    config = collecting_ahead(config)
     callbacks = make_callbacks(config)
     with open_session(config, Machines(config), resumed_by="rlrun.train_async") as session:
         return Run(session, callbacks).complete(asynchronous)
+
+
+def collecting_ahead(config: RunConfig) -> RunConfig:
+    """Return the configuration as `rlrun.train_async` runs it. Raises RunError for unsupported keys."""
+    _check(config)
+    ahead = replace(config, placement=replace(config.placement, offload=False), collects_ahead=True)
+    freeze(ahead)
+    return ahead
 
 
 def _check(config: RunConfig) -> None:

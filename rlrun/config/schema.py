@@ -102,6 +102,11 @@ class PolicyConfig(KindSection):
     compile_backend: CompileBackend | None = None
 
 
+class PlannedProgram(Enum):
+    train = "train"
+    train_async = "train_async"
+
+
 class RolloutBackendKind(Enum):
     hf = "hf"
     sglang = "sglang"
@@ -578,6 +583,7 @@ class PlacementConfig(Section):
 
 @dataclass
 class PlanConfig(Section):
+    program: PlannedProgram = PlannedProgram.train  # that will run; rlrun.train_async collects while the actor learns
     details: bool = False  # rlrun.plan prints each node, reason, variable, host, object store and link, too
 
 

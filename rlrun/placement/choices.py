@@ -116,7 +116,7 @@ def _with_whole_frozen(chosen: Chosen, inventory: Inventory, roles: Sequence[str
     if actor.replicate_frozen is not None or actor.cpu_offload or replicates_frozen(actor) or "actor" not in roles:
         return None
     whole = chosen.work.with_config(replace(config, actor=replace(actor, replicate_frozen=True)))
-    places = {(slot.node, index) for slot in planned.of("actor") for index in slot.accelerators}
+    places = planned.cards_of("actor")
     if not places:
         return None
     try:

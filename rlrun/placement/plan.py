@@ -92,6 +92,10 @@ class Plan:
         """Return a role's slots, ordered by rank."""
         return tuple(slot for slot in self.slots if slot.role == role)
 
+    def cards_of(self, *roles: str) -> set[tuple[str, int]]:
+        """Return (node, index) of the accelerators that workers of some roles have."""
+        return {(slot.node, index) for slot in self.slots if slot.role in roles for index in slot.accelerators}
+
     def environment(self, role: str, rank: int) -> dict[str, str]:
         """Return the variables to set before the worker imports its libraries."""
         return {setting.name: setting.value for setting in self.slot(role, rank).environment}

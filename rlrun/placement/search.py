@@ -135,7 +135,7 @@ class Search:
     def _fitted(self, work: Workload, option: _Option) -> Choice:
         cards = accelerators(work, option.plan, self._inventory)
         hosts(work, option.plan, self._first_bytes)
-        places = {(slot.node, index) for slot in option.plan.of("actor") for index in slot.accelerators}
+        places = option.plan.cards_of("actor")
         own = [card for card in cards if (card.node, card.index) in places and card.memory_bytes]
         fullest = max(own, key=lambda card: card.peak_bytes / (card.memory_bytes or 1), default=None)
         times = step_times(work, option.plan, self._weight_bytes)
@@ -162,11 +162,11 @@ class Search:
     def _of_plan(self, config: RunConfig, planned: Plan, group: tuple[object, ...]) -> Iterator[_Option]:
         """Yield the options of a plan: rows of a micro-batch, and shares of checkpointed blocks."""
         times = step_times(self._work.with_config(config), planned, self._weight_bytes)
-        answering = {(slot.node, index) for slot in planned.of("rollout") for index in slot.accelerators}
+        answering = planned.cards_of("rollout")
         num_workers = config.env.num_workers + config.rollout.num_workers
         moved = bool(config.placement.offload)
         for (rows, share), update_s in self._updates(config, planned).items():
-            seconds = times.step_s - times.update_s + update_s
+            seconds = replace(times, update_s=update_s).step_s
             order = (_rounded(seconds), moved, -len(answering), num_workers, rows * (1 - share), rows)
             leanest = (not moved, -config.actor.num_workers, num_workers, rows, -share)
             yield _Option(order, leanest, config, planned, (*group, moved), rows, share)
@@ -334,11 +334,8 @@ def values_of(keys: Sequence[str], config: RunConfig) -> str:
 
 def _offloading(config: RunConfig, planned: Plan, cpu_offload: bool) -> Iterator[RunConfig]:
     """Yield the configuration, and with roles that take turns if that is free on this plan."""
-    actors, rollouts = (
-        {(slot.node, index) for slot in planned.of(role) for index in slot.accelerators}
-        for role in ("actor", "rollout")
-    )
-    may_turn = config.placement.offload is None and bool(actors & rollouts)
+    is_shared = bool(planned.cards_of("actor") & planned.cards_of("rollout"))
+    may_turn = config.placement.offload is None and is_shared
     may_turn = may_turn and config.weight_sync.transport is not WeightTransport.device
     actor = replace(config.actor, cpu_offload=cpu_offload)
     for offload in (False, True)[: 1 + may_turn]:

@@ -97,16 +97,22 @@ class StepTimes:
     mfu_act: float  # achieved operations over the peak while rollout workers answer
     mfu_update: float  # forward and backward pass once, whatever is computed again; 0: passes of it are not counted
     links_s: float = 0.0  # of the update: gathering parameters and reducing gradients, mostly beside the passes
+    collects_beside: bool = False  # the next batch beside the update: by rlrun.train_async, on other accelerators
 
     @property
     def step_s(self) -> float:
         """The whole training step, without resets and evaluations."""
-        return self.collect_s + self.update_s + self.sync_s
+        return self.overlapped_s if self.collects_beside else self.collect_s + self.update_s + self.sync_s
 
     @property
     def overlapped_s(self) -> float:
-        """The same where the next batch is collected beside the update, as by `rlrun.train_async`."""
+        """The same where the next batch is collected beside the update, as by rlrun.train_async."""
         return max(self.collect_s, self.update_s) + self.sync_s
+
+    @property
+    def known_s(self) -> float:
+        """The same without the time of a simulator whose speed is unknown."""
+        return self.step_s if self.simulate_s is not None else replace(self, collect_s=self.act_s).step_s
 
 
 def device_of(model: str) -> Device | None:
@@ -217,6 +223,7 @@ def step_times(work: Workload, plan: Plan, weight_bytes: int) -> StepTimes:
         mfu_act=rows * counts.act.flops / (stages * answer_s * acting.flops),
         mfu_update=learned / (update_s * learning.flops) if learned else 0.0,
         links_s=_num_passes(config, plan, actor.micro_batch_size) * link_seconds(config, plan, counts, learning),
+        collects_beside=config.collects_ahead and not plan.cards_of("rollout") & plan.cards_of("actor"),
     )
 
 

@@ -16,7 +16,7 @@ from rlrun.edges.spaces import PolicySpaces, Spaces
 from rlrun.placement.budget import Budget, budget
 from rlrun.placement.choices import choose
 from rlrun.placement.inventory import Inventory
-from rlrun.placement.plan import Plan
+from rlrun.placement.plan import ROLES, Plan
 from rlrun.placement.step_time import PUBLISHED_MFU, StepTimes, device_of
 from rlrun.placement.workload import Workload
 from rlrun.policies.spec import policy_spec
@@ -39,16 +39,11 @@ def verdict(config: RunConfig, plan: Plan, budget: Budget) -> str:
     if times is None:
         known = f"the time of {steps} is unknown"
     elif times.simulate_s is None:
-        known = f"{steps} take about {duration(config.num_steps * _step_s(times))} of computing; simulation unknown"
+        known = f"{steps} take about {duration(config.num_steps * times.known_s)} of computing; simulation unknown"
     else:
-        known = f"{steps} take about {duration(config.num_steps * _step_s(times))}"
+        known = f"{steps} take about {duration(config.num_steps * times.known_s)}"
     fits = "fits" if budget.is_counted else "cannot say whether it fits, since the policy could not be counted"
     return "; ".join([fits, known, *idle_cards(plan)])
-
-
-def _step_s(times: StepTimes) -> float:
-    """Return the seconds of a training step; without those of a simulator whose speed is unknown."""
-    return times.step_s if times.simulate_s is not None else times.act_s + times.update_s + times.sync_s
 
 
 def warnings(config: RunConfig, plan: Plan) -> Iterator[str]:
@@ -86,30 +81,27 @@ def remarks(config: RunConfig, plan: Plan, budget: Budget, free: Sequence[str]) 
         collecting = "" if times.simulate_s is None else f" ({duration(times.collect_s)} together)"
         mfu = f" at {times.mfu_update:.0%} MFU" if times.mfu_update else ""
         yield (
-            f"A training step takes about {duration(_step_s(times))}: simulation {simulation} and answers of "
+            f"A training step takes about {duration(times.known_s)}: simulation {simulation} and answers of "
             f"{duration(times.act_s)} on {times.act_model} at {times.mfu_act:.0%} MFU{collecting}, the update "
-            f"{duration(times.update_s)} on {times.update_model}{mfu}, weights "
-            f"{duration(times.sync_s)}."
+            f"{duration(times.update_s)} on {times.update_model}{mfu}"
+            f"{' beside the next collection' if times.collects_beside else ''}, weights {duration(times.sync_s)}."
         )
         published = next((mfu for name, mfu in PUBLISHED_MFU.items() if name in times.update_model), 1.0)
         if times.mfu_update > published:
             yield f"That MFU is above the {published:.0%} published for this accelerator: expect less."
-        acting, learning = (
-            {(slot.node, index) for slot in plan.of(role) for index in slot.accelerators}
-            for role in ("rollout", "actor")
-        )
-        if not acting & learning and times.simulate_s is not None:
+        is_apart = not plan.cards_of("rollout") & plan.cards_of("actor")
+        if is_apart and not config.collects_ahead and times.simulate_s is not None:
             yield f"With rlrun.train_async a step would take about {duration(times.overlapped_s)}."
     yield from (text for key, text in idle_roles(config, plan) if key not in free)
     yield from pace(plan)
-    every_s = 0.0 if times is None else config.checkpoint.every_steps * _step_s(times)
+    every_s = 0.0 if times is None else config.checkpoint.every_steps * times.known_s
     if every_s > 2 * HOUR_S:
         yield f"A checkpoint every {config.checkpoint.every_steps} steps is one in {duration(every_s)}."
 
 
 def idle_cards(plan: Plan) -> Iterator[str]:
     """Yield what no worker uses. Example: "4 of 8 RTX 4090 of sim-0 idle"."""
-    used = {(slot.node, index) for slot in plan.slots for index in slot.accelerators}
+    used = plan.cards_of(*ROLES)
     for planned in plan.nodes:
         there: Counter[str] = Counter()
         free: Counter[str] = Counter()
@@ -133,16 +125,15 @@ def idle_roles(config: RunConfig, plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield (key, sentence) on each role that waits for another one by plan, though the machines allow otherwise."""
     envs = plan.of("env")
     rollouts = plan.of("rollout")
-    acting, learning = (
-        {(slot.node, index) for slot in plan.of(role) for index in slot.accelerators} for role in ("rollout", "actor")
-    )
+    acting = plan.cards_of("rollout")
+    learning = plan.cards_of("actor")
     if acting and envs and len(envs) == len(rollouts) and config.rollout.pipeline_stages > 1:
         yield (
             "env.num_workers",
             "Each rollout worker has one env worker, so simulation and answers do not overlap: take twice as many env "
             "workers, or env.num_workers=auto.",
         )
-    if acting and learning - acting:
+    if acting and learning - acting and not config.collects_ahead:
         yield (
             "rollout.num_workers",
             f"{len(learning - acting)} of {len(learning)} accelerators of the actor wait while rollout workers act: "

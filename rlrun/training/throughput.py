@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlrun.config.registry import ALGORITHMS
-from rlrun.placement.plan import Plan
+from rlrun.placement.plan import ROLES, Plan
 from rlrun.placement.step_time import device_of, has_known_devices
 from rlrun.placement.workload import Workload
 
@@ -23,7 +23,7 @@ class Throughput:
         self._config = work.config
         self._counts = work.counts if has_known_devices(plan) else None
         self._peaks = {role: _peak(plan, role) for role in ("actor", "rollout")}
-        self._num_accelerators = len({(slot.node, index) for slot in plan.slots for index in slot.accelerators})
+        self._num_accelerators = len(plan.cards_of(*ROLES))
 
     def of_step(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics of a training step.

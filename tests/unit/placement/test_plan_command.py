@@ -97,6 +97,21 @@ def test_dual_node_is_printed() -> None:
     assert "at 10 Gbit/s" in done.stdout and "optimizer" in done.stdout
 
 
+def test_it_plans_for_the_program_that_collects_while_it_learns() -> None:
+    """The step takes as long as rlrun.train's plan says of it, and the hint is gone; what it refuses is refused."""
+    workers = ("actor.num_workers=4", "rollout.num_workers=4")
+    apart = (*BEHAVIOR, *workers, "placement.roles.actor=0-3", "placement.roles.rollout=4-7")
+    hint = "With rlrun.train_async a step would take about "
+    told = re.search(rf"{hint}(.*)\.\n", run_plan(*apart).stdout)
+    assert told
+    ahead = run_plan(*apart, "program=train_async").stdout
+    assert f"A training step takes about {told[1]}: " in ahead and hint not in ahead
+    shared = run_plan(*BEHAVIOR, "program=train_async").stdout
+    assert shared == run_plan(*BEHAVIOR).stdout
+    refused = run_plan(*BEHAVIOR, "program=train_async", "placement.offload=true")
+    assert refused.returncode == 2 and "rlrun.train_async does not support placement.offload" in refused.stderr
+
+
 def test_shortfall_has_its_exit_status() -> None:
     done = run_plan("+placement=dual_node", INVENTORY, "placement.nodes.sim.count=3")
     assert done.returncode == 3
