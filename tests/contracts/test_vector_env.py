@@ -27,7 +27,7 @@ from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
 from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.libero.libero_env import LiberoVectorEnv
-from rlrun.envs.libero.spec import LiberoConfig
+from rlrun.envs.libero.spec import LiberoConfig, Pictures
 from rlrun.envs.make import make_env
 from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.envs.r1pro_keys import ProprioLayout, RewardMode
@@ -171,9 +171,9 @@ def _libero(**own: Any) -> EnvConfig:
 
 
 def _small_libero(**own: Any) -> EnvConfig:
-    """A suite whose tasks have three published starts."""
+    """A suite whose tasks have three published starts; with shadows a picture takes a tenth of a second."""
     starts = {"validation_starts": "0:1", "test_starts": "1:3"}
-    return _libero(suite=small_suite.NAME, scenes=str(_SCENES), **starts, **own)
+    return _libero(suite=small_suite.NAME, scenes=str(_SCENES), pictures=Pictures.fast, **starts, **own)
 
 
 def _break_libero(env: VectorEnv, row: int) -> None:

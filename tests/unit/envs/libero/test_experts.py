@@ -41,7 +41,12 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(scenes: Path, *keys: str) -> LiberoVectorEnv:
-    own = [f"env.libero.suite={small_suite.NAME}", f"env.libero.scenes={scenes}", "env.image_size=32"]
+    own = [
+        f"env.libero.suite={small_suite.NAME}",
+        f"env.libero.scenes={scenes}",
+        "env.image_size=32",
+        "env.libero.pictures=fast",
+    ]
     env = make_libero(load(["env=libero", "policy.kind=cnn", "env.libero.cameras=[agentview]", *own, *keys]).env, 1)
     assert isinstance(env, LiberoVectorEnv)
     return env

@@ -29,7 +29,13 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(scenes: Path, *keys: str, num_envs: int = 2) -> LiberoVectorEnv:
-    own = [f"env.libero.suite={small_suite.NAME}", f"env.libero.scenes={scenes}", "env.image_size=32", *keys]
+    own = [
+        f"env.libero.suite={small_suite.NAME}",
+        f"env.libero.scenes={scenes}",
+        "env.image_size=32",
+        "env.libero.pictures=fast",
+        *keys,
+    ]
     env = make_libero(load(["env=libero", "policy.kind=cnn", *own]).env, num_envs)
     assert isinstance(env, LiberoVectorEnv)
     return env
@@ -260,7 +266,12 @@ def test_an_own_reward_has_the_positions_of_bodies(
     body = "return info['bodies']['box'][2] + observation['proprio'][0]\n"
     (tmp_path / "libero_terms.py").write_text(head + body)
     monkeypatch.syspath_prepend(str(tmp_path))
-    own = [f"env.libero.suite={small_suite.NAME}", f"env.libero.scenes={scenes}", "env.image_size=32"]
+    own = [
+        f"env.libero.suite={small_suite.NAME}",
+        f"env.libero.scenes={scenes}",
+        "env.image_size=32",
+        "env.libero.pictures=fast",
+    ]
     config = load(["env=libero", "policy.kind=cnn", *own, "env.reward=libero_terms:high"]).env
     env = make_env(config, 1)
     env.reset(np.arange(1), np.arange(1))

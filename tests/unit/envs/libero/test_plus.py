@@ -45,7 +45,13 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(scenes: Path, *keys: str) -> LiberoVectorEnv:
     own = ["env.libero.suite=small", f"env.libero.scenes={scenes}", "env.libero.settle_steps=0"]
-    more = ["env.libero.validation_starts='0:3'", "env.libero.test_starts='0:3'", "env.image_size=32", *keys]
+    more = [
+        "env.libero.validation_starts='0:3'",
+        "env.libero.test_starts='0:3'",
+        "env.image_size=32",
+        "env.libero.pictures=fast",
+        *keys,
+    ]
     env = make_libero(load(["env=libero", "policy.kind=cnn", *own, *more]).env, 1)
     assert isinstance(env, LiberoVectorEnv)
     return env
