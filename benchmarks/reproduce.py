@@ -36,7 +36,8 @@ FIVE_TASKS = (
 IMITATED = ("rlrun.sft", "run=libero_small", "cluster.kind=local", "policy.use_proprio=true")
 FAMILIES = {
     "SmolVLA, LeRobot": ("policy=smolvla",),
-    "pi0": ("policy=pi0",),  # and pi0.5: in rlrun's own folder, since LeRobot's and openpi's have only the published sizes
+    # In folders of rlrun: those of LeRobot and openpi have only the published sizes.
+    "pi0": ("policy=pi0",),
     "pi0.5": ("policy=pi05",),
     "GR00T, LeRobot": ("policy=gr00t",),
     "OpenVLA-OFT": ("policy.kind=openvla_oft",),

@@ -28,7 +28,7 @@ from rlrun.config.recorded_keys import recorded_kinds, require_all_keys
 from rlrun.config.reference import advice
 from rlrun.config.registry import REGISTRIES, schema_with
 from rlrun.config.sections import folder_of, put_on_path
-from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.errors import ExitStatus, RunError, exception_chain
 
 SHIPPED = Path(__file__).parent / "shipped"  # a link to configs/ in the repository, a copy in a wheel
 RECORDED = "recorded"  # Hydra's name for the configuration of a run
@@ -464,7 +464,4 @@ def _wrong_type(key: str, value: str | None, source: str, schema: reference.Sche
 
 
 def _omegaconf_fault(error: BaseException) -> OmegaConfBaseException | None:
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, OmegaConfBaseException):
-        seen = seen.__cause__ or seen.__context__
-    return seen
+    return next((each for each in exception_chain(error) if isinstance(each, OmegaConfBaseException)), None)

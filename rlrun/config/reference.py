@@ -20,7 +20,7 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from rlrun.config.registry import REGISTRIES, schema_with
 from rlrun.config.sections import AUTO, NO_KEY, Section, as_yaml, auto_names
-from rlrun.system.errors import RunError
+from rlrun.system.errors import RunError, exception_chain
 
 Schema = Any  # a configuration dataclass, or None; to mypy, types of dataclasses cannot be keys of a cache
 FAMILIAR = {  # other libraries' names of choices
@@ -358,9 +358,7 @@ def misread_file(file: Path) -> RunError | None:
 
 def misread(error: BaseException, folders: Sequence[Path]) -> RunError | None:
     """Return the error for the file whose bytes could not be decoded; None if no file of the folders explains it."""
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, UnicodeDecodeError):
-        seen = seen.__cause__ or seen.__context__
+    seen = next((each for each in exception_chain(error) if isinstance(each, UnicodeDecodeError)), None)
     if seen is None:
         return None
     files = [file for folder in folders for file in sorted(folder.glob("**/*.yaml"))]

@@ -13,6 +13,7 @@ import shlex
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from enum import IntEnum
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
@@ -224,6 +225,15 @@ def _is_of_python(place: CodeLine) -> bool:
     file = Path(place.file).resolve()
     folders = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
     return any(file.is_relative_to(folder) for folder in folders) and "site-packages" not in file.parts
+
+
+def exception_chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that caused it, each once: the chains of OmegaConf under a debugger are circles."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _package_name(file: str) -> str:

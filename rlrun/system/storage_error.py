@@ -11,11 +11,11 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.system.errors import ExitStatus, RunError
+from rlrun.system.errors import ExitStatus, RunError, exception_chain
 
 _RESUME = "Then resume the run: its checkpoints are valid."
 _FREE_SPACE = (
@@ -169,7 +169,7 @@ def probe_write(folder: Path, num_bytes: int = 0) -> OSError | None:
 
 def _explained_errno(error: BaseException, folders: Sequence[str], is_own: bool) -> int | None:
     """Return the key in `_CAUSES` for an exception or one of its causes."""
-    for cause in _exception_chain(error):
+    for cause in exception_chain(error):
         number = _cause_number(cause, folders, is_own)
         if number in _CAUSES:
             return number
@@ -194,14 +194,6 @@ def _cause_number(error: BaseException, folders: Sequence[str], is_own: bool) ->
             places = [place for place in (_file_name(error), *folders) if place]
             return NO_INODES if any(map(_lacks_inodes, places)) else number
     return number
-
-
-def _exception_chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        seen.append(error)
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _errno_of(error: BaseException) -> int | None:

@@ -81,6 +81,18 @@ def test_overrides_win_over_files() -> None:
     assert load(["num_steps=3", "run=debug"]).num_steps == 3
 
 
+@pytest.mark.parametrize("argument", ["env.num_envs=many", "env.no_such_key=1", "seed=1.5"])
+def test_a_mistake_is_refused_alike_under_a_debugger(monkeypatch: pytest.MonkeyPatch, argument: str) -> None:
+    """OmegaConf then links the causes of its errors, in circles: following them once never ended."""
+    told = []
+    for link in ("0", "1"):  # 1: as where a debugger or coverage.py traces
+        monkeypatch.setenv("OC_CAUSE", link)
+        with pytest.raises(RunError) as raised:
+            load([argument])
+        told.append(str(raised.value))
+    assert told[0] == told[1]
+
+
 def test_values_have_real_types() -> None:
     config = load(["env.renderer=raycast", "run=single_process", "max_minutes=2"])
     assert config.env.renderer is Renderer.raycast
