@@ -49,6 +49,13 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+_HEAD_STATES = {  # by what `is_listening` says
+    True: "listens, but Ray has not started there",
+    False: "refuses connections: Ray does not run there",
+    None: "does not answer",
+}
+
+
 class Head:
     """Probe of the head node, used a few times a second once the head has started (`wait`).
 
@@ -74,14 +81,18 @@ class Head:
         return self._refusals >= _MAX_REFUSALS
 
     def wait(self, deadline_s: float, is_stopped: Callable[[], bool]) -> None:
-        """Wait until the head listens, or `is_stopped`.
+        """Wait until the head has a node of its own, or `is_stopped`.
 
-        Raises RunError at the deadline, with the state of the head, and if the head rejects the token.
+        Before that, Ray may be started on the head a second time (`NodeProcess.wait_joined`): its port then refuses for
+        seconds, which would count as the end of the head. Raises RunError at the deadline, with the state of the head,
+        and if the head rejects the token.
         """
         end = time.monotonic() + deadline_s
-        while not self._is_here and not is_stopped() and (answer := is_listening(self._address)) is not True:
+        while not self._is_here and not is_stopped() and not (is_admitted := admits(self._address)):
+            if is_admitted is False:
+                raise ray_address.refused(self._address)
             if time.monotonic() > end:
-                state = "refuses connections: Ray does not run there" if answer is False else "does not answer"
+                state = _HEAD_STATES[is_listening(self._address)]
                 raise RunError(
                     f"The head node has not started after {deadline_s:g} s.",
                     "cluster.address",
@@ -91,8 +102,6 @@ class Head:
                     exit_status=ExitStatus.placement,
                 )
             time.sleep(_POLL_S)
-        if not self._is_here and admits(self._address) is False:
-            raise ray_address.refused(self._address)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,22 @@ def test_a_head_that_does_not_start_is_named(listener):
         Head(address, is_here=False).wait(0.3, lambda: False)
 
 
+def test_a_head_whose_ray_is_started_a_second_time_is_waited_for(listener, monkeypatch):
+    """It listens before its own node has joined; if that takes too long on a busy host, Ray begins anew there."""
+    asked = []
+    answers = iter([None, None, None, None, True])  # of the first start, of none for a while, and of the second one
+    monkeypatch.setattr("rlrun.cluster.node_process.admits", lambda address: asked.append(address) or next(answers))
+    head = Head(_address(listener), is_here=False)
+    head.wait(60.0, lambda: False)
+    assert len(asked) == 5 and not head.has_ended
+
+
+def test_a_head_that_listens_without_a_node_is_named(listener, monkeypatch):
+    monkeypatch.setattr("rlrun.cluster.node_process.admits", lambda address: None)
+    with pytest.raises(RunError, match="listens, but Ray has not started there"):
+        Head(_address(listener), is_here=False).wait(0.3, lambda: False)
+
+
 def test_joining_ends_with_the_head(listener, tmp_path, monkeypatch):
     monkeypatch.setattr(
         NodeProcess, "_start", lambda self: subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
