@@ -92,6 +92,13 @@ def test_a_reset_between_two_steps_ends_an_episode() -> None:
     assert (found.num_moved_episodes, found.num_moves) == (B, 0)
 
 
+def test_the_used_part_of_a_range_is_measured_from_its_middle() -> None:
+    for value, used in ((2.0, 0.0), (3.0, 1.0), (1.5, 0.5)):
+        tally = StepTally(np.full(A, 1.0, np.float32), np.full(A, 3.0, np.float32))
+        tally.add(ROWS, frames(0), actions(value), result(frames(1)))
+        assert tally.drain().used == used
+
+
 def test_a_change_in_any_line_of_a_picture_counts() -> None:
     tally = StepTally(LOW, HIGH)
     after = frames(0)

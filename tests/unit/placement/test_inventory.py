@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from rlrun.placement.this_machine import (
     find_accelerators,
     known_inventory,
     parse_fake_accelerators,
+    spill_space,
     this_node,
 )
 from rlrun.system.errors import ExitStatus, RunError
@@ -205,6 +207,13 @@ def test_declared_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unreadable_declarations_are_refused(declared: str) -> None:
     with pytest.raises(RunError, match="cannot be parsed"):
         parse_fake_accelerators(declared)
+
+
+@pytest.mark.parametrize(("free", "room"), [(200, 150), (50, 0), (20, 0)])
+def test_ray_leaves_a_twentieth_of_a_disk(monkeypatch: pytest.MonkeyPatch, free: int, room: int) -> None:
+    disk = SimpleNamespace(total=1000, used=1000 - free, free=free)
+    monkeypatch.setattr("rlrun.placement.this_machine.shutil.disk_usage", lambda folder: disk)
+    assert spill_space("/disk") == room
 
 
 def test_this_machine_is_planned_with_the_ray_that_would_be_started(tmp_path: Path) -> None:

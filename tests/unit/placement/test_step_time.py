@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
 from rlrun.placement.step_time import (
@@ -117,6 +117,13 @@ def test_rollout_workers_of_one_accelerator_take_turns() -> None:
     config, machines = run(8, 2, 2)  # as many rows for each rollout worker
     own = step_times(Workload(config, SMALL), plan(Workload(config), machines), 0)
     assert shared.act_s == pytest.approx(2 * own.act_s)
+
+
+def test_weights_have_arrived_with_their_slowest_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = {WeightTransport.object_store: 0.5, WeightTransport.collective: 2.0}
+    monkeypatch.setattr("rlrun.placement.step_time.way_seconds", lambda *_: ways)
+    config, machines = run(8, 2, 2)
+    assert step_times(Workload(config, SMALL), plan(Workload(config), machines), 0).sync_s == 2.0
 
 
 def test_the_slower_model_decides() -> None:
