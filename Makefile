@@ -20,8 +20,9 @@ PROCESSES := 3
 # configurations and those that cost most (docs/testing.md): the aim is two minutes on two cores.
 QUICK := $(addprefix tests/unit/, algorithms certification config controller data doctor edges observability pipe rollout \
   serving system watchdog)
-QUICK += $(addprefix --ignore=tests/unit/, algorithms/test_dsrl.py config/test_checks.py config/test_foreign_folders.py \
-  config/test_loading.py config/test_recorded.py)
+QUICK += $(addprefix --ignore=tests/unit/, algorithms/test_dsrl.py config/test_advice.py config/test_checks.py \
+  config/test_command_line.py config/test_foreign_folders.py config/test_loading.py config/test_recorded.py doctor/test_checks.py \
+  serving/test_vla_eval.py watchdog/test_guard.py)
 WHOLE_RUNS := -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 $(addprefix tests/, contracts cluster golden gpu \
   integration learning pretended_cuda)
 ARGS ?=
